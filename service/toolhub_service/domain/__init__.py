@@ -1,0 +1,1 @@
+"""Values and ports: the common language of the hub. Standard library only, no I/O."""

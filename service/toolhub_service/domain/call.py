@@ -1,0 +1,100 @@
+"""A call on its way through the steps. The types carry the order: asked, then planned, then granted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.domain.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRequest:
+    """What the caller is ready to spend; None leaves it to the tool and the policy."""
+
+    timeout_s: float | None = None
+    max_retries: int | None = None
+    max_tool_calls: int | None = None
+    """Calls under the same request_id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecContext:
+    """Who asked for what piece of work. Ids are opaque; empty means unknown."""
+
+    request_id: str = ""
+    """The agent's request; the hub makes one when empty. Workspace and call quota hang on it."""
+    task_id: str = ""
+    session_id: str = ""
+    agent_id: str = ""
+    user_id: str = ""
+    permissions: frozenset[str] | None = None
+    """May only narrow what the principal's grant allows; None: the grant as it is."""
+    budget: BudgetRequest = field(default_factory=BudgetRequest)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class Mode(Enum):
+    EXECUTE = "EXECUTE"
+    DRY_RUN = "DRY_RUN"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Asked: nothing about it has been believed yet but the principal."""
+
+    call_id: str
+    tool: str
+    args: JsonObject
+    principal: Principal
+    context: ExecContext = field(default_factory=ExecContext)
+    purpose: str = ""
+    idempotency_key: str = ""
+    mode: Mode = Mode.EXECUTE
+    plan_digest: str = ""
+    """Set: execute exactly the plan that was shown, or refuse."""
+    approval_id: str = ""
+    deadline_s: float | None = None
+    """Loop clock; None: the caller set none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """Resolved, valid, complete: what would run if policy and budget agree."""
+
+    call: Call
+    spec: ToolSpec
+    args: JsonObject
+    """With defaults filled in."""
+    defaults_applied: tuple[str, ...] = ()
+    args_digest: str = ""
+    """sha256 (hex) over the canonical JSON of `args`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedCall:
+    """Allowed, with its budget. Constructed in runtime/take_budget.py only; adapters accept nothing else."""
+
+    planned: PlannedCall
+    verdict: Verdict
+    deadline_s: float
+    """Loop clock: when the execution is over, whatever happens."""
+    max_attempts: int = 1
+    idempotency_key: str = ""
+    """The caller's or the derived key; empty when there is none. Shared by all retries."""
+
+    @property
+    def call(self) -> Call:
+        return self.planned.call
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.planned.spec
+
+    @property
+    def args(self) -> JsonObject:
+        return self.planned.args

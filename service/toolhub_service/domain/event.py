@@ -1,0 +1,101 @@
+"""What the audit log remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class EventType(Enum):
+    TOOL_CALLED = "TOOL_CALLED"
+    TOOL_RESULT = "TOOL_RESULT"
+    POLICY_DENIED = "POLICY_DENIED"
+    RETRY = "RETRY"
+    APPROVAL_ASKED = "APPROVAL_ASKED"
+    APPROVAL_DECIDED = "APPROVAL_DECIDED"
+    APPROVAL_USED = "APPROVAL_USED"
+    APPROVAL_EXPIRED = "APPROVAL_EXPIRED"
+    JOB_SUBMITTED = "JOB_SUBMITTED"
+    JOB_STATE = "JOB_STATE"
+    PIN_CREATED = "PIN_CREATED"
+    PIN_DRIFTED = "PIN_DRIFTED"
+    PIN_DECIDED = "PIN_DECIDED"
+    TOOL_REGISTERED = "TOOL_REGISTERED"
+    TOOL_UNREGISTERED = "TOOL_UNREGISTERED"
+    CONFIG_LOADED = "CONFIG_LOADED"
+    CONFIG_REJECTED = "CONFIG_REJECTED"
+    HUB_STARTED = "HUB_STARTED"
+    HUB_STOPPED = "HUB_STOPPED"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One audit event before it is chained. Text fields are redacted by the log before they are written."""
+
+    type: EventType
+    at_unix_ms: int
+    principal: str = ""
+    tool: str = ""
+    tool_digest: str = ""
+    call_id: str = ""
+    request_id: str = ""
+    args_digest: str = ""
+    args_summary: str = ""
+    """Canonical JSON of the arguments, cut to 1 KiB."""
+    purpose: str = ""
+    policy_revision: str = ""
+    rule_id: str = ""
+    outcome: str = ""
+    """`ok`, or the error kind."""
+    duration_us: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedEvent:
+    """An event with its place in its writer's chain."""
+
+    event: Event
+    writer: str
+    sequence: int
+    """From 1, gapless per writer."""
+    previous_mac: str
+    """Hex; 64 zeros for the first."""
+    mac: str
+    """Hex HMAC-SHA256 over writer, sequence, previous mac and the canonical event."""
+    key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events to read; empty fields match everything."""
+
+    principal: str = ""
+    tool: str = ""
+    types: frozenset[EventType] = frozenset()
+    call_id: str = ""
+    request_id: str = ""
+    writer: str = ""
+    from_unix_ms: int = 0
+    to_unix_ms: int = 0
+    """Exclusive; 0: no end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFault:
+    writer: str
+    sequence: int
+    """The first sequence that cannot be trusted."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    events_checked: int
+    writers: int
+    faults: tuple[ChainFault, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults

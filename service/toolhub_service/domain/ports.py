@@ -1,0 +1,168 @@
+"""Ports: what the inside needs from the outside. Each owns a conformance suite in tests/ports/."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
+from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
+from toolhub_service.domain.plan import Plan
+from toolhub_service.domain.result import Outcome, ToolResult
+from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.domain.verdict import Verdict
+
+
+class Clock(Protocol):
+    def monotonic_s(self) -> float:
+        """Seconds on the loop clock: for deadlines and durations."""
+        ...
+
+    def unix_ms(self) -> int:
+        """Milliseconds on the wall clock: for records."""
+        ...
+
+
+class Randomness(Protocol):
+    def uniform(self, low: float, high: float) -> float: ...
+
+    def token_hex(self, size_bytes: int) -> str: ...
+
+
+class Resolver(Protocol):
+    """DNS."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """Addresses of a host, IPv4 or IPv6 literals without scope. Raises OSError when the name has none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call has come. Steps may be bytes, rows or nodes: `unit` tells."""
+
+    step: float
+    total: float | None = None
+    unit: str = ""
+    message: str = ""
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of output as it appears."""
+
+    data: bytes
+    stream: str = "stdout"
+    """Which output it belongs to: `stdout`, `stderr`, `rows`."""
+
+
+class EventSink(Protocol):
+    """Where an execution reports while it runs. Never blocks the execution."""
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def chunk(self, chunk: Chunk) -> None: ...
+
+
+class Adapter(Protocol):
+    """Runs granted calls of one kind of tool."""
+
+    @property
+    def kind(self) -> ToolKind: ...
+
+    async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
+        """Run the call before `call.deadline_s`. Raises ToolFailure; cancellation must stop the work."""
+        ...
+
+    def effects(self, planned: PlannedCall) -> Sequence[str]:
+        """What the call would do, one sentence each; for plans."""
+        ...
+
+    def upstream(self, planned: PlannedCall) -> str:
+        """Key of the breaker and the concurrency limit that the call belongs to, such as `http:api.example.com`."""
+        ...
+
+
+class Catalog(Protocol):
+    """The tools that exist now. Reads are in-memory and never wait."""
+
+    @property
+    def revision(self) -> str:
+        """Changes whenever a tool is added, removed or changed."""
+        ...
+
+    def get(self, name: str) -> ToolSpec | None: ...
+
+    def all(self) -> Sequence[ToolSpec]:
+        """Every tool, sorted by name."""
+        ...
+
+    def register(self, spec: ToolSpec, *, replace: bool = False) -> None:
+        """Raises HubFailure ALREADY_EXISTS when the name is taken and `replace` is false."""
+        ...
+
+    def unregister(self, name: str) -> None:
+        """Raises HubFailure NOT_FOUND."""
+        ...
+
+
+class ToolSource(Protocol):
+    """Where tools are discovered."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def discover(self) -> Sequence[ToolSpec]: ...
+
+
+class PolicySource(Protocol):
+    """The policy in force: a snapshot that a reload swaps as a whole."""
+
+    @property
+    def revision(self) -> str: ...
+
+    def decide(self, planned: PlannedCall) -> Verdict:
+        """May this principal make this call with these arguments? Pure; never raises for a bad call."""
+        ...
+
+    def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:
+        """Whether some call of the tool could be allowed: what lists and searches may show."""
+        ...
+
+
+class AuditLog(Protocol):
+    """Append-only and hash-chained."""
+
+    def append(self, event: Event) -> None:
+        """Chain the event now and write it soon (group commit). Raises ToolFailure IO_ERROR when the log is broken."""
+        ...
+
+    async def append_durably(self, event: Event) -> None:
+        """Return when the event, and all before it, are on disk."""
+        ...
+
+    async def read(self, where: EventFilter, *, after: tuple[int, str, int] | None, limit: int) -> Sequence[ChainedEvent]:
+        """Events in (at_unix_ms, writer, sequence) order, strictly after the cursor; at most `limit`."""
+        ...
+
+    def tail(self, where: EventFilter) -> AsyncIterator[ChainedEvent]:
+        """New events as they become durable, until the iterator is closed."""
+        ...
+
+    async def verify(self) -> Verification: ...
+
+
+class Invoker(Protocol):
+    """How skills, sub-agents and core/job.* reach the pipeline without importing it."""
+
+    async def invoke(self, call: Call, sink: EventSink) -> ToolResult | Plan: ...
+
+
+class Secrets(Protocol):
+    """Known secret values, for redaction and for tools that need one."""
+
+    def values(self) -> Mapping[str, str]:
+        """Name to value."""
+        ...

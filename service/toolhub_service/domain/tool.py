@@ -1,0 +1,178 @@
+"""A tool as the hub knows it: contract, risk, limits, where it came from and whether it may be called."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+
+from toolhub_service.domain.json import JsonObject, JsonValue
+
+
+class ToolKind(Enum):
+    CORE = "core"
+    MCP = "mcp"
+    LANGCHAIN = "langchain"
+    N8N = "n8n"
+    COMFYUI = "comfyui"
+    SKILL = "skill"
+
+
+class ToolState(Enum):
+    ACTIVE = "ACTIVE"
+    QUARANTINED = "QUARANTINED"
+    UNAVAILABLE = "UNAVAILABLE"
+    DISABLED = "DISABLED"
+
+
+class IdempotencyMode(Enum):
+    """How calls of this tool are deduplicated."""
+
+    KEYED = "KEYED"
+    """Only by a key that the caller sends."""
+    DERIVED = "DERIVED"
+    """The hub derives a key (request, task, tool, arguments) when the caller sends none."""
+
+
+class ArgumentRole(Enum):
+    """What an argument means to the guards, so that policy can judge it before the tool runs."""
+
+    PATH_READ = "path_read"
+    PATH_WRITE = "path_write"
+    URL = "url"
+    METHOD = "method"
+    COMMAND = "command"
+    """argv as an array, or one string to be split without a shell."""
+    WORKING_DIRECTORY = "working_directory"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedArgument:
+    """One argument that a guard judges in step 4 and again at I/O time."""
+
+    name: str
+    """Top-level property of the arguments; absent or null values are not judged."""
+    role: ArgumentRole
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """Behaviour hints (MCP's names). A remote source may raise the risk they state, never lower it."""
+
+    read_only: bool = False
+    destructive: bool = False
+    idempotent: bool = False
+    open_world: bool = False
+    supports_progress: bool = False
+    supports_streaming: bool = False
+
+    @property
+    def safe_to_repeat(self) -> bool:
+        """Whether running the call twice does what running it once does."""
+        return self.read_only or self.idempotent
+
+
+@dataclass(frozen=True, slots=True)
+class CostHints:
+    latency_ms_p50: float = 0.0
+    """Milliseconds; 0 when unknown."""
+    latency_ms_p95: float = 0.0
+    is_async: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLimits:
+    """Defaults of the tool; the caller's budget and deadline narrow them, policy limits bound them."""
+
+    timeout_s: float = 30.0
+    max_retries: int = 0
+    """Further attempts after the first; used only where a repeat is safe."""
+    max_result_bytes: int = 1024 * 1024
+    """Inline result, canonical JSON bytes."""
+    max_concurrency: int = 0
+    """Calls in flight for the tool's upstream; 0: the hub's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A call that works, for models and for the tour."""
+
+    title: str
+    args: JsonObject
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToolSpec:
+    """One tool. Equality is by digest: two specs with the same definition are the same tool."""
+
+    name: str
+    """`namespace/path.verb`, unique in the hub."""
+    kind: ToolKind
+    description: str
+    input_schema: JsonObject
+    output_schema: JsonObject
+    version: str = "1.0.0"
+    """Semantic version."""
+    tags: tuple[str, ...] = ()
+    capabilities: frozenset[str] = frozenset()
+    annotations: Annotations = field(default_factory=Annotations)
+    cost: CostHints = field(default_factory=CostHints)
+    limits: ToolLimits = field(default_factory=ToolLimits)
+    idempotency: IdempotencyMode = IdempotencyMode.KEYED
+    guarded: tuple[GuardedArgument, ...] = ()
+    source: str = "core"
+    """Which source it came from: `core`, `custom`, `registered`, or a configured source's name."""
+    endpoint: str = ""
+    resource_id: str = ""
+    upstream: str = ""
+    """Key of the breaker and the concurrency limit it shares; empty: its own name."""
+    state: ToolState = ToolState.ACTIVE
+    state_reason: str = ""
+    """Why it is not ACTIVE; empty when it is."""
+    examples: tuple[Example, ...] = ()
+    digest: str = ""
+    """sha256 (hex) over the canonical definition; computed when left empty."""
+
+    def __post_init__(self) -> None:
+        if not self.digest:
+            object.__setattr__(self, "digest", definition_digest(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ToolSpec) and self.name == other.name and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.digest))
+
+    @property
+    def has_side_effects(self) -> bool:
+        """Whether a call may change something: its audit record must be durable before it runs."""
+        return not self.annotations.read_only
+
+    @property
+    def upstream_key(self) -> str:
+        return self.upstream or self.name
+
+
+def definition_digest(spec: ToolSpec) -> str:
+    """sha256 (hex) over what a caller relies on: name, contract, capabilities, annotations; not state or source."""
+    definition: dict[str, JsonValue] = {
+        "name": spec.name,
+        "version": spec.version,
+        "kind": spec.kind.value,
+        "description": spec.description,
+        "inputSchema": spec.input_schema,
+        "outputSchema": spec.output_schema,
+        "capabilities": sorted(spec.capabilities),
+        "annotations": [
+            spec.annotations.read_only,
+            spec.annotations.destructive,
+            spec.annotations.idempotent,
+            spec.annotations.open_world,
+        ],
+        "endpoint": spec.endpoint,
+        "resourceId": spec.resource_id,
+        "guarded": [[argument.name, argument.role.value] for argument in spec.guarded],
+    }
+    canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

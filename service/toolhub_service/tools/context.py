@@ -1,0 +1,51 @@
+"""What a running tool is given: its workspace, its bounds, where to report and where to lay evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from toolhub_service.domain.artifact import ArtifactRef
+from toolhub_service.domain.constraints import Constraints
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.result import Evidence, EvidenceType
+from toolhub_service.tools.workspace import Workspace
+
+
+@dataclass(slots=True)
+class ToolContext:
+    """One call's surroundings. Made by the adapter, gone when the call ends."""
+
+    call_id: str
+    principal_id: str
+    request_id: str
+    deadline_s: float
+    """Loop clock."""
+    constraints: Constraints
+    sink: EventSink
+    open_workspace: Callable[[], Workspace]
+    idempotency_key: str = ""
+    evidence: list[Evidence] = field(default_factory=list)
+    artifacts: list[ArtifactRef] = field(default_factory=list)
+    truncated: bool = False
+    """Set by a tool that cut its result."""
+    raw: JsonValue = None
+    _workspace: Workspace | None = None
+
+    @property
+    def workspace(self) -> Workspace:
+        """The call's folder, made and opened on first use. Raises ToolFailure IO_ERROR when it cannot be."""
+        if self._workspace is None:
+            self._workspace = self.open_workspace()
+        return self._workspace
+
+    def proves(self, type: EvidenceType, ref: str, summary: str, *, sha256: str = "", **attributes: str) -> None:
+        """Lay down one piece of evidence."""
+        self.evidence.append(Evidence(type=type, ref=ref, summary=summary, sha256=sha256, attributes=attributes))
+
+    def close(self) -> None:
+        """Release the workspace's descriptor."""
+        if self._workspace is not None:
+            self._workspace.close()
+            self._workspace = None
