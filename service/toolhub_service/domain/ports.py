@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
+from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.result import Outcome, ToolResult
+from toolhub_service.domain.settled import SettledCall
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
@@ -152,6 +155,26 @@ class AuditLog(Protocol):
         ...
 
     async def verify(self) -> Verification: ...
+
+
+class CallObserver(Protocol):
+    """Metrics, traces and the error log: told what happens to calls, never asked."""
+
+    def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
+        """Wraps one execution: the `execute_tool` span is current inside."""
+        ...
+
+    def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
+        """Attempt number `attempt` (from 1) failed and another one follows."""
+        ...
+
+    def crashed(self, call: Call, error: BaseException) -> None:
+        """A defect: an exception that no step expected. The caller is told INTERNAL and the call id."""
+        ...
+
+    def settled(self, settled: SettledCall) -> None:
+        """The call has ended, refused calls too."""
+        ...
 
 
 class Invoker(Protocol):

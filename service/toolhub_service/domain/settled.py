@@ -1,0 +1,32 @@
+"""A call that has ended, with all that was learnt on the way: what metrics and traces are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolhub_service.domain.call import Call
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.step import StepName
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.domain.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """When a step ran, on the performance counter."""
+
+    step: StepName
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettledCall:
+    call: Call
+    spec: ToolSpec | None
+    """None when the tool was not found."""
+    verdict: Verdict | None
+    """None when policy was never asked."""
+    result: ToolResult
+    steps: tuple[StepTime, ...]
+    duration_ns: int
