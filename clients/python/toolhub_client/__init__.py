@@ -1,0 +1,1 @@
+"""A thin asyncio client of tool-hub."""

@@ -1,0 +1,1 @@
+"""The contract of tool-hub, generated from proto/toolhub."""

@@ -1,0 +1,1 @@
+"""Messages and stubs of package toolhub.v1."""
