@@ -416,9 +416,7 @@ class BytesRules(betterproto2.Message):
     ```
     """
 
-    not_in: "list[bytes]" = betterproto2.field(
-        9, betterproto2.TYPE_BYTES, repeated=True
-    )
+    not_in: "list[bytes]" = betterproto2.field(9, betterproto2.TYPE_BYTES, repeated=True)
     """
     `not_in` requires the field value to be not equal to any of the specified
     values.
@@ -433,9 +431,7 @@ class BytesRules(betterproto2.Message):
     ```
     """
 
-    ip: "bool | None" = betterproto2.field(
-        10, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ip: "bool | None" = betterproto2.field(10, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ip` ensures that the field `value` is a valid IP address (v4 or v6) in byte format.
     If the field value doesn't meet this rule, an error message is generated.
@@ -448,9 +444,7 @@ class BytesRules(betterproto2.Message):
     ```
     """
 
-    ipv4: "bool | None" = betterproto2.field(
-        11, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ipv4: "bool | None" = betterproto2.field(11, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ipv4` ensures that the field `value` is a valid IPv4 address in byte format.
     If the field value doesn't meet this rule, an error message is generated.
@@ -463,9 +457,7 @@ class BytesRules(betterproto2.Message):
     ```
     """
 
-    ipv6: "bool | None" = betterproto2.field(
-        12, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ipv6: "bool | None" = betterproto2.field(12, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ipv6` ensures that the field `value` is a valid IPv6 address in byte format.
     If the field value doesn't meet this rule, an error message is generated.
@@ -477,9 +469,7 @@ class BytesRules(betterproto2.Message):
     ```
     """
 
-    uuid: "bool | None" = betterproto2.field(
-        15, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    uuid: "bool | None" = betterproto2.field(15, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `uuid` ensures that the field value encodes 128-bit UUID data as defined
     by [RFC 4122](https://datatracker.ietf.org/doc/html/rfc4122#section-4.1.2).
@@ -494,9 +484,7 @@ class BytesRules(betterproto2.Message):
     ```
     """
 
-    example: "list[bytes]" = betterproto2.field(
-        14, betterproto2.TYPE_BYTES, repeated=True
-    )
+    example: "list[bytes]" = betterproto2.field(14, betterproto2.TYPE_BYTES, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -540,9 +528,7 @@ class DoubleRules(betterproto2.Message):
     ```
     """
 
-    lt: "float | None" = betterproto2.field(
-        2, betterproto2.TYPE_DOUBLE, optional=True, group="less_than"
-    )
+    lt: "float | None" = betterproto2.field(2, betterproto2.TYPE_DOUBLE, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field <
     value). If the field value is equal to or greater than the specified
@@ -556,9 +542,7 @@ class DoubleRules(betterproto2.Message):
     ```
     """
 
-    lte: "float | None" = betterproto2.field(
-        3, betterproto2.TYPE_DOUBLE, optional=True, group="less_than"
-    )
+    lte: "float | None" = betterproto2.field(3, betterproto2.TYPE_DOUBLE, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified value
     (field <= value). If the field value is greater than the specified value,
@@ -572,9 +556,7 @@ class DoubleRules(betterproto2.Message):
     ```
     """
 
-    gt: "float | None" = betterproto2.field(
-        4, betterproto2.TYPE_DOUBLE, optional=True, group="greater_than"
-    )
+    gt: "float | None" = betterproto2.field(4, betterproto2.TYPE_DOUBLE, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or `lte`,
@@ -596,9 +578,7 @@ class DoubleRules(betterproto2.Message):
     ```
     """
 
-    gte: "float | None" = betterproto2.field(
-        5, betterproto2.TYPE_DOUBLE, optional=True, group="greater_than"
-    )
+    gte: "float | None" = betterproto2.field(5, betterproto2.TYPE_DOUBLE, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt` or
@@ -634,9 +614,7 @@ class DoubleRules(betterproto2.Message):
     ```
     """
 
-    not_in: "list[float]" = betterproto2.field(
-        7, betterproto2.TYPE_DOUBLE, repeated=True
-    )
+    not_in: "list[float]" = betterproto2.field(7, betterproto2.TYPE_DOUBLE, repeated=True)
     """
     `not_in` requires the field value to not be equal to any of the specified
     values. If the field value is one of the specified values, an error
@@ -656,9 +634,7 @@ class DoubleRules(betterproto2.Message):
     infinite or NaN, an error message is generated.
     """
 
-    example: "list[float]" = betterproto2.field(
-        9, betterproto2.TYPE_DOUBLE, repeated=True
-    )
+    example: "list[float]" = betterproto2.field(9, betterproto2.TYPE_DOUBLE, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -689,10 +665,7 @@ class DurationRules(betterproto2.Message):
     """
 
     const: "datetime.timedelta | None" = betterproto2.field(
-        2,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
+        2, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
     `const` dictates that the field must match the specified value of the `google.protobuf.Duration` type exactly.
@@ -708,11 +681,7 @@ class DurationRules(betterproto2.Message):
     """
 
     lt: "datetime.timedelta | None" = betterproto2.field(
-        3,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
-        group="less_than",
+        3, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True, group="less_than"
     )
     """
     `lt` stipulates that the field must be less than the specified value of the `google.protobuf.Duration` type,
@@ -728,11 +697,7 @@ class DurationRules(betterproto2.Message):
     """
 
     lte: "datetime.timedelta | None" = betterproto2.field(
-        4,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
-        group="less_than",
+        4, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True, group="less_than"
     )
     """
     `lte` indicates that the field must be less than or equal to the specified
@@ -748,11 +713,7 @@ class DurationRules(betterproto2.Message):
     """
 
     gt: "datetime.timedelta | None" = betterproto2.field(
-        5,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
-        group="greater_than",
+        5, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True, group="greater_than"
     )
     """
     `gt` requires the duration field value to be greater than the specified
@@ -776,11 +737,7 @@ class DurationRules(betterproto2.Message):
     """
 
     gte: "datetime.timedelta | None" = betterproto2.field(
-        6,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
-        group="greater_than",
+        6, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True, group="greater_than"
     )
     """
     `gte` requires the duration field value to be greater than or equal to the
@@ -804,10 +761,7 @@ class DurationRules(betterproto2.Message):
     """
 
     in_: "list[datetime.timedelta]" = betterproto2.field(
-        7,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        repeated=True,
+        7, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, repeated=True
     )
     """
     `in` asserts that the field must be equal to one of the specified values of the `google.protobuf.Duration` type.
@@ -825,10 +779,7 @@ class DurationRules(betterproto2.Message):
     """
 
     not_in: "list[datetime.timedelta]" = betterproto2.field(
-        8,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        repeated=True,
+        8, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, repeated=True
     )
     """
     `not_in` denotes that the field must not be equal to
@@ -847,10 +798,7 @@ class DurationRules(betterproto2.Message):
     """
 
     example: "list[datetime.timedelta]" = betterproto2.field(
-        9,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        repeated=True,
+        9, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, repeated=True
     )
     """
     `example` specifies values that the field may have. These values SHOULD
@@ -987,9 +935,7 @@ class FieldMaskRules(betterproto2.Message):
     FieldMaskRules describe rules applied exclusively to the `google.protobuf.FieldMask` well-known type.
     """
 
-    const: "__google__protobuf__.FieldMask | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    const: "__google__protobuf__.FieldMask | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     `const` dictates that the field must match the specified value of the `google.protobuf.FieldMask` type exactly.
     If the field's value deviates from the specified value, an error message
@@ -1041,9 +987,7 @@ class FieldMaskRules(betterproto2.Message):
     ```
     """
 
-    example: "list[__google__protobuf__.FieldMask]" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    example: "list[__google__protobuf__.FieldMask]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -1072,9 +1016,7 @@ class FieldPath(betterproto2.Message):
     It also provides enough information to resolve a nested field through unknown wire data.
     """
 
-    elements: "list[FieldPathElement]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    elements: "list[FieldPathElement]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     `elements` contains each element of the path, starting from the root and recursing downward.
     """
@@ -1108,9 +1050,7 @@ class FieldPathElement(betterproto2.Message):
     """
 
     field_type: "__google__protobuf__.FieldDescriptorProtoType" = betterproto2.field(
-        3,
-        betterproto2.TYPE_ENUM,
-        default_factory=lambda: __google__protobuf__.FieldDescriptorProtoType(0),
+        3, betterproto2.TYPE_ENUM, default_factory=lambda: __google__protobuf__.FieldDescriptorProtoType(0)
     )
     """
     `field_type` specifies the type of this field. When using reflection, this value is not needed.
@@ -1126,9 +1066,7 @@ class FieldPathElement(betterproto2.Message):
     """
 
     key_type: "__google__protobuf__.FieldDescriptorProtoType" = betterproto2.field(
-        4,
-        betterproto2.TYPE_ENUM,
-        default_factory=lambda: __google__protobuf__.FieldDescriptorProtoType(0),
+        4, betterproto2.TYPE_ENUM, default_factory=lambda: __google__protobuf__.FieldDescriptorProtoType(0)
     )
     """
     `key_type` specifies the map key type of this field. This value is useful when traversing
@@ -1137,54 +1075,40 @@ class FieldPathElement(betterproto2.Message):
     """
 
     value_type: "__google__protobuf__.FieldDescriptorProtoType" = betterproto2.field(
-        5,
-        betterproto2.TYPE_ENUM,
-        default_factory=lambda: __google__protobuf__.FieldDescriptorProtoType(0),
+        5, betterproto2.TYPE_ENUM, default_factory=lambda: __google__protobuf__.FieldDescriptorProtoType(0)
     )
     """
     `value_type` specifies map value type of this field. This is useful if you want to display a
     value inside unknown fields through wire data.
     """
 
-    index: "int | None" = betterproto2.field(
-        6, betterproto2.TYPE_UINT64, optional=True, group="subscript"
-    )
+    index: "int | None" = betterproto2.field(6, betterproto2.TYPE_UINT64, optional=True, group="subscript")
     """
     `index` specifies a 0-based index into a repeated field.
     """
 
-    bool_key: "bool | None" = betterproto2.field(
-        7, betterproto2.TYPE_BOOL, optional=True, group="subscript"
-    )
+    bool_key: "bool | None" = betterproto2.field(7, betterproto2.TYPE_BOOL, optional=True, group="subscript")
     """
     `bool_key` specifies a map key of type bool.
     """
 
-    int_key: "int | None" = betterproto2.field(
-        8, betterproto2.TYPE_INT64, optional=True, group="subscript"
-    )
+    int_key: "int | None" = betterproto2.field(8, betterproto2.TYPE_INT64, optional=True, group="subscript")
     """
     `int_key` specifies a map key of type int32, int64, sint32, sint64, sfixed32 or sfixed64.
     """
 
-    uint_key: "int | None" = betterproto2.field(
-        9, betterproto2.TYPE_UINT64, optional=True, group="subscript"
-    )
+    uint_key: "int | None" = betterproto2.field(9, betterproto2.TYPE_UINT64, optional=True, group="subscript")
     """
     `uint_key` specifies a map key of type uint32, uint64, fixed32 or fixed64.
     """
 
-    string_key: "str | None" = betterproto2.field(
-        10, betterproto2.TYPE_STRING, optional=True, group="subscript"
-    )
+    string_key: "str | None" = betterproto2.field(10, betterproto2.TYPE_STRING, optional=True, group="subscript")
     """
     `string_key` specifies a map key of type string.
     """
 
 
-default_message_pool.register_message(
-    "buf.validate", "FieldPathElement", FieldPathElement
-)
+default_message_pool.register_message("buf.validate", "FieldPathElement", FieldPathElement)
 
 
 @dataclass(eq=False, repr=False)
@@ -1197,9 +1121,7 @@ class FieldRules(betterproto2.Message):
         - type:
     """
 
-    cel_expression: "list[str]" = betterproto2.field(
-        29, betterproto2.TYPE_STRING, repeated=True
-    )
+    cel_expression: "list[str]" = betterproto2.field(29, betterproto2.TYPE_STRING, repeated=True)
     """
     `cel_expression` is a repeated field CEL expressions. Each expression specifies a validation
     rule to be applied to this message. These rules are written in Common Expression Language (CEL) syntax.
@@ -1296,9 +1218,7 @@ class FieldRules(betterproto2.Message):
     specifying `repeated.items.required` is redundant.
     """
 
-    ignore: "Ignore" = betterproto2.field(
-        27, betterproto2.TYPE_ENUM, default_factory=lambda: Ignore(0)
-    )
+    ignore: "Ignore" = betterproto2.field(27, betterproto2.TYPE_ENUM, default_factory=lambda: Ignore(0))
     """
     Ignore validation rules on the field if its value matches the specified
     criteria. See the `Ignore` enum for details.
@@ -1314,102 +1234,58 @@ class FieldRules(betterproto2.Message):
     ```
     """
 
-    float: "FloatRules | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    float: "FloatRules | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True, group="type")
     """
     Scalar Field Types
     """
 
-    double: "DoubleRules | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    double: "DoubleRules | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    int32: "Int32Rules | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    int32: "Int32Rules | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    int64: "Int64Rules | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    int64: "Int64Rules | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    uint32: "UInt32Rules | None" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    uint32: "UInt32Rules | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    uint64: "UInt64Rules | None" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    uint64: "UInt64Rules | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    sint32: "SInt32Rules | None" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    sint32: "SInt32Rules | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    sint64: "SInt64Rules | None" = betterproto2.field(
-        8, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    sint64: "SInt64Rules | None" = betterproto2.field(8, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    fixed32: "Fixed32Rules | None" = betterproto2.field(
-        9, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    fixed32: "Fixed32Rules | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    fixed64: "Fixed64Rules | None" = betterproto2.field(
-        10, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    fixed64: "Fixed64Rules | None" = betterproto2.field(10, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    sfixed32: "SFixed32Rules | None" = betterproto2.field(
-        11, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    sfixed32: "SFixed32Rules | None" = betterproto2.field(11, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    sfixed64: "SFixed64Rules | None" = betterproto2.field(
-        12, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    sfixed64: "SFixed64Rules | None" = betterproto2.field(12, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    bool: "BoolRules | None" = betterproto2.field(
-        13, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    bool: "BoolRules | None" = betterproto2.field(13, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    string: "StringRules | None" = betterproto2.field(
-        14, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    string: "StringRules | None" = betterproto2.field(14, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    bytes: "BytesRules | None" = betterproto2.field(
-        15, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    bytes: "BytesRules | None" = betterproto2.field(15, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    enum: "EnumRules | None" = betterproto2.field(
-        16, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    enum: "EnumRules | None" = betterproto2.field(16, betterproto2.TYPE_MESSAGE, optional=True, group="type")
     """
     Complex Field Types
     """
 
-    repeated: "RepeatedRules | None" = betterproto2.field(
-        18, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    repeated: "RepeatedRules | None" = betterproto2.field(18, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    map: "MapRules | None" = betterproto2.field(
-        19, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    map: "MapRules | None" = betterproto2.field(19, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    any: "AnyRules | None" = betterproto2.field(
-        20, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    any: "AnyRules | None" = betterproto2.field(20, betterproto2.TYPE_MESSAGE, optional=True, group="type")
     """
     Well-Known Field Types
     """
 
-    duration: "DurationRules | None" = betterproto2.field(
-        21, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    duration: "DurationRules | None" = betterproto2.field(21, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    field_mask: "FieldMaskRules | None" = betterproto2.field(
-        28, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    field_mask: "FieldMaskRules | None" = betterproto2.field(28, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
-    timestamp: "TimestampRules | None" = betterproto2.field(
-        22, betterproto2.TYPE_MESSAGE, optional=True, group="type"
-    )
+    timestamp: "TimestampRules | None" = betterproto2.field(22, betterproto2.TYPE_MESSAGE, optional=True, group="type")
 
 
 default_message_pool.register_message("buf.validate", "FieldRules", FieldRules)
@@ -1438,9 +1314,7 @@ class Fixed32Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_FIXED32, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_FIXED32, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field <
     value). If the field value is equal to or greater than the specified value,
@@ -1454,9 +1328,7 @@ class Fixed32Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_FIXED32, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_FIXED32, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -1470,9 +1342,7 @@ class Fixed32Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_FIXED32, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_FIXED32, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -1494,9 +1364,7 @@ class Fixed32Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_FIXED32, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_FIXED32, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -1532,9 +1400,7 @@ class Fixed32Rules(betterproto2.Message):
     ```
     """
 
-    not_in: "list[int]" = betterproto2.field(
-        7, betterproto2.TYPE_FIXED32, repeated=True
-    )
+    not_in: "list[int]" = betterproto2.field(7, betterproto2.TYPE_FIXED32, repeated=True)
     """
     `not_in` requires the field value to not be equal to any of the specified
     values. If the field value is one of the specified values, an error
@@ -1548,9 +1414,7 @@ class Fixed32Rules(betterproto2.Message):
     ```
     """
 
-    example: "list[int]" = betterproto2.field(
-        8, betterproto2.TYPE_FIXED32, repeated=True
-    )
+    example: "list[int]" = betterproto2.field(8, betterproto2.TYPE_FIXED32, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -1593,9 +1457,7 @@ class Fixed64Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_FIXED64, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_FIXED64, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field <
     value). If the field value is equal to or greater than the specified value,
@@ -1609,9 +1471,7 @@ class Fixed64Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_FIXED64, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_FIXED64, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -1625,9 +1485,7 @@ class Fixed64Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_FIXED64, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_FIXED64, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -1649,9 +1507,7 @@ class Fixed64Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_FIXED64, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_FIXED64, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -1687,9 +1543,7 @@ class Fixed64Rules(betterproto2.Message):
     ```
     """
 
-    not_in: "list[int]" = betterproto2.field(
-        7, betterproto2.TYPE_FIXED64, repeated=True
-    )
+    not_in: "list[int]" = betterproto2.field(7, betterproto2.TYPE_FIXED64, repeated=True)
     """
     `not_in` requires the field value to not be equal to any of the specified
     values. If the field value is one of the specified values, an error
@@ -1703,9 +1557,7 @@ class Fixed64Rules(betterproto2.Message):
     ```
     """
 
-    example: "list[int]" = betterproto2.field(
-        8, betterproto2.TYPE_FIXED64, repeated=True
-    )
+    example: "list[int]" = betterproto2.field(8, betterproto2.TYPE_FIXED64, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -1749,9 +1601,7 @@ class FloatRules(betterproto2.Message):
     ```
     """
 
-    lt: "float | None" = betterproto2.field(
-        2, betterproto2.TYPE_FLOAT, optional=True, group="less_than"
-    )
+    lt: "float | None" = betterproto2.field(2, betterproto2.TYPE_FLOAT, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field <
     value). If the field value is equal to or greater than the specified value,
@@ -1765,9 +1615,7 @@ class FloatRules(betterproto2.Message):
     ```
     """
 
-    lte: "float | None" = betterproto2.field(
-        3, betterproto2.TYPE_FLOAT, optional=True, group="less_than"
-    )
+    lte: "float | None" = betterproto2.field(3, betterproto2.TYPE_FLOAT, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -1781,9 +1629,7 @@ class FloatRules(betterproto2.Message):
     ```
     """
 
-    gt: "float | None" = betterproto2.field(
-        4, betterproto2.TYPE_FLOAT, optional=True, group="greater_than"
-    )
+    gt: "float | None" = betterproto2.field(4, betterproto2.TYPE_FLOAT, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -1805,9 +1651,7 @@ class FloatRules(betterproto2.Message):
     ```
     """
 
-    gte: "float | None" = betterproto2.field(
-        5, betterproto2.TYPE_FLOAT, optional=True, group="greater_than"
-    )
+    gte: "float | None" = betterproto2.field(5, betterproto2.TYPE_FLOAT, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -1843,9 +1687,7 @@ class FloatRules(betterproto2.Message):
     ```
     """
 
-    not_in: "list[float]" = betterproto2.field(
-        7, betterproto2.TYPE_FLOAT, repeated=True
-    )
+    not_in: "list[float]" = betterproto2.field(7, betterproto2.TYPE_FLOAT, repeated=True)
     """
     `not_in` requires the field value to not be equal to any of the specified
     values. If the field value is one of the specified values, an error
@@ -1865,9 +1707,7 @@ class FloatRules(betterproto2.Message):
     infinite or NaN, an error message is generated.
     """
 
-    example: "list[float]" = betterproto2.field(
-        9, betterproto2.TYPE_FLOAT, repeated=True
-    )
+    example: "list[float]" = betterproto2.field(9, betterproto2.TYPE_FLOAT, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -1911,9 +1751,7 @@ class Int32Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_INT32, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_INT32, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field
     < value). If the field value is equal to or greater than the specified
@@ -1927,9 +1765,7 @@ class Int32Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_INT32, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_INT32, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -1943,9 +1779,7 @@ class Int32Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_INT32, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_INT32, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -1967,9 +1801,7 @@ class Int32Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_INT32, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_INT32, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified value
     (exclusive). If the value of `gte` is larger than a specified `lt` or
@@ -2063,9 +1895,7 @@ class Int64Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_INT64, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_INT64, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field <
     value). If the field value is equal to or greater than the specified value,
@@ -2079,9 +1909,7 @@ class Int64Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_INT64, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_INT64, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -2095,9 +1923,7 @@ class Int64Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_INT64, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_INT64, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -2119,9 +1945,7 @@ class Int64Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_INT64, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_INT64, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -2223,9 +2047,7 @@ class MapRules(betterproto2.Message):
     ```
     """
 
-    keys: "FieldRules | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    keys: "FieldRules | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Specifies the rules to be applied to each key in the field.
 
@@ -2244,9 +2066,7 @@ class MapRules(betterproto2.Message):
     Note that the `required` rule does not apply. Map keys cannot be unset.
     """
 
-    values: "FieldRules | None" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    values: "FieldRules | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Specifies the rules to be applied to the value of each key in the
     field. Message values will still have their validations evaluated unless
@@ -2285,9 +2105,7 @@ class MessageOneofRule(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "buf.validate", "MessageOneofRule", MessageOneofRule
-)
+default_message_pool.register_message("buf.validate", "MessageOneofRule", MessageOneofRule)
 
 
 @dataclass(eq=False, repr=False)
@@ -2297,9 +2115,7 @@ class MessageRules(betterproto2.Message):
     It includes disabling options and a list of Rule messages representing Common Expression Language (CEL) validation rules.
     """
 
-    cel_expression: "list[str]" = betterproto2.field(
-        5, betterproto2.TYPE_STRING, repeated=True
-    )
+    cel_expression: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
     """
     `cel_expression` is a repeated field CEL expressions. Each expression specifies a validation
     rule to be applied to this message. These rules are written in Common Expression Language (CEL) syntax.
@@ -2340,9 +2156,7 @@ class MessageRules(betterproto2.Message):
     ```
     """
 
-    oneof: "list[MessageOneofRule]" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    oneof: "list[MessageOneofRule]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     `oneof` is a repeated field of type MessageOneofRule that specifies a list of fields
     of which at most one can be present. If `required` is also specified, then exactly one
@@ -2441,9 +2255,7 @@ class PredefinedRules(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "buf.validate", "PredefinedRules", PredefinedRules
-)
+default_message_pool.register_message("buf.validate", "PredefinedRules", PredefinedRules)
 
 
 @dataclass(eq=False, repr=False)
@@ -2496,9 +2308,7 @@ class RepeatedRules(betterproto2.Message):
     ```
     """
 
-    items: "FieldRules | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    items: "FieldRules | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
     """
     `items` details the rules to be applied to each item
     in the field. Even for repeated message fields, validation is executed
@@ -2593,9 +2403,7 @@ class SFixed32Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_SFIXED32, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_SFIXED32, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field <
     value). If the field value is equal to or greater than the specified value,
@@ -2609,9 +2417,7 @@ class SFixed32Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_SFIXED32, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_SFIXED32, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -2625,9 +2431,7 @@ class SFixed32Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_SFIXED32, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_SFIXED32, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -2649,9 +2453,7 @@ class SFixed32Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_SFIXED32, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_SFIXED32, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -2687,9 +2489,7 @@ class SFixed32Rules(betterproto2.Message):
     ```
     """
 
-    not_in: "list[int]" = betterproto2.field(
-        7, betterproto2.TYPE_SFIXED32, repeated=True
-    )
+    not_in: "list[int]" = betterproto2.field(7, betterproto2.TYPE_SFIXED32, repeated=True)
     """
     `not_in` requires the field value to not be equal to any of the specified
     values. If the field value is one of the specified values, an error
@@ -2703,9 +2503,7 @@ class SFixed32Rules(betterproto2.Message):
     ```
     """
 
-    example: "list[int]" = betterproto2.field(
-        8, betterproto2.TYPE_SFIXED32, repeated=True
-    )
+    example: "list[int]" = betterproto2.field(8, betterproto2.TYPE_SFIXED32, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -2748,9 +2546,7 @@ class SFixed64Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_SFIXED64, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_SFIXED64, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field <
     value). If the field value is equal to or greater than the specified value,
@@ -2764,9 +2560,7 @@ class SFixed64Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_SFIXED64, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_SFIXED64, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -2780,9 +2574,7 @@ class SFixed64Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_SFIXED64, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_SFIXED64, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -2804,9 +2596,7 @@ class SFixed64Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_SFIXED64, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_SFIXED64, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -2842,9 +2632,7 @@ class SFixed64Rules(betterproto2.Message):
     ```
     """
 
-    not_in: "list[int]" = betterproto2.field(
-        7, betterproto2.TYPE_SFIXED64, repeated=True
-    )
+    not_in: "list[int]" = betterproto2.field(7, betterproto2.TYPE_SFIXED64, repeated=True)
     """
     `not_in` requires the field value to not be equal to any of the specified
     values. If the field value is one of the specified values, an error
@@ -2858,9 +2646,7 @@ class SFixed64Rules(betterproto2.Message):
     ```
     """
 
-    example: "list[int]" = betterproto2.field(
-        8, betterproto2.TYPE_SFIXED64, repeated=True
-    )
+    example: "list[int]" = betterproto2.field(8, betterproto2.TYPE_SFIXED64, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -2903,9 +2689,7 @@ class SInt32Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_SINT32, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_SINT32, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field
     < value). If the field value is equal to or greater than the specified
@@ -2919,9 +2703,7 @@ class SInt32Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_SINT32, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_SINT32, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -2935,9 +2717,7 @@ class SInt32Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_SINT32, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_SINT32, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -2959,9 +2739,7 @@ class SInt32Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_SINT32, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_SINT32, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -3011,9 +2789,7 @@ class SInt32Rules(betterproto2.Message):
     ```
     """
 
-    example: "list[int]" = betterproto2.field(
-        8, betterproto2.TYPE_SINT32, repeated=True
-    )
+    example: "list[int]" = betterproto2.field(8, betterproto2.TYPE_SINT32, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -3056,9 +2832,7 @@ class SInt64Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_SINT64, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_SINT64, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field
     < value). If the field value is equal to or greater than the specified
@@ -3072,9 +2846,7 @@ class SInt64Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_SINT64, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_SINT64, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -3088,9 +2860,7 @@ class SInt64Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_SINT64, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_SINT64, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -3112,9 +2882,7 @@ class SInt64Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_SINT64, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_SINT64, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -3164,9 +2932,7 @@ class SInt64Rules(betterproto2.Message):
     ```
     """
 
-    example: "list[int]" = betterproto2.field(
-        8, betterproto2.TYPE_SINT64, repeated=True
-    )
+    example: "list[int]" = betterproto2.field(8, betterproto2.TYPE_SINT64, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -3384,9 +3150,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    not_in: "list[str]" = betterproto2.field(
-        11, betterproto2.TYPE_STRING, repeated=True
-    )
+    not_in: "list[str]" = betterproto2.field(11, betterproto2.TYPE_STRING, repeated=True)
     """
     `not_in` specifies that the field value cannot be equal to any
     of the specified values. If the field value is one of the specified values,
@@ -3399,9 +3163,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    email: "bool | None" = betterproto2.field(
-        12, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    email: "bool | None" = betterproto2.field(12, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `email` specifies that the field value must be a valid email address, for
     example "foo@example.com".
@@ -3421,9 +3183,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    hostname: "bool | None" = betterproto2.field(
-        13, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    hostname: "bool | None" = betterproto2.field(13, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `hostname` specifies that the field value must be a valid hostname, for
     example "foo.example.com".
@@ -3446,9 +3206,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    ip: "bool | None" = betterproto2.field(
-        14, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ip: "bool | None" = betterproto2.field(14, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ip` specifies that the field value must be a valid IP (v4 or v6) address.
 
@@ -3470,9 +3228,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    ipv4: "bool | None" = betterproto2.field(
-        15, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ipv4: "bool | None" = betterproto2.field(15, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ipv4` specifies that the field value must be a valid IPv4 address—for
     example "192.168.5.21". If the field value isn't a valid IPv4 address, an
@@ -3486,9 +3242,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    ipv6: "bool | None" = betterproto2.field(
-        16, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ipv6: "bool | None" = betterproto2.field(16, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ipv6` specifies that the field value must be a valid IPv6 address—for
     example "::1", or "d7a:115c:a1e0:ab12:4843:cd96:626b:430b". If the field
@@ -3502,9 +3256,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    uri: "bool | None" = betterproto2.field(
-        17, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    uri: "bool | None" = betterproto2.field(17, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `uri` specifies that the field value must be a valid URI, for example
     "https://example.com/foo/bar?baz=quux#frag".
@@ -3522,9 +3274,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    uri_ref: "bool | None" = betterproto2.field(
-        18, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    uri_ref: "bool | None" = betterproto2.field(18, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `uri_ref` specifies that the field value must be a valid URI Reference—either
     a URI such as "https://example.com/foo/bar?baz=quux#frag", or a Relative
@@ -3545,9 +3295,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    address: "bool | None" = betterproto2.field(
-        21, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    address: "bool | None" = betterproto2.field(21, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `address` specifies that the field value must be either a valid hostname
     (for example, "example.com"), or a valid IP (v4 or v6) address (for example,
@@ -3562,9 +3310,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    uuid: "bool | None" = betterproto2.field(
-        22, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    uuid: "bool | None" = betterproto2.field(22, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `uuid` specifies that the field value must be a valid UUID as defined by
     [RFC 4122](https://datatracker.ietf.org/doc/html/rfc4122#section-4.1.2). If the
@@ -3578,9 +3324,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    tuuid: "bool | None" = betterproto2.field(
-        33, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    tuuid: "bool | None" = betterproto2.field(33, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `tuuid` (trimmed UUID) specifies that the field value must be a valid UUID as
     defined by [RFC 4122](https://datatracker.ietf.org/doc/html/rfc4122#section-4.1.2) with all dashes
@@ -3595,9 +3339,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    ip_with_prefixlen: "bool | None" = betterproto2.field(
-        26, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ip_with_prefixlen: "bool | None" = betterproto2.field(26, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ip_with_prefixlen` specifies that the field value must be a valid IP
     (v4 or v6) address with prefix length—for example, "192.168.5.21/16" or
@@ -3646,9 +3388,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    ip_prefix: "bool | None" = betterproto2.field(
-        29, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ip_prefix: "bool | None" = betterproto2.field(29, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ip_prefix` specifies that the field value must be a valid IP (v4 or v6)
     prefix—for example, "192.168.0.0/16" or "2001:0DB8:ABCD:0012::0/64".
@@ -3668,9 +3408,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    ipv4_prefix: "bool | None" = betterproto2.field(
-        30, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ipv4_prefix: "bool | None" = betterproto2.field(30, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ipv4_prefix` specifies that the field value must be a valid IPv4
     prefix, for example "192.168.0.0/16".
@@ -3690,9 +3428,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    ipv6_prefix: "bool | None" = betterproto2.field(
-        31, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ipv6_prefix: "bool | None" = betterproto2.field(31, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ipv6_prefix` specifies that the field value must be a valid IPv6 prefix—for
     example, "2001:0DB8:ABCD:0012::0/64".
@@ -3712,9 +3448,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    host_and_port: "bool | None" = betterproto2.field(
-        32, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    host_and_port: "bool | None" = betterproto2.field(32, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `host_and_port` specifies that the field value must be a valid host/port
     pair—for example, "example.com:8080".
@@ -3728,9 +3462,7 @@ class StringRules(betterproto2.Message):
     in the range of 0-65535, inclusive.
     """
 
-    ulid: "bool | None" = betterproto2.field(
-        35, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    ulid: "bool | None" = betterproto2.field(35, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `ulid` specifies that the field value must be a valid ULID (Universally Unique
     Lexicographically Sortable Identifier) as defined by the [ULID specification](https://github.com/ulid/spec).
@@ -3744,9 +3476,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    protobuf_fqn: "bool | None" = betterproto2.field(
-        37, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    protobuf_fqn: "bool | None" = betterproto2.field(37, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `protobuf_fqn` specifies that the field value must be a valid fully-qualified
     Protobuf name as defined by the [Protobuf Language Specification](https://protobuf.com/docs/language-spec).
@@ -3773,9 +3503,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    protobuf_dot_fqn: "bool | None" = betterproto2.field(
-        38, betterproto2.TYPE_BOOL, optional=True, group="well_known"
-    )
+    protobuf_dot_fqn: "bool | None" = betterproto2.field(38, betterproto2.TYPE_BOOL, optional=True, group="well_known")
     """
     `protobuf_dot_fqn` specifies that the field value must be a valid fully-qualified
     Protobuf name with a leading dot, as defined by the
@@ -3846,9 +3574,7 @@ class StringRules(betterproto2.Message):
     ```
     """
 
-    example: "list[str]" = betterproto2.field(
-        34, betterproto2.TYPE_STRING, repeated=True
-    )
+    example: "list[str]" = betterproto2.field(34, betterproto2.TYPE_STRING, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -3879,10 +3605,7 @@ class TimestampRules(betterproto2.Message):
     """
 
     const: "datetime.datetime | None" = betterproto2.field(
-        2,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        2, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     `const` dictates that this field, of the `google.protobuf.Timestamp` type, must exactly match the specified value. If the field value doesn't correspond to the specified timestamp, an error message will be generated.
@@ -3896,11 +3619,7 @@ class TimestampRules(betterproto2.Message):
     """
 
     lt: "datetime.datetime | None" = betterproto2.field(
-        3,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
-        group="less_than",
+        3, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True, group="less_than"
     )
     """
     `lt` requires the timestamp field value to be less than the specified value (field < value). If the field value doesn't meet the required conditions, an error message is generated.
@@ -3914,11 +3633,7 @@ class TimestampRules(betterproto2.Message):
     """
 
     lte: "datetime.datetime | None" = betterproto2.field(
-        4,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
-        group="less_than",
+        4, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True, group="less_than"
     )
     """
     `lte` requires the timestamp field value to be less than or equal to the specified value (field <= value). If the field value doesn't meet the required conditions, an error message is generated.
@@ -3931,9 +3646,7 @@ class TimestampRules(betterproto2.Message):
     ```
     """
 
-    lt_now: "bool | None" = betterproto2.field(
-        7, betterproto2.TYPE_BOOL, optional=True, group="less_than"
-    )
+    lt_now: "bool | None" = betterproto2.field(7, betterproto2.TYPE_BOOL, optional=True, group="less_than")
     """
     `lt_now` specifies that this field, of the `google.protobuf.Timestamp` type, must be less than the current time. `lt_now` can only be used with the `within` rule.
 
@@ -3946,11 +3659,7 @@ class TimestampRules(betterproto2.Message):
     """
 
     gt: "datetime.datetime | None" = betterproto2.field(
-        5,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
-        group="greater_than",
+        5, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True, group="greater_than"
     )
     """
     `gt` requires the timestamp field value to be greater than the specified
@@ -3974,11 +3683,7 @@ class TimestampRules(betterproto2.Message):
     """
 
     gte: "datetime.datetime | None" = betterproto2.field(
-        6,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
-        group="greater_than",
+        6, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True, group="greater_than"
     )
     """
     `gte` requires the timestamp field value to be greater than or equal to the
@@ -4001,9 +3706,7 @@ class TimestampRules(betterproto2.Message):
     ```
     """
 
-    gt_now: "bool | None" = betterproto2.field(
-        8, betterproto2.TYPE_BOOL, optional=True, group="greater_than"
-    )
+    gt_now: "bool | None" = betterproto2.field(8, betterproto2.TYPE_BOOL, optional=True, group="greater_than")
     """
     `gt_now` specifies that this field, of the `google.protobuf.Timestamp` type, must be greater than the current time. `gt_now` can only be used with the `within` rule.
 
@@ -4016,10 +3719,7 @@ class TimestampRules(betterproto2.Message):
     """
 
     within: "datetime.timedelta | None" = betterproto2.field(
-        9,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
+        9, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
     `within` specifies that this field, of the `google.protobuf.Timestamp` type, must be within the specified duration of the current time. If the field value isn't within the duration, an error message is generated.
@@ -4033,10 +3733,7 @@ class TimestampRules(betterproto2.Message):
     """
 
     example: "list[datetime.datetime]" = betterproto2.field(
-        10,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        repeated=True,
+        10, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, repeated=True
     )
     """
     `example` specifies values that the field may have. These values SHOULD
@@ -4081,9 +3778,7 @@ class UInt32Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_UINT32, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_UINT32, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field <
     value). If the field value is equal to or greater than the specified value,
@@ -4097,9 +3792,7 @@ class UInt32Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_UINT32, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_UINT32, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -4113,9 +3806,7 @@ class UInt32Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_UINT32, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_UINT32, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -4137,9 +3828,7 @@ class UInt32Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_UINT32, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_UINT32, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -4189,9 +3878,7 @@ class UInt32Rules(betterproto2.Message):
     ```
     """
 
-    example: "list[int]" = betterproto2.field(
-        8, betterproto2.TYPE_UINT32, repeated=True
-    )
+    example: "list[int]" = betterproto2.field(8, betterproto2.TYPE_UINT32, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -4235,9 +3922,7 @@ class UInt64Rules(betterproto2.Message):
     ```
     """
 
-    lt: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_UINT64, optional=True, group="less_than"
-    )
+    lt: "int | None" = betterproto2.field(2, betterproto2.TYPE_UINT64, optional=True, group="less_than")
     """
     `lt` requires the field value to be less than the specified value (field <
     value). If the field value is equal to or greater than the specified value,
@@ -4251,9 +3936,7 @@ class UInt64Rules(betterproto2.Message):
     ```
     """
 
-    lte: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_UINT64, optional=True, group="less_than"
-    )
+    lte: "int | None" = betterproto2.field(3, betterproto2.TYPE_UINT64, optional=True, group="less_than")
     """
     `lte` requires the field value to be less than or equal to the specified
     value (field <= value). If the field value is greater than the specified
@@ -4267,9 +3950,7 @@ class UInt64Rules(betterproto2.Message):
     ```
     """
 
-    gt: "int | None" = betterproto2.field(
-        4, betterproto2.TYPE_UINT64, optional=True, group="greater_than"
-    )
+    gt: "int | None" = betterproto2.field(4, betterproto2.TYPE_UINT64, optional=True, group="greater_than")
     """
     `gt` requires the field value to be greater than the specified value
     (exclusive). If the value of `gt` is larger than a specified `lt` or
@@ -4291,9 +3972,7 @@ class UInt64Rules(betterproto2.Message):
     ```
     """
 
-    gte: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_UINT64, optional=True, group="greater_than"
-    )
+    gte: "int | None" = betterproto2.field(5, betterproto2.TYPE_UINT64, optional=True, group="greater_than")
     """
     `gte` requires the field value to be greater than or equal to the specified
     value (exclusive). If the value of `gte` is larger than a specified `lt`
@@ -4343,9 +4022,7 @@ class UInt64Rules(betterproto2.Message):
     ```
     """
 
-    example: "list[int]" = betterproto2.field(
-        8, betterproto2.TYPE_UINT64, repeated=True
-    )
+    example: "list[int]" = betterproto2.field(8, betterproto2.TYPE_UINT64, repeated=True)
     """
     `example` specifies values that the field may have. These values SHOULD
     conform to other rules. `example` values will not impact validation
@@ -4413,9 +4090,7 @@ class Violation(betterproto2.Message):
     ```
     """
 
-    field: "FieldPath | None" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    field: "FieldPath | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
     `field` is a machine-readable path to the field that failed validation.
     This could be a nested field, in which case the path will include all the parent fields leading to the actual field that caused the violation.
@@ -4438,9 +4113,7 @@ class Violation(betterproto2.Message):
     ```
     """
 
-    rule: "FieldPath | None" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    rule: "FieldPath | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
     """
     `rule` is a machine-readable path that points to the specific rule that failed validation.
     This will be a nested field starting from the FieldRules of the field that failed validation.
@@ -4501,9 +4174,7 @@ class Violations(betterproto2.Message):
     Each individual violation is represented by a `Violation` message.
     """
 
-    violations: "list[Violation]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    violations: "list[Violation]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     `violations` is a repeated field that contains all the `Violation` messages corresponding to the violations detected.
     """

@@ -635,41 +635,27 @@ class DescriptorProto(betterproto2.Message):
 
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
-    field: "list[FieldDescriptorProto]" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    field: "list[FieldDescriptorProto]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
 
-    extension: "list[FieldDescriptorProto]" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    extension: "list[FieldDescriptorProto]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
 
-    nested_type: "list[DescriptorProto]" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    nested_type: "list[DescriptorProto]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
 
-    enum_type: "list[EnumDescriptorProto]" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    enum_type: "list[EnumDescriptorProto]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
 
     extension_range: "list[DescriptorProtoExtensionRange]" = betterproto2.field(
         5, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
-    oneof_decl: "list[OneofDescriptorProto]" = betterproto2.field(
-        8, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    oneof_decl: "list[OneofDescriptorProto]" = betterproto2.field(8, betterproto2.TYPE_MESSAGE, repeated=True)
 
-    options: "MessageOptions | None" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    options: "MessageOptions | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
 
     reserved_range: "list[DescriptorProtoReservedRange]" = betterproto2.field(
         9, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
-    reserved_name: "list[str]" = betterproto2.field(
-        10, betterproto2.TYPE_STRING, repeated=True
-    )
+    reserved_name: "list[str]" = betterproto2.field(10, betterproto2.TYPE_STRING, repeated=True)
     """
     Reserved field names, which may not be used by fields in the same message.
     A given name may only be reserved once.
@@ -683,9 +669,7 @@ class DescriptorProto(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "DescriptorProto", DescriptorProto
-)
+default_message_pool.register_message("google.protobuf", "DescriptorProto", DescriptorProto)
 
 
 @dataclass(eq=False, repr=False)
@@ -700,9 +684,7 @@ class DescriptorProtoExtensionRange(betterproto2.Message):
     Exclusive.
     """
 
-    options: "ExtensionRangeOptions | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    options: "ExtensionRangeOptions | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
 
 
 default_message_pool.register_message(
@@ -729,9 +711,7 @@ class DescriptorProtoReservedRange(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "DescriptorProto.ReservedRange", DescriptorProtoReservedRange
-)
+default_message_pool.register_message("google.protobuf", "DescriptorProto.ReservedRange", DescriptorProtoReservedRange)
 
 
 @dataclass(eq=False, repr=False)
@@ -816,10 +796,7 @@ class Duration(betterproto2.Message):
 
     @classmethod
     def from_timedelta(
-        cls,
-        delta: datetime.timedelta,
-        *,
-        _1_microsecond: datetime.timedelta = datetime.timedelta(microseconds=1),
+        cls, delta: datetime.timedelta, *, _1_microsecond: datetime.timedelta = datetime.timedelta(microseconds=1)
     ) -> "Duration":
         total_ms = delta // _1_microsecond
         seconds = int(total_ms / 1e6)
@@ -888,13 +865,9 @@ class EnumDescriptorProto(betterproto2.Message):
 
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
-    value: "list[EnumValueDescriptorProto]" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    value: "list[EnumValueDescriptorProto]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
 
-    options: "EnumOptions | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    options: "EnumOptions | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
 
     reserved_range: "list[EnumDescriptorProtoEnumReservedRange]" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, repeated=True
@@ -905,9 +878,7 @@ class EnumDescriptorProto(betterproto2.Message):
     overlap.
     """
 
-    reserved_name: "list[str]" = betterproto2.field(
-        5, betterproto2.TYPE_STRING, repeated=True
-    )
+    reserved_name: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
     """
     Reserved enum value names, which may not be reused. A given name may only
     be reserved once.
@@ -921,9 +892,7 @@ class EnumDescriptorProto(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "EnumDescriptorProto", EnumDescriptorProto
-)
+default_message_pool.register_message("google.protobuf", "EnumDescriptorProto", EnumDescriptorProto)
 
 
 @dataclass(eq=False, repr=False)
@@ -949,9 +918,7 @@ class EnumDescriptorProtoEnumReservedRange(betterproto2.Message):
 
 
 default_message_pool.register_message(
-    "google.protobuf",
-    "EnumDescriptorProto.EnumReservedRange",
-    EnumDescriptorProtoEnumReservedRange,
+    "google.protobuf", "EnumDescriptorProto.EnumReservedRange", EnumDescriptorProtoEnumReservedRange
 )
 
 
@@ -971,9 +938,7 @@ class EnumOptions(betterproto2.Message):
     is a formalization for deprecating enums.
     """
 
-    deprecated_legacy_json_field_conflicts: "bool" = betterproto2.field(
-        6, betterproto2.TYPE_BOOL
-    )
+    deprecated_legacy_json_field_conflicts: "bool" = betterproto2.field(6, betterproto2.TYPE_BOOL)
     """
     Enable the legacy handling of JSON field name conflicts.  This lowercases
     and strips underscored from the fields before comparison in proto3 only.
@@ -983,9 +948,7 @@ class EnumOptions(betterproto2.Message):
     had time to migrate.
     """
 
-    features: "FeatureSet | None" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    features: "FeatureSet | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Any features defined in the specific edition.
     WARNING: This field should only be used by protobuf plugins or special
@@ -1003,10 +966,7 @@ class EnumOptions(betterproto2.Message):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_set("deprecated_legacy_json_field_conflicts"):
-            warnings.warn(
-                "EnumOptions.deprecated_legacy_json_field_conflicts is deprecated",
-                DeprecationWarning,
-            )
+            warnings.warn("EnumOptions.deprecated_legacy_json_field_conflicts is deprecated", DeprecationWarning)
 
 
 default_message_pool.register_message("google.protobuf", "EnumOptions", EnumOptions)
@@ -1022,14 +982,10 @@ class EnumValueDescriptorProto(betterproto2.Message):
 
     number: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
 
-    options: "EnumValueOptions | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    options: "EnumValueOptions | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
 
 
-default_message_pool.register_message(
-    "google.protobuf", "EnumValueDescriptorProto", EnumValueDescriptorProto
-)
+default_message_pool.register_message("google.protobuf", "EnumValueDescriptorProto", EnumValueDescriptorProto)
 
 
 @dataclass(eq=False, repr=False)
@@ -1042,9 +998,7 @@ class EnumValueOptions(betterproto2.Message):
     this is a formalization for deprecating enum values.
     """
 
-    features: "FeatureSet | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    features: "FeatureSet | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Any features defined in the specific edition.
     WARNING: This field should only be used by protobuf plugins or special
@@ -1074,9 +1028,7 @@ class EnumValueOptions(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "EnumValueOptions", EnumValueOptions
-)
+default_message_pool.register_message("google.protobuf", "EnumValueOptions", EnumValueOptions)
 
 
 @dataclass(eq=False, repr=False)
@@ -1097,17 +1049,13 @@ class ExtensionRangeOptions(betterproto2.Message):
     used externally.
     """
 
-    features: "FeatureSet | None" = betterproto2.field(
-        50, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    features: "FeatureSet | None" = betterproto2.field(50, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Any features defined in the specific edition.
     """
 
     verification: "ExtensionRangeOptionsVerificationState" = betterproto2.field(
-        3,
-        betterproto2.TYPE_ENUM,
-        default_factory=lambda: ExtensionRangeOptionsVerificationState(0),
+        3, betterproto2.TYPE_ENUM, default_factory=lambda: ExtensionRangeOptionsVerificationState(0)
     )
     """
     The verification state of the range.
@@ -1116,9 +1064,7 @@ class ExtensionRangeOptions(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "ExtensionRangeOptions", ExtensionRangeOptions
-)
+default_message_pool.register_message("google.protobuf", "ExtensionRangeOptions", ExtensionRangeOptions)
 
 
 @dataclass(eq=False, repr=False)
@@ -1156,9 +1102,7 @@ class ExtensionRangeOptionsDeclaration(betterproto2.Message):
 
 
 default_message_pool.register_message(
-    "google.protobuf",
-    "ExtensionRangeOptions.Declaration",
-    ExtensionRangeOptionsDeclaration,
+    "google.protobuf", "ExtensionRangeOptions.Declaration", ExtensionRangeOptionsDeclaration
 )
 
 
@@ -1185,9 +1129,7 @@ class FeatureSet(betterproto2.Message):
     )
 
     repeated_field_encoding: "FeatureSetRepeatedFieldEncoding" = betterproto2.field(
-        3,
-        betterproto2.TYPE_ENUM,
-        default_factory=lambda: FeatureSetRepeatedFieldEncoding(0),
+        3, betterproto2.TYPE_ENUM, default_factory=lambda: FeatureSetRepeatedFieldEncoding(0)
     )
 
     utf8_validation: "FeatureSetUtf8Validation" = betterproto2.field(
@@ -1203,27 +1145,15 @@ class FeatureSet(betterproto2.Message):
     )
 
     enforce_naming_style: "FeatureSetEnforceNamingStyle" = betterproto2.field(
-        7,
-        betterproto2.TYPE_ENUM,
-        default_factory=lambda: FeatureSetEnforceNamingStyle(0),
+        7, betterproto2.TYPE_ENUM, default_factory=lambda: FeatureSetEnforceNamingStyle(0)
     )
 
-    default_symbol_visibility: "FeatureSetVisibilityFeatureDefaultSymbolVisibility" = (
-        betterproto2.field(
-            8,
-            betterproto2.TYPE_ENUM,
-            default_factory=lambda: FeatureSetVisibilityFeatureDefaultSymbolVisibility(
-                0
-            ),
-        )
+    default_symbol_visibility: "FeatureSetVisibilityFeatureDefaultSymbolVisibility" = betterproto2.field(
+        8, betterproto2.TYPE_ENUM, default_factory=lambda: FeatureSetVisibilityFeatureDefaultSymbolVisibility(0)
     )
 
-    enforce_proto_limits: "FeatureSetProtoLimitsFeatureEnforceProtoLimits" = (
-        betterproto2.field(
-            9,
-            betterproto2.TYPE_ENUM,
-            default_factory=lambda: FeatureSetProtoLimitsFeatureEnforceProtoLimits(0),
-        )
+    enforce_proto_limits: "FeatureSetProtoLimitsFeatureEnforceProtoLimits" = betterproto2.field(
+        9, betterproto2.TYPE_ENUM, default_factory=lambda: FeatureSetProtoLimitsFeatureEnforceProtoLimits(0)
     )
 
 
@@ -1235,9 +1165,7 @@ class FeatureSetProtoLimitsFeature(betterproto2.Message):
     pass
 
 
-default_message_pool.register_message(
-    "google.protobuf", "FeatureSet.ProtoLimitsFeature", FeatureSetProtoLimitsFeature
-)
+default_message_pool.register_message("google.protobuf", "FeatureSet.ProtoLimitsFeature", FeatureSetProtoLimitsFeature)
 
 
 @dataclass(eq=False, repr=False)
@@ -1245,9 +1173,7 @@ class FeatureSetVisibilityFeature(betterproto2.Message):
     pass
 
 
-default_message_pool.register_message(
-    "google.protobuf", "FeatureSet.VisibilityFeature", FeatureSetVisibilityFeature
-)
+default_message_pool.register_message("google.protobuf", "FeatureSet.VisibilityFeature", FeatureSetVisibilityFeature)
 
 
 @dataclass(eq=False, repr=False)
@@ -1263,26 +1189,20 @@ class FeatureSetDefaults(betterproto2.Message):
         1, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
-    minimum_edition: "Edition" = betterproto2.field(
-        4, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0)
-    )
+    minimum_edition: "Edition" = betterproto2.field(4, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0))
     """
     The minimum supported edition (inclusive) when this was constructed.
     Editions before this will not have defaults.
     """
 
-    maximum_edition: "Edition" = betterproto2.field(
-        5, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0)
-    )
+    maximum_edition: "Edition" = betterproto2.field(5, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0))
     """
     The maximum known edition (inclusive) when this was constructed. Editions
     after this will not have reliable defaults.
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "FeatureSetDefaults", FeatureSetDefaults
-)
+default_message_pool.register_message("google.protobuf", "FeatureSetDefaults", FeatureSetDefaults)
 
 
 @dataclass(eq=False, repr=False)
@@ -1294,29 +1214,21 @@ class FeatureSetDefaultsFeatureSetEditionDefault(betterproto2.Message):
     be used.  This field must be in strict ascending order by edition.
     """
 
-    edition: "Edition" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0)
-    )
+    edition: "Edition" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0))
 
-    overridable_features: "FeatureSet | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    overridable_features: "FeatureSet | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Defaults of features that can be overridden in this edition.
     """
 
-    fixed_features: "FeatureSet | None" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    fixed_features: "FeatureSet | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Defaults of features that can't be overridden in this edition.
     """
 
 
 default_message_pool.register_message(
-    "google.protobuf",
-    "FeatureSetDefaults.FeatureSetEditionDefault",
-    FeatureSetDefaultsFeatureSetEditionDefault,
+    "google.protobuf", "FeatureSetDefaults.FeatureSetEditionDefault", FeatureSetDefaultsFeatureSetEditionDefault
 )
 
 
@@ -1379,9 +1291,7 @@ class FieldDescriptorProto(betterproto2.Message):
     it to camelCase.
     """
 
-    options: "FieldOptions | None" = betterproto2.field(
-        8, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    options: "FieldOptions | None" = betterproto2.field(8, betterproto2.TYPE_MESSAGE, optional=True)
 
     proto3_optional: "bool" = betterproto2.field(17, betterproto2.TYPE_BOOL)
     """
@@ -1409,9 +1319,7 @@ class FieldDescriptorProto(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "FieldDescriptorProto", FieldDescriptorProto
-)
+default_message_pool.register_message("google.protobuf", "FieldDescriptorProto", FieldDescriptorProto)
 
 
 @dataclass(eq=False, repr=False)
@@ -1721,22 +1629,16 @@ class FieldOptions(betterproto2.Message):
     """
 
     retention: "FieldOptionsOptionRetention" = betterproto2.field(
-        17,
-        betterproto2.TYPE_ENUM,
-        default_factory=lambda: FieldOptionsOptionRetention(0),
+        17, betterproto2.TYPE_ENUM, default_factory=lambda: FieldOptionsOptionRetention(0)
     )
 
-    targets: "list[FieldOptionsOptionTargetType]" = betterproto2.field(
-        19, betterproto2.TYPE_ENUM, repeated=True
-    )
+    targets: "list[FieldOptionsOptionTargetType]" = betterproto2.field(19, betterproto2.TYPE_ENUM, repeated=True)
 
     edition_defaults: "list[FieldOptionsEditionDefault]" = betterproto2.field(
         20, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
-    features: "FeatureSet | None" = betterproto2.field(
-        21, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    features: "FeatureSet | None" = betterproto2.field(21, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Any features defined in the specific edition.
     WARNING: This field should only be used by protobuf plugins or special
@@ -1766,9 +1668,7 @@ default_message_pool.register_message("google.protobuf", "FieldOptions", FieldOp
 
 @dataclass(eq=False, repr=False)
 class FieldOptionsEditionDefault(betterproto2.Message):
-    edition: "Edition" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0)
-    )
+    edition: "Edition" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0))
 
     value: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
@@ -1776,9 +1676,7 @@ class FieldOptionsEditionDefault(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "FieldOptions.EditionDefault", FieldOptionsEditionDefault
-)
+default_message_pool.register_message("google.protobuf", "FieldOptions.EditionDefault", FieldOptionsEditionDefault)
 
 
 @dataclass(eq=False, repr=False)
@@ -1787,18 +1685,14 @@ class FieldOptionsFeatureSupport(betterproto2.Message):
     Information about the support window of a feature.
     """
 
-    edition_introduced: "Edition" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0)
-    )
+    edition_introduced: "Edition" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0))
     """
     The edition that this feature was first available in.  In editions
     earlier than this one, the default assigned to EDITION_LEGACY will be
     used, and proto files will not be able to override it.
     """
 
-    edition_deprecated: "Edition" = betterproto2.field(
-        2, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0)
-    )
+    edition_deprecated: "Edition" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0))
     """
     The edition this feature becomes deprecated in.  Using this after this
     edition may trigger warnings.
@@ -1810,9 +1704,7 @@ class FieldOptionsFeatureSupport(betterproto2.Message):
     was marked deprecated in.
     """
 
-    edition_removed: "Edition" = betterproto2.field(
-        4, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0)
-    )
+    edition_removed: "Edition" = betterproto2.field(4, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0))
     """
     The edition this feature is no longer available in.  In editions after
     this one, the last default assigned will be used, and proto files will
@@ -1826,9 +1718,7 @@ class FieldOptionsFeatureSupport(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "FieldOptions.FeatureSupport", FieldOptionsFeatureSupport
-)
+default_message_pool.register_message("google.protobuf", "FieldOptions.FeatureSupport", FieldOptionsFeatureSupport)
 
 
 @dataclass(eq=False, repr=False)
@@ -1847,62 +1737,42 @@ class FileDescriptorProto(betterproto2.Message):
     e.g. "foo", "foo.bar", etc.
     """
 
-    dependency: "list[str]" = betterproto2.field(
-        3, betterproto2.TYPE_STRING, repeated=True
-    )
+    dependency: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
     """
     Names of files imported by this file.
     """
 
-    public_dependency: "list[int]" = betterproto2.field(
-        10, betterproto2.TYPE_INT32, repeated=True
-    )
+    public_dependency: "list[int]" = betterproto2.field(10, betterproto2.TYPE_INT32, repeated=True)
     """
     Indexes of the public imported files in the dependency list above.
     """
 
-    weak_dependency: "list[int]" = betterproto2.field(
-        11, betterproto2.TYPE_INT32, repeated=True
-    )
+    weak_dependency: "list[int]" = betterproto2.field(11, betterproto2.TYPE_INT32, repeated=True)
     """
     Indexes of the weak imported files in the dependency list.
     For Google-internal migration only. Do not use.
     """
 
-    option_dependency: "list[str]" = betterproto2.field(
-        15, betterproto2.TYPE_STRING, repeated=True
-    )
+    option_dependency: "list[str]" = betterproto2.field(15, betterproto2.TYPE_STRING, repeated=True)
     """
     Names of files imported by this file purely for the purpose of providing
     option extensions. These are excluded from the dependency list above.
     """
 
-    message_type: "list[DescriptorProto]" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    message_type: "list[DescriptorProto]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     All top-level definitions in this file.
     """
 
-    enum_type: "list[EnumDescriptorProto]" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    enum_type: "list[EnumDescriptorProto]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
 
-    service: "list[ServiceDescriptorProto]" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    service: "list[ServiceDescriptorProto]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
 
-    extension: "list[FieldDescriptorProto]" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    extension: "list[FieldDescriptorProto]" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, repeated=True)
 
-    options: "FileOptions | None" = betterproto2.field(
-        8, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    options: "FileOptions | None" = betterproto2.field(8, betterproto2.TYPE_MESSAGE, optional=True)
 
-    source_code_info: "SourceCodeInfo | None" = betterproto2.field(
-        9, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    source_code_info: "SourceCodeInfo | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
     """
     This field contains optional information about the original source code.
     You may safely remove this entire field without harming runtime
@@ -1921,9 +1791,7 @@ class FileDescriptorProto(betterproto2.Message):
     developers should rely on the protoreflect APIs for their client language.
     """
 
-    edition: "Edition" = betterproto2.field(
-        14, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0)
-    )
+    edition: "Edition" = betterproto2.field(14, betterproto2.TYPE_ENUM, default_factory=lambda: Edition(0))
     """
     The edition of the proto file.
     WARNING: This field should only be used by protobuf plugins or special
@@ -1932,9 +1800,7 @@ class FileDescriptorProto(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "FileDescriptorProto", FileDescriptorProto
-)
+default_message_pool.register_message("google.protobuf", "FileDescriptorProto", FileDescriptorProto)
 
 
 @dataclass(eq=False, repr=False)
@@ -1944,14 +1810,10 @@ class FileDescriptorSet(betterproto2.Message):
     files it parses.
     """
 
-    file: "list[FileDescriptorProto]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    file: "list[FileDescriptorProto]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
 
-default_message_pool.register_message(
-    "google.protobuf", "FileDescriptorSet", FileDescriptorSet
-)
+default_message_pool.register_message("google.protobuf", "FileDescriptorSet", FileDescriptorSet)
 
 
 @dataclass(eq=False, repr=False)
@@ -2017,9 +1879,7 @@ class FileOptions(betterproto2.Message):
     top-level extensions defined in the file.
     """
 
-    java_generate_equals_and_hash: "bool" = betterproto2.field(
-        20, betterproto2.TYPE_BOOL
-    )
+    java_generate_equals_and_hash: "bool" = betterproto2.field(20, betterproto2.TYPE_BOOL)
     """
     This option does nothing.
     """
@@ -2129,9 +1989,7 @@ class FileOptions(betterproto2.Message):
     determining the ruby package.
     """
 
-    features: "FeatureSet | None" = betterproto2.field(
-        50, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    features: "FeatureSet | None" = betterproto2.field(50, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Any features defined in the specific edition.
     WARNING: This field should only be used by protobuf plugins or special
@@ -2150,10 +2008,7 @@ class FileOptions(betterproto2.Message):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_set("java_generate_equals_and_hash"):
-            warnings.warn(
-                "FileOptions.java_generate_equals_and_hash is deprecated",
-                DeprecationWarning,
-            )
+            warnings.warn("FileOptions.java_generate_equals_and_hash is deprecated", DeprecationWarning)
 
 
 default_message_pool.register_message("google.protobuf", "FileOptions", FileOptions)
@@ -2167,18 +2022,14 @@ class GeneratedCodeInfo(betterproto2.Message):
     source file, but may contain references to different source .proto files.
     """
 
-    annotation: "list[GeneratedCodeInfoAnnotation]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    annotation: "list[GeneratedCodeInfoAnnotation]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     An Annotation connects some span of text in generated code to an element
     of its generating .proto file.
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "GeneratedCodeInfo", GeneratedCodeInfo
-)
+default_message_pool.register_message("google.protobuf", "GeneratedCodeInfo", GeneratedCodeInfo)
 
 
 @dataclass(eq=False, repr=False)
@@ -2208,15 +2059,11 @@ class GeneratedCodeInfoAnnotation(betterproto2.Message):
     """
 
     semantic: "GeneratedCodeInfoAnnotationSemantic" = betterproto2.field(
-        5,
-        betterproto2.TYPE_ENUM,
-        default_factory=lambda: GeneratedCodeInfoAnnotationSemantic(0),
+        5, betterproto2.TYPE_ENUM, default_factory=lambda: GeneratedCodeInfoAnnotationSemantic(0)
     )
 
 
-default_message_pool.register_message(
-    "google.protobuf", "GeneratedCodeInfo.Annotation", GeneratedCodeInfoAnnotation
-)
+default_message_pool.register_message("google.protobuf", "GeneratedCodeInfo.Annotation", GeneratedCodeInfoAnnotation)
 
 
 @dataclass(eq=False, repr=False)
@@ -2225,9 +2072,7 @@ class ListValue(betterproto2.Message):
     Represents a JSON array.
     """
 
-    values: "list[Value]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    values: "list[Value]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Repeated field of dynamically typed values.
     """
@@ -2276,9 +2121,7 @@ class MessageOptions(betterproto2.Message):
     the protocol compiler.
     """
 
-    no_standard_descriptor_accessor: "bool" = betterproto2.field(
-        2, betterproto2.TYPE_BOOL
-    )
+    no_standard_descriptor_accessor: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
     """
     Disables the generation of the standard "descriptor()" accessor, which can
     conflict with a field of the same name.  This is meant to make migration
@@ -2318,9 +2161,7 @@ class MessageOptions(betterproto2.Message):
     parser.
     """
 
-    deprecated_legacy_json_field_conflicts: "bool" = betterproto2.field(
-        11, betterproto2.TYPE_BOOL
-    )
+    deprecated_legacy_json_field_conflicts: "bool" = betterproto2.field(11, betterproto2.TYPE_BOOL)
     """
     Enable the legacy handling of JSON field name conflicts.  This lowercases
     and strips underscored from the fields before comparison in proto3 only.
@@ -2334,9 +2175,7 @@ class MessageOptions(betterproto2.Message):
     teams have had time to migrate.
     """
 
-    features: "FeatureSet | None" = betterproto2.field(
-        12, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    features: "FeatureSet | None" = betterproto2.field(12, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Any features defined in the specific edition.
     WARNING: This field should only be used by protobuf plugins or special
@@ -2354,15 +2193,10 @@ class MessageOptions(betterproto2.Message):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_set("deprecated_legacy_json_field_conflicts"):
-            warnings.warn(
-                "MessageOptions.deprecated_legacy_json_field_conflicts is deprecated",
-                DeprecationWarning,
-            )
+            warnings.warn("MessageOptions.deprecated_legacy_json_field_conflicts is deprecated", DeprecationWarning)
 
 
-default_message_pool.register_message(
-    "google.protobuf", "MessageOptions", MessageOptions
-)
+default_message_pool.register_message("google.protobuf", "MessageOptions", MessageOptions)
 
 
 @dataclass(eq=False, repr=False)
@@ -2381,9 +2215,7 @@ class MethodDescriptorProto(betterproto2.Message):
 
     output_type: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
 
-    options: "MethodOptions | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    options: "MethodOptions | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
 
     client_streaming: "bool" = betterproto2.field(5, betterproto2.TYPE_BOOL)
     """
@@ -2396,9 +2228,7 @@ class MethodDescriptorProto(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "MethodDescriptorProto", MethodDescriptorProto
-)
+default_message_pool.register_message("google.protobuf", "MethodDescriptorProto", MethodDescriptorProto)
 
 
 @dataclass(eq=False, repr=False)
@@ -2417,14 +2247,10 @@ class MethodOptions(betterproto2.Message):
     """
 
     idempotency_level: "MethodOptionsIdempotencyLevel" = betterproto2.field(
-        34,
-        betterproto2.TYPE_ENUM,
-        default_factory=lambda: MethodOptionsIdempotencyLevel(0),
+        34, betterproto2.TYPE_ENUM, default_factory=lambda: MethodOptionsIdempotencyLevel(0)
     )
 
-    features: "FeatureSet | None" = betterproto2.field(
-        35, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    features: "FeatureSet | None" = betterproto2.field(35, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Any features defined in the specific edition.
     WARNING: This field should only be used by protobuf plugins or special
@@ -2451,21 +2277,15 @@ class OneofDescriptorProto(betterproto2.Message):
 
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
-    options: "OneofOptions | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    options: "OneofOptions | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
 
 
-default_message_pool.register_message(
-    "google.protobuf", "OneofDescriptorProto", OneofDescriptorProto
-)
+default_message_pool.register_message("google.protobuf", "OneofDescriptorProto", OneofDescriptorProto)
 
 
 @dataclass(eq=False, repr=False)
 class OneofOptions(betterproto2.Message):
-    features: "FeatureSet | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    features: "FeatureSet | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Any features defined in the specific edition.
     WARNING: This field should only be used by protobuf plugins or special
@@ -2492,25 +2312,17 @@ class ServiceDescriptorProto(betterproto2.Message):
 
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
-    method: "list[MethodDescriptorProto]" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    method: "list[MethodDescriptorProto]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
 
-    options: "ServiceOptions | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    options: "ServiceOptions | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
 
 
-default_message_pool.register_message(
-    "google.protobuf", "ServiceDescriptorProto", ServiceDescriptorProto
-)
+default_message_pool.register_message("google.protobuf", "ServiceDescriptorProto", ServiceDescriptorProto)
 
 
 @dataclass(eq=False, repr=False)
 class ServiceOptions(betterproto2.Message):
-    features: "FeatureSet | None" = betterproto2.field(
-        34, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    features: "FeatureSet | None" = betterproto2.field(34, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Any features defined in the specific edition.
     WARNING: This field should only be used by protobuf plugins or special
@@ -2539,9 +2351,7 @@ class ServiceOptions(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "ServiceOptions", ServiceOptions
-)
+default_message_pool.register_message("google.protobuf", "ServiceOptions", ServiceOptions)
 
 
 @dataclass(eq=False, repr=False)
@@ -2554,9 +2364,7 @@ class SourceCodeInfo(betterproto2.Message):
     FileDescriptorProto was generated.
     """
 
-    location: "list[SourceCodeInfoLocation]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    location: "list[SourceCodeInfoLocation]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     A Location identifies a piece of source code in a .proto file which
     corresponds to a particular definition.  This information is intended
@@ -2604,9 +2412,7 @@ class SourceCodeInfo(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "google.protobuf", "SourceCodeInfo", SourceCodeInfo
-)
+default_message_pool.register_message("google.protobuf", "SourceCodeInfo", SourceCodeInfo)
 
 
 @dataclass(eq=False, repr=False)
@@ -2717,14 +2523,10 @@ class SourceCodeInfoLocation(betterproto2.Message):
 
     trailing_comments: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
 
-    leading_detached_comments: "list[str]" = betterproto2.field(
-        6, betterproto2.TYPE_STRING, repeated=True
-    )
+    leading_detached_comments: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
 
 
-default_message_pool.register_message(
-    "google.protobuf", "SourceCodeInfo.Location", SourceCodeInfoLocation
-)
+default_message_pool.register_message("google.protobuf", "SourceCodeInfo.Location", SourceCodeInfoLocation)
 
 
 @dataclass(eq=False, repr=False)
@@ -2746,11 +2548,7 @@ class Struct(betterproto2.Message):
     """
 
     fields: "dict[str, Value]" = betterproto2.field(
-        1,
-        betterproto2.TYPE_MAP,
-        map_meta=betterproto2.map_meta(
-            betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE
-        ),
+        1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
     )
     """
     Unordered map of dynamically typed values.
@@ -2779,9 +2577,7 @@ class Struct(betterproto2.Message):
 
         return {
             key: value.to_dict(
-                output_format=output_format,
-                casing=casing,
-                include_default_values=include_default_values,
+                output_format=output_format, casing=casing, include_default_values=include_default_values
             )
             for key, value in self.fields.items()
         }
@@ -2913,9 +2709,7 @@ class Timestamp(betterproto2.Message):
         offset = dt - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
         # below is the same as timedelta.total_seconds() but without dividing by 1e6
         # so we end up with microseconds as integers instead of seconds as float
-        offset_us = (
-            offset.days * 24 * 60 * 60 + offset.seconds
-        ) * 10**6 + offset.microseconds
+        offset_us = (offset.days * 24 * 60 * 60 + offset.seconds) * 10**6 + offset.microseconds
         seconds, us = divmod(offset_us, 10**6)
         return cls(seconds, us * 1000)
 
@@ -2923,9 +2717,7 @@ class Timestamp(betterproto2.Message):
         # datetime.fromtimestamp() expects a timestamp in seconds, not microseconds
         # if we pass it as a floating point number, we will run into rounding errors
         # see also #407
-        offset = datetime.timedelta(
-            seconds=self.seconds, microseconds=self.nanos // 1000
-        )
+        offset = datetime.timedelta(seconds=self.seconds, microseconds=self.nanos // 1000)
         return datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc) + offset
 
     @staticmethod
@@ -2992,9 +2784,7 @@ class UninterpretedOption(betterproto2.Message):
     in them.
     """
 
-    name: "list[UninterpretedOptionNamePart]" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    name: "list[UninterpretedOptionNamePart]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
 
     identifier_value: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
@@ -3013,9 +2803,7 @@ class UninterpretedOption(betterproto2.Message):
     aggregate_value: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
 
 
-default_message_pool.register_message(
-    "google.protobuf", "UninterpretedOption", UninterpretedOption
-)
+default_message_pool.register_message("google.protobuf", "UninterpretedOption", UninterpretedOption)
 
 
 @dataclass(eq=False, repr=False)
@@ -3033,9 +2821,7 @@ class UninterpretedOptionNamePart(betterproto2.Message):
     is_extension: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
 
 
-default_message_pool.register_message(
-    "google.protobuf", "UninterpretedOption.NamePart", UninterpretedOptionNamePart
-)
+default_message_pool.register_message("google.protobuf", "UninterpretedOption.NamePart", UninterpretedOptionNamePart)
 
 
 @dataclass(eq=False, repr=False)
@@ -3052,16 +2838,12 @@ class Value(betterproto2.Message):
         - kind: The kind of value.
     """
 
-    null_value: "NullValue | None" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, optional=True, group="kind"
-    )
+    null_value: "NullValue | None" = betterproto2.field(1, betterproto2.TYPE_ENUM, optional=True, group="kind")
     """
     Represents a JSON `null`.
     """
 
-    number_value: "float | None" = betterproto2.field(
-        2, betterproto2.TYPE_DOUBLE, optional=True, group="kind"
-    )
+    number_value: "float | None" = betterproto2.field(2, betterproto2.TYPE_DOUBLE, optional=True, group="kind")
     """
     Represents a JSON number. Must not be `NaN`, `Infinity` or
     `-Infinity`, since those are not supported in JSON. This also cannot
@@ -3069,30 +2851,22 @@ class Value(betterproto2.Message):
     support them in its number type.
     """
 
-    string_value: "str | None" = betterproto2.field(
-        3, betterproto2.TYPE_STRING, optional=True, group="kind"
-    )
+    string_value: "str | None" = betterproto2.field(3, betterproto2.TYPE_STRING, optional=True, group="kind")
     """
     Represents a JSON string.
     """
 
-    bool_value: "bool | None" = betterproto2.field(
-        4, betterproto2.TYPE_BOOL, optional=True, group="kind"
-    )
+    bool_value: "bool | None" = betterproto2.field(4, betterproto2.TYPE_BOOL, optional=True, group="kind")
     """
     Represents a JSON boolean (`true` or `false` literal in JSON).
     """
 
-    struct_value: "Struct | None" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, optional=True, group="kind"
-    )
+    struct_value: "Struct | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True, group="kind")
     """
     Represents a JSON object.
     """
 
-    list_value: "ListValue | None" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, optional=True, group="kind"
-    )
+    list_value: "ListValue | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True, group="kind")
     """
     Represents a JSON array.
     """

@@ -1463,9 +1463,7 @@ class Approval(betterproto2.Message):
     Names it. Minted by the hub.
     """
 
-    state: "ApprovalState" = betterproto2.field(
-        2, betterproto2.TYPE_ENUM, default_factory=lambda: ApprovalState(0)
-    )
+    state: "ApprovalState" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ApprovalState(0))
     """
     Where it stands.
     """
@@ -1536,30 +1534,21 @@ class Approval(betterproto2.Message):
     """
 
     requested_at: "datetime.datetime | None" = betterproto2.field(
-        16,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        16, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it was asked.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
-        17,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        17, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it lapses, decided or not.
     """
 
     decided_at: "datetime.datetime | None" = betterproto2.field(
-        18,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        18, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it was decided. Unset while PENDING, or when nobody decided.
@@ -1576,10 +1565,7 @@ class Approval(betterproto2.Message):
     """
 
     used_at: "datetime.datetime | None" = betterproto2.field(
-        21,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        21, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it was used. Unset unless USED.
@@ -1636,20 +1622,14 @@ class Artifact(betterproto2.Message):
     """
 
     created_at: "datetime.datetime | None" = betterproto2.field(
-        9,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        9, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it was complete. Set by the hub.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
-        10,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        10, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it disappears. Always set by the hub.
@@ -1701,25 +1681,18 @@ class CallBudget(betterproto2.Message):
     """
 
     timeout: "datetime.timedelta | None" = betterproto2.field(
-        1,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
+        1, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
     Time for the whole call, retries included, at most a day. Unset means the RPC's deadline, then the tool's default.
     """
 
-    max_retries: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_INT32, optional=True
-    )
+    max_retries: "int | None" = betterproto2.field(2, betterproto2.TYPE_INT32, optional=True)
     """
     Retries after the first attempt, 0 to 10. Unset means the tool's default; 0 means one attempt.
     """
 
-    max_tool_calls: "int | None" = betterproto2.field(
-        3, betterproto2.TYPE_INT32, optional=True
-    )
+    max_tool_calls: "int | None" = betterproto2.field(3, betterproto2.TYPE_INT32, optional=True)
     """
     Calls one request may make in all, this one included. Unset means the policy's quota.
     """
@@ -1745,9 +1718,7 @@ class CancelJobRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "CancelJobRequest", CancelJobRequest
-)
+default_message_pool.register_message("toolhub.v1", "CancelJobRequest", CancelJobRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -1756,17 +1727,13 @@ class CancelJobResponse(betterproto2.Message):
     What cancelling did.
     """
 
-    status: "JobStatus | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    status: "JobStatus | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The status from now on.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "CancelJobResponse", CancelJobResponse
-)
+default_message_pool.register_message("toolhub.v1", "CancelJobResponse", CancelJobResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -1821,20 +1788,14 @@ class CostHints(betterproto2.Message):
     """
 
     latency_p50: "datetime.timedelta | None" = betterproto2.field(
-        1,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
+        1, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
     Half of the calls are faster. Unset when unknown.
     """
 
     latency_p95: "datetime.timedelta | None" = betterproto2.field(
-        2,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
+        2, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
     Nineteen of twenty calls are faster. Unset when unknown.
@@ -1860,9 +1821,7 @@ class DecideApprovalRequest(betterproto2.Message):
     Which one.
     """
 
-    decision: "Decision" = betterproto2.field(
-        2, betterproto2.TYPE_ENUM, default_factory=lambda: Decision(0)
-    )
+    decision: "Decision" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: Decision(0))
     """
     Yes or no. Required.
     """
@@ -1878,9 +1837,7 @@ class DecideApprovalRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "DecideApprovalRequest", DecideApprovalRequest
-)
+default_message_pool.register_message("toolhub.v1", "DecideApprovalRequest", DecideApprovalRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -1889,17 +1846,13 @@ class DecideApprovalResponse(betterproto2.Message):
     The decided approval.
     """
 
-    approval: "Approval | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    approval: "Approval | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The approval as it now stands.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "DecideApprovalResponse", DecideApprovalResponse
-)
+default_message_pool.register_message("toolhub.v1", "DecideApprovalResponse", DecideApprovalResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -1923,9 +1876,7 @@ class DecidePinRequest(betterproto2.Message):
     The digest that was looked at; the decision holds for no other.
     """
 
-    decision: "Decision" = betterproto2.field(
-        4, betterproto2.TYPE_ENUM, default_factory=lambda: Decision(0)
-    )
+    decision: "Decision" = betterproto2.field(4, betterproto2.TYPE_ENUM, default_factory=lambda: Decision(0))
     """
     Yes or no. Required.
     """
@@ -1936,9 +1887,7 @@ class DecidePinRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "DecidePinRequest", DecidePinRequest
-)
+default_message_pool.register_message("toolhub.v1", "DecidePinRequest", DecidePinRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -1958,9 +1907,7 @@ class DecidePinResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "DecidePinResponse", DecidePinResponse
-)
+default_message_pool.register_message("toolhub.v1", "DecidePinResponse", DecidePinResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -1969,9 +1916,7 @@ class Event(betterproto2.Message):
     One entry of the audit log: a link of its writer's hash chain. Never carries a secret.
     """
 
-    type: "EventType" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: EventType(0)
-    )
+    type: "EventType" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: EventType(0))
     """
     What happened.
     """
@@ -2002,10 +1947,7 @@ class Event(betterproto2.Message):
     """
 
     at: "datetime.datetime | None" = betterproto2.field(
-        7,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        7, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When, by the writer's clock.
@@ -2061,29 +2003,20 @@ class Event(betterproto2.Message):
     How it ended: `ok`, or the error kind, or the new state of an approval, job or pin. Empty where nothing ended.
     """
 
-    error_kind: "ErrorKind" = betterproto2.field(
-        18, betterproto2.TYPE_ENUM, default_factory=lambda: ErrorKind(0)
-    )
+    error_kind: "ErrorKind" = betterproto2.field(18, betterproto2.TYPE_ENUM, default_factory=lambda: ErrorKind(0))
     """
     The kind of failure. UNSPECIFIED when it did not fail.
     """
 
     duration: "datetime.timedelta | None" = betterproto2.field(
-        19,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
+        19, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
     How long it took. Unset where nothing ended.
     """
 
     attributes: "dict[str, str]" = betterproto2.field(
-        20,
-        betterproto2.TYPE_MAP,
-        map_meta=betterproto2.map_meta(
-            betterproto2.TYPE_STRING, betterproto2.TYPE_STRING
-        ),
+        20, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
     """
     Further facts by name, such as `approval_id`, `job_id`, `attempt`. Redacted.
@@ -2114,9 +2047,7 @@ class EventFilter(betterproto2.Message):
     A tool name or glob, such as `core/fs.*`. Empty means every one.
     """
 
-    types: "list[EventType]" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, repeated=True
-    )
+    types: "list[EventType]" = betterproto2.field(3, betterproto2.TYPE_ENUM, repeated=True)
     """
     Any of these types. Empty means every one.
     """
@@ -2132,20 +2063,14 @@ class EventFilter(betterproto2.Message):
     """
 
     since: "datetime.datetime | None" = betterproto2.field(
-        6,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        6, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     Not before. Unset means from the beginning.
     """
 
     until: "datetime.datetime | None" = betterproto2.field(
-        7,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        7, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     Before. Unset means until now.
@@ -2166,9 +2091,7 @@ class Evidence(betterproto2.Message):
     Something that proves what a call did. Never carries a secret.
     """
 
-    type: "EvidenceType" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: EvidenceType(0)
-    )
+    type: "EvidenceType" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: EvidenceType(0))
     """
     What `ref` points at.
     """
@@ -2184,10 +2107,7 @@ class Evidence(betterproto2.Message):
     """
 
     created_at: "datetime.datetime | None" = betterproto2.field(
-        4,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        4, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it was taken, by the hub's clock.
@@ -2199,11 +2119,7 @@ class Evidence(betterproto2.Message):
     """
 
     attributes: "dict[str, str]" = betterproto2.field(
-        6,
-        betterproto2.TYPE_MAP,
-        map_meta=betterproto2.map_meta(
-            betterproto2.TYPE_STRING, betterproto2.TYPE_STRING
-        ),
+        6, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
     """
     Further facts by name. Empty when there are none.
@@ -2244,26 +2160,18 @@ class ExecContext(betterproto2.Message):
     The person on whose behalf. Must equal the principal unless it holds `impersonate`. Empty means nobody.
     """
 
-    permissions: "list[str]" = betterproto2.field(
-        6, betterproto2.TYPE_STRING, repeated=True
-    )
+    permissions: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
     """
     Capabilities this call may use: the grant is cut down to these. Empty means the whole grant.
     """
 
-    budget: "CallBudget | None" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    budget: "CallBudget | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What the call may spend. Unset means policy's and the tool's defaults.
     """
 
     labels: "dict[str, str]" = betterproto2.field(
-        8,
-        betterproto2.TYPE_MAP,
-        map_meta=betterproto2.map_meta(
-            betterproto2.TYPE_STRING, betterproto2.TYPE_STRING
-        ),
+        8, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
     """
     Free labels for the audit log, at most 32. Never become metric labels.
@@ -2279,24 +2187,18 @@ class ExportToolsRequest(betterproto2.Message):
     Asks for tools in a model's form.
     """
 
-    format: "ExportFormat" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: ExportFormat(0)
-    )
+    format: "ExportFormat" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: ExportFormat(0))
     """
     Which form.
     """
 
-    filter: "ToolFilter | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    filter: "ToolFilter | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Which tools. Unset means every ACTIVE one the caller's policy could allow.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ExportToolsRequest", ExportToolsRequest
-)
+default_message_pool.register_message("toolhub.v1", "ExportToolsRequest", ExportToolsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -2311,11 +2213,7 @@ class ExportToolsResponse(betterproto2.Message):
     """
 
     names: "dict[str, str]" = betterproto2.field(
-        2,
-        betterproto2.TYPE_MAP,
-        map_meta=betterproto2.map_meta(
-            betterproto2.TYPE_STRING, betterproto2.TYPE_STRING
-        ),
+        2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
     """
     From each exported name back to the tool's full name: `core__fs_readText` to `core/fs.readText`.
@@ -2326,9 +2224,7 @@ class ExportToolsResponse(betterproto2.Message):
     How many were exported.
     """
 
-    sources: "list[SourceStatus]" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Every source that is not READY and could have held a match.
     """
@@ -2339,9 +2235,7 @@ class ExportToolsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ExportToolsResponse", ExportToolsResponse
-)
+default_message_pool.register_message("toolhub.v1", "ExportToolsResponse", ExportToolsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -2356,9 +2250,7 @@ class GetApprovalRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "GetApprovalRequest", GetApprovalRequest
-)
+default_message_pool.register_message("toolhub.v1", "GetApprovalRequest", GetApprovalRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -2367,17 +2259,13 @@ class GetApprovalResponse(betterproto2.Message):
     One approval.
     """
 
-    approval: "Approval | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    approval: "Approval | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The approval.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "GetApprovalResponse", GetApprovalResponse
-)
+default_message_pool.register_message("toolhub.v1", "GetApprovalResponse", GetApprovalResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -2392,9 +2280,7 @@ class GetArtifactRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "GetArtifactRequest", GetArtifactRequest
-)
+default_message_pool.register_message("toolhub.v1", "GetArtifactRequest", GetArtifactRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -2403,17 +2289,13 @@ class GetArtifactResponse(betterproto2.Message):
     One artifact.
     """
 
-    artifact: "Artifact | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    artifact: "Artifact | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What is known of it.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "GetArtifactResponse", GetArtifactResponse
-)
+default_message_pool.register_message("toolhub.v1", "GetArtifactResponse", GetArtifactResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -2459,17 +2341,13 @@ class GetSnapshotRequest(betterproto2.Message):
     Asks for the whole catalog.
     """
 
-    view: "ToolView" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0)
-    )
+    view: "ToolView" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
     How much of each tool. BASIC keeps a large catalog within the message size.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "GetSnapshotRequest", GetSnapshotRequest
-)
+default_message_pool.register_message("toolhub.v1", "GetSnapshotRequest", GetSnapshotRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -2483,31 +2361,23 @@ class GetSnapshotResponse(betterproto2.Message):
     Digest over all definitions: equal revisions are equal catalogs, on every replica.
     """
 
-    tools: "list[ToolSpec]" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    tools: "list[ToolSpec]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Every tool in every state, ordered by name.
     """
 
-    totals: "SnapshotTotals | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    totals: "SnapshotTotals | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
     """
     How many.
     """
 
-    sources: "list[SourceStatus]" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The state of every source.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "GetSnapshotResponse", GetSnapshotResponse
-)
+default_message_pool.register_message("toolhub.v1", "GetSnapshotResponse", GetSnapshotResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -2531,9 +2401,7 @@ class GetToolResponse(betterproto2.Message):
     One tool.
     """
 
-    tool: "ToolSpec | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    tool: "ToolSpec | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The tool, in FULL view.
     """
@@ -2553,9 +2421,7 @@ class GuardedArgument(betterproto2.Message):
     Top-level property of the arguments; an absent or null value is not judged.
     """
 
-    role: "ArgumentRole" = betterproto2.field(
-        2, betterproto2.TYPE_ENUM, default_factory=lambda: ArgumentRole(0)
-    )
+    role: "ArgumentRole" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ArgumentRole(0))
     """
     What it means.
     """
@@ -2570,23 +2436,17 @@ class InvokeRequest(betterproto2.Message):
     One call.
     """
 
-    intent: "ToolIntent | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    intent: "ToolIntent | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What to do. Required.
     """
 
-    context: "ExecContext | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    context: "ExecContext | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The circumstances. Unset means all defaults.
     """
 
-    mode: "InvokeMode" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, default_factory=lambda: InvokeMode(0)
-    )
+    mode: "InvokeMode" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: InvokeMode(0))
     """
     Do it, or only say what would be done.
     """
@@ -2622,16 +2482,12 @@ class InvokeResponse(betterproto2.Message):
         - outcome: A result for EXECUTE, a plan for DRY_RUN. Always set.
     """
 
-    result: "ToolResult | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True, group="outcome"
-    )
+    result: "ToolResult | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True, group="outcome")
     """
     What came of it.
     """
 
-    plan: "Plan | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True, group="outcome"
-    )
+    plan: "Plan | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True, group="outcome")
     """
     What would be done.
     """
@@ -2646,24 +2502,18 @@ class InvokeSessionRequest(betterproto2.Message):
     Calls to start and calls to cancel.
     """
 
-    calls: "list[SessionCall]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    calls: "list[SessionCall]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Started in this order; they run at the same time.
     """
 
-    cancel_call_ids: "list[str]" = betterproto2.field(
-        2, betterproto2.TYPE_STRING, repeated=True
-    )
+    cancel_call_ids: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
     """
     Calls to cancel. Each still gets its result; unknown and finished ones are ignored.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "InvokeSessionRequest", InvokeSessionRequest
-)
+default_message_pool.register_message("toolhub.v1", "InvokeSessionRequest", InvokeSessionRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -2672,17 +2522,13 @@ class InvokeSessionResponse(betterproto2.Message):
     What has happened since the message before.
     """
 
-    events: "list[SessionEvent]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    events: "list[SessionEvent]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     At least one; of one call in order, of several calls mixed.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "InvokeSessionResponse", InvokeSessionResponse
-)
+default_message_pool.register_message("toolhub.v1", "InvokeSessionResponse", InvokeSessionResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -2691,23 +2537,17 @@ class InvokeStreamRequest(betterproto2.Message):
     One call whose events are wanted. The fields are those of InvokeRequest.
     """
 
-    intent: "ToolIntent | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    intent: "ToolIntent | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What to do. Required.
     """
 
-    context: "ExecContext | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    context: "ExecContext | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The circumstances. Unset means all defaults.
     """
 
-    mode: "InvokeMode" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, default_factory=lambda: InvokeMode(0)
-    )
+    mode: "InvokeMode" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: InvokeMode(0))
     """
     Do it, or only say what would be done.
     """
@@ -2731,9 +2571,7 @@ class InvokeStreamRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "InvokeStreamRequest", InvokeStreamRequest
-)
+default_message_pool.register_message("toolhub.v1", "InvokeStreamRequest", InvokeStreamRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -2745,38 +2583,28 @@ class InvokeStreamResponse(betterproto2.Message):
         - event: What happened. Always set; `result` or `plan` comes last and exactly once.
     """
 
-    progress: "Progress | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True, group="event"
-    )
+    progress: "Progress | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
     How far it is.
     """
 
-    chunk: "Chunk | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True, group="event"
-    )
+    chunk: "Chunk | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
     A piece of output.
     """
 
-    result: "ToolResult | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, optional=True, group="event"
-    )
+    result: "ToolResult | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
     What came of it.
     """
 
-    plan: "Plan | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True, group="event"
-    )
+    plan: "Plan | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
     What would be done.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "InvokeStreamResponse", InvokeStreamResponse
-)
+default_message_pool.register_message("toolhub.v1", "InvokeStreamResponse", InvokeStreamResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -2841,38 +2669,27 @@ class Job(betterproto2.Message):
     """
 
     created_at: "datetime.datetime | None" = betterproto2.field(
-        12,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        12, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it was accepted.
     """
 
     deadline: "datetime.datetime | None" = betterproto2.field(
-        13,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        13, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it is given up as TIMED_OUT. Unset when it has no deadline.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
-        14,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        14, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When a finished job is forgotten. Unset while it is not final.
     """
 
-    status: "JobStatus | None" = betterproto2.field(
-        15, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    status: "JobStatus | None" = betterproto2.field(15, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The latest entry of its history. Always set.
     """
@@ -2892,9 +2709,7 @@ class JobRef(betterproto2.Message):
     Names the job in JobService and in the `core/job.*` tools. Minted by the hub.
     """
 
-    state: "JobState" = betterproto2.field(
-        2, betterproto2.TYPE_ENUM, default_factory=lambda: JobState(0)
-    )
+    state: "JobState" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: JobState(0))
     """
     Its state at the moment of the answer.
     """
@@ -2919,46 +2734,33 @@ class JobStatus(betterproto2.Message):
     Counts from 1 within the job, strictly rising, without gaps.
     """
 
-    state: "JobState" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, default_factory=lambda: JobState(0)
-    )
+    state: "JobState" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: JobState(0))
     """
     The state from here on.
     """
 
-    progress: "Progress | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    progress: "Progress | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
     """
     How far it is. Unset when the runner has not said.
     """
 
-    error: "ToolError | None" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    error: "ToolError | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Why it ended as it did. Set with FAILED, CANCELLED, TIMED_OUT and LOST.
     """
 
-    result: "ToolResult | None" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    result: "ToolResult | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The whole outcome, evidence included. Set exactly in final states; its `error` equals the one above.
     """
 
-    artifacts: "list[Artifact]" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    artifacts: "list[Artifact]" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     What the job has produced so far. Empty when nothing yet.
     """
 
     at: "datetime.datetime | None" = betterproto2.field(
-        8,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        8, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it happened, by the hub's clock.
@@ -2984,9 +2786,7 @@ class ListApprovalsRequest(betterproto2.Message):
     `next_page_token` of the page before, with the same filters. Empty means the first page.
     """
 
-    states: "list[ApprovalState]" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, repeated=True
-    )
+    states: "list[ApprovalState]" = betterproto2.field(3, betterproto2.TYPE_ENUM, repeated=True)
     """
     Any of these states. Empty means every one.
     """
@@ -3002,9 +2802,7 @@ class ListApprovalsRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListApprovalsRequest", ListApprovalsRequest
-)
+default_message_pool.register_message("toolhub.v1", "ListApprovalsRequest", ListApprovalsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -3013,9 +2811,7 @@ class ListApprovalsResponse(betterproto2.Message):
     One page of approvals, newest first.
     """
 
-    approvals: "list[Approval]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    approvals: "list[Approval]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The approvals of this page.
     """
@@ -3031,9 +2827,7 @@ class ListApprovalsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListApprovalsResponse", ListApprovalsResponse
-)
+default_message_pool.register_message("toolhub.v1", "ListApprovalsResponse", ListApprovalsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3042,9 +2836,7 @@ class ListEventsRequest(betterproto2.Message):
     Asks for a list of events.
     """
 
-    filter: "EventFilter | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    filter: "EventFilter | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Which ones. Unset means all.
     """
@@ -3060,9 +2852,7 @@ class ListEventsRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListEventsRequest", ListEventsRequest
-)
+default_message_pool.register_message("toolhub.v1", "ListEventsRequest", ListEventsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -3071,9 +2861,7 @@ class ListEventsResponse(betterproto2.Message):
     One page of events, ordered by time, writer and sequence.
     """
 
-    events: "list[Event]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    events: "list[Event]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The events of this page.
     """
@@ -3084,9 +2872,7 @@ class ListEventsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListEventsResponse", ListEventsResponse
-)
+default_message_pool.register_message("toolhub.v1", "ListEventsResponse", ListEventsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3105,9 +2891,7 @@ class ListJobsRequest(betterproto2.Message):
     `next_page_token` of the page before, with the same filters. Empty means the first page.
     """
 
-    states: "list[JobState]" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, repeated=True
-    )
+    states: "list[JobState]" = betterproto2.field(3, betterproto2.TYPE_ENUM, repeated=True)
     """
     Any of these states. Empty means every one.
     """
@@ -3158,9 +2942,7 @@ class ListJobsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListJobsResponse", ListJobsResponse
-)
+default_message_pool.register_message("toolhub.v1", "ListJobsResponse", ListJobsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3189,9 +2971,7 @@ class ListPinsRequest(betterproto2.Message):
     A tool name or glob. Empty means every one.
     """
 
-    states: "list[PinState]" = betterproto2.field(
-        5, betterproto2.TYPE_ENUM, repeated=True
-    )
+    states: "list[PinState]" = betterproto2.field(5, betterproto2.TYPE_ENUM, repeated=True)
     """
     Any of these states. Empty means every one.
     """
@@ -3222,9 +3002,7 @@ class ListPinsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListPinsResponse", ListPinsResponse
-)
+default_message_pool.register_message("toolhub.v1", "ListPinsResponse", ListPinsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3236,9 +3014,7 @@ class ListSourcesRequest(betterproto2.Message):
     pass
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListSourcesRequest", ListSourcesRequest
-)
+default_message_pool.register_message("toolhub.v1", "ListSourcesRequest", ListSourcesRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -3247,17 +3023,13 @@ class ListSourcesResponse(betterproto2.Message):
     The sources.
     """
 
-    sources: "list[SourceStatus]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    sources: "list[SourceStatus]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Every configured one, ordered by name; at most 64.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListSourcesResponse", ListSourcesResponse
-)
+default_message_pool.register_message("toolhub.v1", "ListSourcesResponse", ListSourcesResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3266,9 +3038,7 @@ class ListToolsRequest(betterproto2.Message):
     Asks for a list of tools.
     """
 
-    filter: "ToolFilter | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    filter: "ToolFilter | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Which ones. Unset means every ACTIVE or UNAVAILABLE one.
     """
@@ -3283,17 +3053,13 @@ class ListToolsRequest(betterproto2.Message):
     `next_page_token` of the page before, with the same filters. Empty means the first page.
     """
 
-    view: "ToolView" = betterproto2.field(
-        4, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0)
-    )
+    view: "ToolView" = betterproto2.field(4, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
     How much of each.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListToolsRequest", ListToolsRequest
-)
+default_message_pool.register_message("toolhub.v1", "ListToolsRequest", ListToolsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -3302,9 +3068,7 @@ class ListToolsResponse(betterproto2.Message):
     One page of tools, ordered by name.
     """
 
-    tools: "list[ToolSpec]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    tools: "list[ToolSpec]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The tools of this page.
     """
@@ -3319,16 +3083,12 @@ class ListToolsResponse(betterproto2.Message):
     How many match in all, over all pages.
     """
 
-    sources: "list[SourceStatus]" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Every source that is not READY and could have held a match.
     """
 
-    denied_size: "int | None" = betterproto2.field(
-        5, betterproto2.TYPE_INT32, optional=True
-    )
+    denied_size: "int | None" = betterproto2.field(5, betterproto2.TYPE_INT32, optional=True)
     """
     How many more match but are denied to the caller. Absent when policy does not let the caller know.
     """
@@ -3339,9 +3099,7 @@ class ListToolsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ListToolsResponse", ListToolsResponse
-)
+default_message_pool.register_message("toolhub.v1", "ListToolsResponse", ListToolsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3370,23 +3128,17 @@ class Pin(betterproto2.Message):
     The digest approved before. Empty when there was none.
     """
 
-    state: "PinState" = betterproto2.field(
-        5, betterproto2.TYPE_ENUM, default_factory=lambda: PinState(0)
-    )
+    state: "PinState" = betterproto2.field(5, betterproto2.TYPE_ENUM, default_factory=lambda: PinState(0))
     """
     What has been decided.
     """
 
-    change: "PinChange" = betterproto2.field(
-        6, betterproto2.TYPE_ENUM, default_factory=lambda: PinChange(0)
-    )
+    change: "PinChange" = betterproto2.field(6, betterproto2.TYPE_ENUM, default_factory=lambda: PinChange(0))
     """
     How it differs from what was approved.
     """
 
-    findings: "list[str]" = betterproto2.field(
-        7, betterproto2.TYPE_STRING, repeated=True
-    )
+    findings: "list[str]" = betterproto2.field(7, betterproto2.TYPE_STRING, repeated=True)
     """
     What looks wrong with it: hidden characters, HTML comments, oversized text. Empty when nothing was found.
     """
@@ -3396,28 +3148,20 @@ class Pin(betterproto2.Message):
     The difference to the approved definition as unified diff of canonical JSON, at most 64 KiB. Empty when new.
     """
 
-    tool_spec: "ToolSpec | None" = betterproto2.field(
-        9, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    tool_spec: "ToolSpec | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The definition seen; untrusted text. Unset in lists.
     """
 
     seen_at: "datetime.datetime | None" = betterproto2.field(
-        10,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        10, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it was first seen.
     """
 
     decided_at: "datetime.datetime | None" = betterproto2.field(
-        11,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        11, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it was decided. Unset while PENDING.
@@ -3461,9 +3205,7 @@ class Plan(betterproto2.Message):
     The digest of its definition. Empty when nothing was resolved.
     """
 
-    args_json: "bytes | None" = betterproto2.field(
-        4, betterproto2.TYPE_BYTES, optional=True, group="args"
-    )
+    args_json: "bytes | None" = betterproto2.field(4, betterproto2.TYPE_BYTES, optional=True, group="args")
     """
     As JSON.
     """
@@ -3475,23 +3217,17 @@ class Plan(betterproto2.Message):
     As Struct.
     """
 
-    defaults_applied: "list[str]" = betterproto2.field(
-        6, betterproto2.TYPE_STRING, repeated=True
-    )
+    defaults_applied: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
     """
     JSON Pointers of what was filled in. Empty when the caller gave everything.
     """
 
-    steps: "list[StepVerdict]" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    steps: "list[StepVerdict]" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     One verdict a step, in order, up to and including the first that fails.
     """
 
-    effects: "list[str]" = betterproto2.field(
-        8, betterproto2.TYPE_STRING, repeated=True
-    )
+    effects: "list[str]" = betterproto2.field(8, betterproto2.TYPE_STRING, repeated=True)
     """
     What the tool says it would do, one sentence each. Empty when a step fails or the tool cannot tell.
     """
@@ -3503,10 +3239,7 @@ class Plan(betterproto2.Message):
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
-        10,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        10, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     Until when the digest is accepted. Unset when there is none.
@@ -3532,9 +3265,7 @@ class Progress(betterproto2.Message):
     Units done so far, 0 or more, never falling within one call.
     """
 
-    total: "float | None" = betterproto2.field(
-        2, betterproto2.TYPE_DOUBLE, optional=True
-    )
+    total: "float | None" = betterproto2.field(2, betterproto2.TYPE_DOUBLE, optional=True)
     """
     Units in all. Absent when unknown.
     """
@@ -3550,10 +3281,7 @@ class Progress(betterproto2.Message):
     """
 
     eta: "datetime.timedelta | None" = betterproto2.field(
-        5,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
+        5, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
     The tool's guess of the time left. Unset when it made none.
@@ -3585,9 +3313,7 @@ class ReadArtifactRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ReadArtifactRequest", ReadArtifactRequest
-)
+default_message_pool.register_message("toolhub.v1", "ReadArtifactRequest", ReadArtifactRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -3599,24 +3325,18 @@ class ReadArtifactResponse(betterproto2.Message):
         - part: The first message is the artifact, all others are chunks.
     """
 
-    artifact: "Artifact | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True, group="part"
-    )
+    artifact: "Artifact | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True, group="part")
     """
     What is known of it.
     """
 
-    chunk: "bytes | None" = betterproto2.field(
-        2, betterproto2.TYPE_BYTES, optional=True, group="part"
-    )
+    chunk: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="part")
     """
     The next bytes, 1 to 262144 of them.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "ReadArtifactResponse", ReadArtifactResponse
-)
+default_message_pool.register_message("toolhub.v1", "ReadArtifactResponse", ReadArtifactResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3625,17 +3345,13 @@ class RefreshSourcesRequest(betterproto2.Message):
     Sources to read anew.
     """
 
-    sources: "list[str]" = betterproto2.field(
-        1, betterproto2.TYPE_STRING, repeated=True
-    )
+    sources: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
     """
     Which ones; an unknown name is NOT_FOUND. Empty means all.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "RefreshSourcesRequest", RefreshSourcesRequest
-)
+default_message_pool.register_message("toolhub.v1", "RefreshSourcesRequest", RefreshSourcesRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -3644,9 +3360,7 @@ class RefreshSourcesResponse(betterproto2.Message):
     What reading gave.
     """
 
-    sources: "list[SourceStatus]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    sources: "list[SourceStatus]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The state of each source that was read.
     """
@@ -3657,9 +3371,7 @@ class RefreshSourcesResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "RefreshSourcesResponse", RefreshSourcesResponse
-)
+default_message_pool.register_message("toolhub.v1", "RefreshSourcesResponse", RefreshSourcesResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3668,9 +3380,7 @@ class RegisterToolRequest(betterproto2.Message):
     One tool to add.
     """
 
-    tool: "ToolSpec | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    tool: "ToolSpec | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The definition. Required.
     """
@@ -3681,9 +3391,7 @@ class RegisterToolRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "RegisterToolRequest", RegisterToolRequest
-)
+default_message_pool.register_message("toolhub.v1", "RegisterToolRequest", RegisterToolRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -3692,9 +3400,7 @@ class RegisterToolResponse(betterproto2.Message):
     The added tool.
     """
 
-    tool: "ToolSpec | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    tool: "ToolSpec | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The definition as kept, digest included.
     """
@@ -3705,9 +3411,7 @@ class RegisterToolResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "RegisterToolResponse", RegisterToolResponse
-)
+default_message_pool.register_message("toolhub.v1", "RegisterToolResponse", RegisterToolResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3716,9 +3420,7 @@ class RegisterToolsRequest(betterproto2.Message):
     Tools to add together.
     """
 
-    tools: "list[ToolSpec]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    tools: "list[ToolSpec]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The definitions, names unique, 1 to 1000.
     """
@@ -3729,9 +3431,7 @@ class RegisterToolsRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "RegisterToolsRequest", RegisterToolsRequest
-)
+default_message_pool.register_message("toolhub.v1", "RegisterToolsRequest", RegisterToolsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -3740,9 +3440,7 @@ class RegisterToolsResponse(betterproto2.Message):
     The added tools.
     """
 
-    tools: "list[ToolSpec]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    tools: "list[ToolSpec]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The definitions as kept, in the order given.
     """
@@ -3753,9 +3451,7 @@ class RegisterToolsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "RegisterToolsResponse", RegisterToolsResponse
-)
+default_message_pool.register_message("toolhub.v1", "RegisterToolsResponse", RegisterToolsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3764,9 +3460,7 @@ class SearchHit(betterproto2.Message):
     One tool that was found.
     """
 
-    tool: "ToolSpec | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    tool: "ToolSpec | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The tool.
     """
@@ -3776,16 +3470,12 @@ class SearchHit(betterproto2.Message):
     How well it matches, above 0; comparable within one answer only. 0 when the query was empty.
     """
 
-    matched_fields: "list[str]" = betterproto2.field(
-        3, betterproto2.TYPE_STRING, repeated=True
-    )
+    matched_fields: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
     """
     Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`. Empty when the query was empty.
     """
 
-    matched_terms: "list[str]" = betterproto2.field(
-        4, betterproto2.TYPE_STRING, repeated=True
-    )
+    matched_terms: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
     """
     The words that matched, as they stand in the tool. Empty when the query was empty.
     """
@@ -3805,9 +3495,7 @@ class SearchToolsRequest(betterproto2.Message):
     Words in any language, or part of a name. Empty: every match of the filter, ordered by name.
     """
 
-    filter: "ToolFilter | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    filter: "ToolFilter | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Which ones to search. Unset means every ACTIVE or UNAVAILABLE one.
     """
@@ -3822,17 +3510,13 @@ class SearchToolsRequest(betterproto2.Message):
     `next_page_token` of the page before, with the same filters. Empty means the first page.
     """
 
-    view: "ToolView" = betterproto2.field(
-        5, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0)
-    )
+    view: "ToolView" = betterproto2.field(5, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
     How much of each.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "SearchToolsRequest", SearchToolsRequest
-)
+default_message_pool.register_message("toolhub.v1", "SearchToolsRequest", SearchToolsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -3841,9 +3525,7 @@ class SearchToolsResponse(betterproto2.Message):
     One page of hits, best first.
     """
 
-    hits: "list[SearchHit]" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    hits: "list[SearchHit]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The hits of this page.
     """
@@ -3858,9 +3540,7 @@ class SearchToolsResponse(betterproto2.Message):
     How many match in all, over all pages.
     """
 
-    sources: "list[SourceStatus]" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Every source that is not READY and could have held a match.
     """
@@ -3871,9 +3551,7 @@ class SearchToolsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "SearchToolsResponse", SearchToolsResponse
-)
+default_message_pool.register_message("toolhub.v1", "SearchToolsResponse", SearchToolsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -3882,23 +3560,17 @@ class SessionCall(betterproto2.Message):
     One call of a session. The fields 1 to 6 are those of InvokeRequest.
     """
 
-    intent: "ToolIntent | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    intent: "ToolIntent | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What to do. Required.
     """
 
-    context: "ExecContext | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    context: "ExecContext | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The circumstances. Unset means all defaults.
     """
 
-    mode: "InvokeMode" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, default_factory=lambda: InvokeMode(0)
-    )
+    mode: "InvokeMode" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: InvokeMode(0))
     """
     Do it, or only say what would be done.
     """
@@ -3944,30 +3616,22 @@ class SessionEvent(betterproto2.Message):
     Which call.
     """
 
-    progress: "Progress | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True, group="event"
-    )
+    progress: "Progress | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
     How far it is.
     """
 
-    chunk: "Chunk | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, optional=True, group="event"
-    )
+    chunk: "Chunk | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
     A piece of output.
     """
 
-    result: "ToolResult | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True, group="event"
-    )
+    result: "ToolResult | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
     What came of it.
     """
 
-    plan: "Plan | None" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, optional=True, group="event"
-    )
+    plan: "Plan | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
     What would be done.
     """
@@ -3988,33 +3652,21 @@ class SnapshotTotals(betterproto2.Message):
     """
 
     by_kind: "dict[str, int]" = betterproto2.field(
-        2,
-        betterproto2.TYPE_MAP,
-        map_meta=betterproto2.map_meta(
-            betterproto2.TYPE_STRING, betterproto2.TYPE_INT32
-        ),
+        2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_INT32)
     )
     """
     By kind, such as `mcp`. Kinds with none are absent.
     """
 
     by_state: "dict[str, int]" = betterproto2.field(
-        3,
-        betterproto2.TYPE_MAP,
-        map_meta=betterproto2.map_meta(
-            betterproto2.TYPE_STRING, betterproto2.TYPE_INT32
-        ),
+        3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_INT32)
     )
     """
     By state, such as `ACTIVE`. States with none are absent.
     """
 
     by_source: "dict[str, int]" = betterproto2.field(
-        4,
-        betterproto2.TYPE_MAP,
-        map_meta=betterproto2.map_meta(
-            betterproto2.TYPE_STRING, betterproto2.TYPE_INT32
-        ),
+        4, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_INT32)
     )
     """
     By source. Sources with none are absent.
@@ -4035,16 +3687,12 @@ class SourceStatus(betterproto2.Message):
     Its configured name, such as `mcp.github`.
     """
 
-    kind: "ToolKind" = betterproto2.field(
-        2, betterproto2.TYPE_ENUM, default_factory=lambda: ToolKind(0)
-    )
+    kind: "ToolKind" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ToolKind(0))
     """
     The kind of tools it gives.
     """
 
-    state: "SourceState" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, default_factory=lambda: SourceState(0)
-    )
+    state: "SourceState" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: SourceState(0))
     """
     Whether it could be read.
     """
@@ -4065,20 +3713,14 @@ class SourceStatus(betterproto2.Message):
     """
 
     refreshed_at: "datetime.datetime | None" = betterproto2.field(
-        7,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        7, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it was last read successfully. Unset when never.
     """
 
     next_refresh_at: "datetime.datetime | None" = betterproto2.field(
-        8,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Timestamp,
-        optional=True,
+        8, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
     When it will be read next. Unset when only on demand.
@@ -4099,9 +3741,7 @@ class StepDuration(betterproto2.Message):
     How long one step took.
     """
 
-    step: "StepName" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: StepName(0)
-    )
+    step: "StepName" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: StepName(0))
     """
     Which step.
     """
@@ -4121,9 +3761,7 @@ class StepVerdict(betterproto2.Message):
     What one step would say.
     """
 
-    step: "StepName" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: StepName(0)
-    )
+    step: "StepName" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: StepName(0))
     """
     Which step; only the first five appear.
     """
@@ -4148,9 +3786,7 @@ class StepVerdict(betterproto2.Message):
     What would make it pass, in one sentence. Empty when `ok`.
     """
 
-    error: "ToolError | None" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    error: "ToolError | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The error an execution would return. Unset when `ok`.
     """
@@ -4165,16 +3801,12 @@ class SubmitJobRequest(betterproto2.Message):
     A call to be accepted as a job.
     """
 
-    intent: "ToolIntent | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    intent: "ToolIntent | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What to do. Required.
     """
 
-    context: "ExecContext | None" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    context: "ExecContext | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The circumstances. Unset means all defaults; the budget's timeout is the job's, not the RPC's.
     """
@@ -4197,9 +3829,7 @@ class SubmitJobRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "SubmitJobRequest", SubmitJobRequest
-)
+default_message_pool.register_message("toolhub.v1", "SubmitJobRequest", SubmitJobRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -4214,9 +3844,7 @@ class SubmitJobResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "SubmitJobResponse", SubmitJobResponse
-)
+default_message_pool.register_message("toolhub.v1", "SubmitJobResponse", SubmitJobResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -4225,9 +3853,7 @@ class TailEventsRequest(betterproto2.Message):
     Asks to follow events.
     """
 
-    filter: "EventFilter | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    filter: "EventFilter | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Which ones. Unset means all; `until` is ignored.
     """
@@ -4238,9 +3864,7 @@ class TailEventsRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "TailEventsRequest", TailEventsRequest
-)
+default_message_pool.register_message("toolhub.v1", "TailEventsRequest", TailEventsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -4249,9 +3873,7 @@ class TailEventsResponse(betterproto2.Message):
     One event as it was written.
     """
 
-    event: "Event | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    event: "Event | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The event, durable; of one writer in order.
     """
@@ -4262,9 +3884,7 @@ class TailEventsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "TailEventsResponse", TailEventsResponse
-)
+default_message_pool.register_message("toolhub.v1", "TailEventsResponse", TailEventsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -4313,9 +3933,7 @@ class ToolChange(betterproto2.Message):
     One change of one tool.
     """
 
-    type: "ToolChangeType" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: ToolChangeType(0)
-    )
+    type: "ToolChangeType" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: ToolChangeType(0))
     """
     How it changed.
     """
@@ -4325,9 +3943,7 @@ class ToolChange(betterproto2.Message):
     Its full name.
     """
 
-    tool: "ToolSpec | None" = betterproto2.field(
-        3, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    tool: "ToolSpec | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The tool as it now stands. Unset when REMOVED.
     """
@@ -4342,9 +3958,7 @@ class ToolError(betterproto2.Message):
     Why a call did not succeed, in words a model can act on. Never carries exception text or a secret.
     """
 
-    kind: "ErrorKind" = betterproto2.field(
-        1, betterproto2.TYPE_ENUM, default_factory=lambda: ErrorKind(0)
-    )
+    kind: "ErrorKind" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: ErrorKind(0))
     """
     What kind of failure. Always set.
     """
@@ -4360,33 +3974,24 @@ class ToolError(betterproto2.Message):
     """
 
     retry_after: "datetime.timedelta | None" = betterproto2.field(
-        4,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
+        4, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
     How long to wait before a retry. Unset when not retryable, or when the hub cannot tell.
     """
 
-    violations: "list[Violation]" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    violations: "list[Violation]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Every schema violation found, at most 32, in document order. Empty for other kinds.
     """
 
-    details: "__google__protobuf__.Struct | None" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    details: "__google__protobuf__.Struct | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Facts by kind: allowed hosts, limits, missing permissions, rule id, approval id.
     Unset when there are none.
     """
 
-    upstream: "Upstream | None" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    upstream: "Upstream | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What the upstream said. Unset unless the failure came from one.
     """
@@ -4426,16 +4031,12 @@ class ToolFilter(betterproto2.Message):
     Name globs, such as `core/fs.*`. At most 256.
     """
 
-    kinds: "list[ToolKind]" = betterproto2.field(
-        2, betterproto2.TYPE_ENUM, repeated=True
-    )
+    kinds: "list[ToolKind]" = betterproto2.field(2, betterproto2.TYPE_ENUM, repeated=True)
     """
     Any of these kinds.
     """
 
-    capabilities: "list[str]" = betterproto2.field(
-        3, betterproto2.TYPE_STRING, repeated=True
-    )
+    capabilities: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
     """
     All of these capabilities.
     """
@@ -4445,16 +4046,12 @@ class ToolFilter(betterproto2.Message):
     Any of these tags.
     """
 
-    sources: "list[str]" = betterproto2.field(
-        5, betterproto2.TYPE_STRING, repeated=True
-    )
+    sources: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
     """
     Any of these sources.
     """
 
-    states: "list[ToolState]" = betterproto2.field(
-        6, betterproto2.TYPE_ENUM, repeated=True
-    )
+    states: "list[ToolState]" = betterproto2.field(6, betterproto2.TYPE_ENUM, repeated=True)
     """
     Any of these states. Empty means ACTIVE and UNAVAILABLE, so that a caller learns what is merely missing.
     """
@@ -4478,9 +4075,7 @@ class ToolIntent(betterproto2.Message):
     ToolResult (TOOL_NOT_FOUND), only emptiness and more than 256 characters fail the RPC.
     """
 
-    args_json: "bytes | None" = betterproto2.field(
-        2, betterproto2.TYPE_BYTES, optional=True, group="args"
-    )
+    args_json: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="args")
     """
     Canonical: strict JSON (no NaN, no duplicate keys, depth at most 64), UTF-8, at most 4 MiB. Empty means `{}`.
     """
@@ -4513,18 +4108,13 @@ class ToolLimits(betterproto2.Message):
     """
 
     timeout: "datetime.timedelta | None" = betterproto2.field(
-        1,
-        betterproto2.TYPE_MESSAGE,
-        unwrap=lambda: __google__protobuf__.Duration,
-        optional=True,
+        1, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
     Time for one call, retries included. Unset means the hub's default (30 s).
     """
 
-    max_retries: "int | None" = betterproto2.field(
-        2, betterproto2.TYPE_INT32, optional=True
-    )
+    max_retries: "int | None" = betterproto2.field(2, betterproto2.TYPE_INT32, optional=True)
     """
     Retries after the first attempt, 0 to 10. Unset means the hub's default; retries happen only where they are safe.
     """
@@ -4557,9 +4147,7 @@ class ToolResult(betterproto2.Message):
     True when the tool did what was asked, or accepted it as a job. False: `error` is set.
     """
 
-    result_json: "bytes | None" = betterproto2.field(
-        2, betterproto2.TYPE_BYTES, optional=True, group="result"
-    )
+    result_json: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="result")
     """
     Canonical: one JSON value, UTF-8, integers exact, at most the inline cap (default 1 MiB).
     """
@@ -4571,30 +4159,22 @@ class ToolResult(betterproto2.Message):
     The same as a Struct; numbers are doubles. An answer that is no JSON object always travels as `result_json`.
     """
 
-    evidence: "list[Evidence]" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    evidence: "list[Evidence]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     What proves it. At least one entry, for refused calls too.
     """
 
-    error: "ToolError | None" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    error: "ToolError | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
     Why it did not succeed. Set exactly when `ok` is false.
     """
 
-    artifacts: "list[Artifact]" = betterproto2.field(
-        6, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    artifacts: "list[Artifact]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Outputs kept by reference. Empty when there are none.
     """
 
-    job: "JobRef | None" = betterproto2.field(
-        7, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    job: "JobRef | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The job that carries the call on. Set when the tool is async and the call was accepted; `ok` is then true.
     """
@@ -4634,16 +4214,12 @@ class ToolResult(betterproto2.Message):
     True when the result was cut to its cap; the whole is the last entry of `artifacts`.
     """
 
-    defaults_applied: "list[str]" = betterproto2.field(
-        15, betterproto2.TYPE_STRING, repeated=True
-    )
+    defaults_applied: "list[str]" = betterproto2.field(15, betterproto2.TYPE_STRING, repeated=True)
     """
     JSON Pointers of the arguments that were filled in. Empty when the caller gave everything.
     """
 
-    durations: "list[StepDuration]" = betterproto2.field(
-        16, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    durations: "list[StepDuration]" = betterproto2.field(16, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Time per step, in the order they ran; steps that were not reached are absent.
     """
@@ -4673,9 +4249,7 @@ class ToolSpec(betterproto2.Message):
     Semantic version (semver.org 2.0.0) without a leading `v`.
     """
 
-    kind: "ToolKind" = betterproto2.field(
-        3, betterproto2.TYPE_ENUM, default_factory=lambda: ToolKind(0)
-    )
+    kind: "ToolKind" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: ToolKind(0))
     """
     Which adapter runs it.
     """
@@ -4701,23 +4275,17 @@ class ToolSpec(betterproto2.Message):
     JSON Schema of the result, at most 256 KiB. Empty means that results are not checked.
     """
 
-    capabilities: "list[str]" = betterproto2.field(
-        8, betterproto2.TYPE_STRING, repeated=True
-    )
+    capabilities: "list[str]" = betterproto2.field(8, betterproto2.TYPE_STRING, repeated=True)
     """
     What a caller must hold, such as `read:fs`; an open set of `verb:object` words. Empty means harmless.
     """
 
-    cost_hints: "CostHints | None" = betterproto2.field(
-        9, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    cost_hints: "CostHints | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What a call is likely to cost. Unset when unknown.
     """
 
-    annotations: "ToolAnnotations | None" = betterproto2.field(
-        10, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    annotations: "ToolAnnotations | None" = betterproto2.field(10, betterproto2.TYPE_MESSAGE, optional=True)
     """
     How it behaves. Unset means every flag false.
     """
@@ -4729,9 +4297,7 @@ class ToolSpec(betterproto2.Message):
     How repeated calls are deduplicated.
     """
 
-    default_limits: "ToolLimits | None" = betterproto2.field(
-        12, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    default_limits: "ToolLimits | None" = betterproto2.field(12, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What applies when nobody says otherwise. Unset means the hub's defaults.
     """
@@ -4752,9 +4318,7 @@ class ToolSpec(betterproto2.Message):
     Its name at the source: remote tool name, workflow id, prompt file. Empty means the same as `name`.
     """
 
-    state: "ToolState" = betterproto2.field(
-        16, betterproto2.TYPE_ENUM, default_factory=lambda: ToolState(0)
-    )
+    state: "ToolState" = betterproto2.field(16, betterproto2.TYPE_ENUM, default_factory=lambda: ToolState(0))
     """
     Whether it can be called.
     """
@@ -4770,16 +4334,12 @@ class ToolSpec(betterproto2.Message):
     must match, empty is not compared.
     """
 
-    examples: "list[ToolExample]" = betterproto2.field(
-        19, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    examples: "list[ToolExample]" = betterproto2.field(19, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Calls known to be good, at most 16. Empty in BASIC view.
     """
 
-    guarded: "list[GuardedArgument]" = betterproto2.field(
-        20, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    guarded: "list[GuardedArgument]" = betterproto2.field(20, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     Arguments the guards judge. Empty when none is a path, URL or command.
     """
@@ -4805,9 +4365,7 @@ class UnregisterToolRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "UnregisterToolRequest", UnregisterToolRequest
-)
+default_message_pool.register_message("toolhub.v1", "UnregisterToolRequest", UnregisterToolRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -4822,9 +4380,7 @@ class UnregisterToolResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "UnregisterToolResponse", UnregisterToolResponse
-)
+default_message_pool.register_message("toolhub.v1", "UnregisterToolResponse", UnregisterToolResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -4859,9 +4415,7 @@ class VerifyAuditRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "VerifyAuditRequest", VerifyAuditRequest
-)
+default_message_pool.register_message("toolhub.v1", "VerifyAuditRequest", VerifyAuditRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -4885,24 +4439,18 @@ class VerifyAuditResponse(betterproto2.Message):
     How many chains were looked at.
     """
 
-    first_bad: "ChainFault | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    first_bad: "ChainFault | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The first bad entry, ordered by writer. Unset when `ok`.
     """
 
-    faults: "list[ChainFault]" = betterproto2.field(
-        5, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    faults: "list[ChainFault]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     The first bad entry of every broken chain, ordered by writer; begins with `first_bad`. Empty when `ok`.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "VerifyAuditResponse", VerifyAuditResponse
-)
+default_message_pool.register_message("toolhub.v1", "VerifyAuditResponse", VerifyAuditResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -4926,9 +4474,7 @@ class Violation(betterproto2.Message):
     One sentence for the model. Never quotes a value that looks like a secret.
     """
 
-    expected: "__google__protobuf__.Value | None" = betterproto2.field(
-        4, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    expected: "__google__protobuf__.Value | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What would have fitted: the enum's values, the type, the limit. Unset when the keyword says it all.
     """
@@ -4954,9 +4500,7 @@ class WatchApprovalsRequest(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "WatchApprovalsRequest", WatchApprovalsRequest
-)
+default_message_pool.register_message("toolhub.v1", "WatchApprovalsRequest", WatchApprovalsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -4965,17 +4509,13 @@ class WatchApprovalsResponse(betterproto2.Message):
     One approval that is pending or changed.
     """
 
-    approval: "Approval | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    approval: "Approval | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The approval as it now stands.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "WatchApprovalsResponse", WatchApprovalsResponse
-)
+default_message_pool.register_message("toolhub.v1", "WatchApprovalsResponse", WatchApprovalsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -5011,17 +4551,13 @@ class WatchJobResponse(betterproto2.Message):
     One status of a followed job.
     """
 
-    status: "JobStatus | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    status: "JobStatus | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The status; its sequence is higher than that of the message before.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "WatchJobResponse", WatchJobResponse
-)
+default_message_pool.register_message("toolhub.v1", "WatchJobResponse", WatchJobResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -5035,17 +4571,13 @@ class WatchToolsRequest(betterproto2.Message):
     The revision the caller holds. Empty when it holds none.
     """
 
-    view: "ToolView" = betterproto2.field(
-        2, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0)
-    )
+    view: "ToolView" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
     How much of each tool.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "WatchToolsRequest", WatchToolsRequest
-)
+default_message_pool.register_message("toolhub.v1", "WatchToolsRequest", WatchToolsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -5059,9 +4591,7 @@ class WatchToolsResponse(betterproto2.Message):
     The catalog from now on.
     """
 
-    changes: "list[ToolChange]" = betterproto2.field(
-        2, betterproto2.TYPE_MESSAGE, repeated=True
-    )
+    changes: "list[ToolChange]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     What changed, ordered by name.
     """
@@ -5072,9 +4602,7 @@ class WatchToolsResponse(betterproto2.Message):
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "WatchToolsResponse", WatchToolsResponse
-)
+default_message_pool.register_message("toolhub.v1", "WatchToolsResponse", WatchToolsResponse)
 
 
 @dataclass(eq=False, repr=False)
@@ -5086,24 +4614,18 @@ class WriteArtifactRequest(betterproto2.Message):
         - part: The first message is the header, all others are chunks.
     """
 
-    header: "ArtifactHeader | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True, group="part"
-    )
+    header: "ArtifactHeader | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True, group="part")
     """
     What is about to be written.
     """
 
-    chunk: "bytes | None" = betterproto2.field(
-        2, betterproto2.TYPE_BYTES, optional=True, group="part"
-    )
+    chunk: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="part")
     """
     The next bytes, at most 1 MiB.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "WriteArtifactRequest", WriteArtifactRequest
-)
+default_message_pool.register_message("toolhub.v1", "WriteArtifactRequest", WriteArtifactRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -5112,17 +4634,13 @@ class WriteArtifactResponse(betterproto2.Message):
     The stored artifact.
     """
 
-    artifact: "Artifact | None" = betterproto2.field(
-        1, betterproto2.TYPE_MESSAGE, optional=True
-    )
+    artifact: "Artifact | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     What is known of it, complete and durable.
     """
 
 
-default_message_pool.register_message(
-    "toolhub.v1", "WriteArtifactResponse", WriteArtifactResponse
-)
+default_message_pool.register_message("toolhub.v1", "WriteArtifactResponse", WriteArtifactResponse)
 
 
 class ApprovalServiceSyncStub:
@@ -5133,9 +4651,7 @@ class ApprovalServiceSyncStub:
     def __init__(self, channel: grpc.Channel):
         self._channel = channel
 
-    def list_approvals(
-        self, message: "ListApprovalsRequest"
-    ) -> "ListApprovalsResponse":
+    def list_approvals(self, message: "ListApprovalsRequest") -> "ListApprovalsResponse":
         """
         Approvals, newest first.
         """
@@ -5157,9 +4673,7 @@ class ApprovalServiceSyncStub:
             GetApprovalResponse.FromString,
         )(message)
 
-    def decide_approval(
-        self, message: "DecideApprovalRequest"
-    ) -> "DecideApprovalResponse":
+    def decide_approval(self, message: "DecideApprovalRequest") -> "DecideApprovalResponse":
         """
         Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
         no longer PENDING, unless the same person decided the same before.
@@ -5171,9 +4685,7 @@ class ApprovalServiceSyncStub:
             DecideApprovalResponse.FromString,
         )(message)
 
-    def watch_approvals(
-        self, message: "WatchApprovalsRequest"
-    ) -> "Iterator[WatchApprovalsResponse]":
+    def watch_approvals(self, message: "WatchApprovalsRequest") -> "Iterator[WatchApprovalsResponse]":
         """
         First every PENDING approval, then each change as it happens, until the caller cancels.
         """
@@ -5296,9 +4808,7 @@ class ArtifactServiceSyncStub:
             GetArtifactResponse.FromString,
         )(message)
 
-    def read_artifact(
-        self, message: "ReadArtifactRequest"
-    ) -> "Iterator[ReadArtifactResponse]":
+    def read_artifact(self, message: "ReadArtifactRequest") -> "Iterator[ReadArtifactResponse]":
         """
         Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
         """
@@ -5309,9 +4819,7 @@ class ArtifactServiceSyncStub:
             ReadArtifactResponse.FromString,
         )(message)
 
-    def write_artifact(
-        self, messages: "Iterable[WriteArtifactRequest]"
-    ) -> "WriteArtifactResponse":
+    def write_artifact(self, messages: "Iterable[WriteArtifactRequest]") -> "WriteArtifactResponse":
         """
         Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
         size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
@@ -5415,9 +4923,7 @@ class AuditServiceSyncStub:
             ListEventsResponse.FromString,
         )(message)
 
-    def tail_events(
-        self, message: "TailEventsRequest"
-    ) -> "Iterator[TailEventsResponse]":
+    def tail_events(self, message: "TailEventsRequest") -> "Iterator[TailEventsResponse]":
         """
         Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
         """
@@ -5712,9 +5218,7 @@ class RegistryServiceSyncStub:
             RegisterToolResponse.FromString,
         )(message)
 
-    def register_tools(
-        self, message: "RegisterToolsRequest"
-    ) -> "RegisterToolsResponse":
+    def register_tools(self, message: "RegisterToolsRequest") -> "RegisterToolsResponse":
         """
         Adds many tools, all or none.
         """
@@ -5725,9 +5229,7 @@ class RegistryServiceSyncStub:
             RegisterToolsResponse.FromString,
         )(message)
 
-    def unregister_tool(
-        self, message: "UnregisterToolRequest"
-    ) -> "UnregisterToolResponse":
+    def unregister_tool(self, message: "UnregisterToolRequest") -> "UnregisterToolResponse":
         """
         Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
         refresh unless disabled there.
@@ -5739,9 +5241,7 @@ class RegistryServiceSyncStub:
             UnregisterToolResponse.FromString,
         )(message)
 
-    def refresh_sources(
-        self, message: "RefreshSourcesRequest"
-    ) -> "RefreshSourcesResponse":
+    def refresh_sources(self, message: "RefreshSourcesRequest") -> "RefreshSourcesResponse":
         """
         Reads sources anew and answers when done. A source that fails says so in its status and fails no other.
         """
@@ -5752,9 +5252,7 @@ class RegistryServiceSyncStub:
             RefreshSourcesResponse.FromString,
         )(message)
 
-    def list_sources(
-        self, message: "ListSourcesRequest | None" = None
-    ) -> "ListSourcesResponse":
+    def list_sources(self, message: "ListSourcesRequest | None" = None) -> "ListSourcesResponse":
         """
         Every configured source and its state.
         """
@@ -5802,9 +5300,7 @@ class RegistryServiceSyncStub:
             DecidePinResponse.FromString,
         )(message)
 
-    def watch_tools(
-        self, message: "WatchToolsRequest"
-    ) -> "Iterator[WatchToolsResponse]":
+    def watch_tools(self, message: "WatchToolsRequest") -> "Iterator[WatchToolsResponse]":
         """
         Each change of the catalog as it happens, until the caller cancels.
         """
@@ -6081,9 +5577,7 @@ class ToolServiceSyncStub:
             InvokeResponse.FromString,
         )(message)
 
-    def invoke_stream(
-        self, message: "InvokeStreamRequest"
-    ) -> "Iterator[InvokeStreamResponse]":
+    def invoke_stream(self, message: "InvokeStreamRequest") -> "Iterator[InvokeStreamResponse]":
         """
         The same call, with progress and chunks as they happen; the last message is always a result or a plan.
         Cancelling the RPC cancels the call.
@@ -6095,9 +5589,7 @@ class ToolServiceSyncStub:
             InvokeStreamResponse.FromString,
         )(message)
 
-    def invoke_session(
-        self, messages: "Iterable[InvokeSessionRequest]"
-    ) -> "Iterator[InvokeSessionResponse]":
+    def invoke_session(self, messages: "Iterable[InvokeSessionRequest]") -> "Iterator[InvokeSessionResponse]":
         """
         Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
         the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
