@@ -1,0 +1,248 @@
+"""The one redactor that every sink shares: logs, spans, labels, errors, evidence, audit events, job events.
+
+Three sources of knowledge, in this order: known secret values (also URL-encoded, JSON-escaped or inside base64), names
+that announce a secret, and the shape of the text itself (`secret_shapes`). Most text holds no secret, so one RE2 search
+for any sign of one comes first and ends the matter in about a microsecond. Redaction is idempotent and never raises:
+when in doubt it hides more.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote, quote_plus
+
+import orjson
+import re2
+
+from toolhub_service.guards import secret_shapes as shapes
+from toolhub_service.guards.secret_names import NAME_SIGN, is_secret_name
+
+MARK: Final = "***"
+_MARK: Final = MARK.encode()
+_MAX_DEPTH: Final = 200
+_MAX_PASSES: Final = 4
+"""Hiding one secret can bare the edge of another; two passes settle nearly everything."""
+_MIN_KNOWN_CHARS: Final = 4
+_MIN_ENCODED_CHARS: Final = 6
+
+_NAME: Final = (
+    r"[A-Za-z0-9_.\-]*(?i:pass|pwd|pw|secret|token|key|auth|bearer|jwt|cookie|cred|sas|otp|psk|sessionid|connection[_\-]?string)"
+    r"[A-Za-z0-9_.\-]*"
+)
+_VALUE: Final = (
+    r"""(?:b?\\+"[^"\\]*(?:\\+"|\z)|b?"(?:[^"\\]|\\.)*(?:"|\\?\z)|b?'(?:[^'\\]|\\.)*(?:'|\\?\z)|[^\s"'&;<>]+)"""
+)
+_BETWEEN: Final = r"""(\\*["']?\]?\s*(?:=>|:=|=+|:)\s*|\\*["']\s*,\s*|>)"""
+_NAMED: Final = rf"""((?:(?i:api|access|private|secret|auth)[ ])?{_NAME}){_BETWEEN}({_VALUE})"""
+_FLAG: Final = rf"""(--?{_NAME})(\s+)({_VALUE})"""
+_HEADER: Final = r"""(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(\s*[:=]\s*)((?:[^"'\r\n\\]|\\[^"'])+)"""
+_CLOSERS: Final = b",.)}]"
+_NOTHING: Final = frozenset({b"null", b"none", b"true", b"false", b"undefined", b"nil", b""})
+
+
+def _compile(pattern: str | bytes) -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.max_mem = 64 << 20
+    options.log_errors = False
+    return re2.compile(pattern if isinstance(pattern, bytes) else pattern.encode(), options)
+
+
+_FAMILIES_RE = _compile("|".join(rf"\b(?:{prefix}{rest})" for prefix, rest in shapes.FAMILIES))
+_PRIVATE_KEY_RE = _compile(shapes.PRIVATE_KEY)
+_URL_RE = _compile(shapes.URL_USERINFO)
+_URL_PASSWORD_RE = _compile(shapes.URL_SECOND)
+_QUERY_RE = _compile(shapes.QUERY)
+_SCHEME_RE = _compile(shapes.SCHEME)
+_CURL_RE = _compile(shapes.CURL_USER)
+_HEADER_RE = _compile(_HEADER)
+_NAMED_RE = _compile(_NAMED)
+_FLAG_RE = _compile(_FLAG)
+_SIGNS: Final = "|".join(
+    (
+        NAME_SIGN,
+        r"\b(?:" + "|".join(prefix for prefix, _ in shapes.FAMILIES) + ")",
+        *(shapes.PRIVATE_KEY_SIGN, shapes.URL_SIGN, shapes.QUERY_SIGN, shapes.SCHEME_SIGN, shapes.CURL_SIGN),
+    )
+)
+
+
+class Redactor:
+    """Hides secrets in text and in JSON. Immutable; safe to share between threads."""
+
+    def __init__(self, known_secrets: Iterable[str] = ()) -> None:
+        known = _known_pattern(known_secrets)
+        self._known = _compile(known) if known else None
+        self._signs = _compile(b"|".join([part for part in (known, _SIGNS.encode()) if part]))
+
+    def suspects(self, data: bytes) -> bool:
+        """Whether the bytes show any sign of a secret; False is final."""
+        return self._signs.search(data) is not None
+
+    def text(self, text: str) -> str:
+        """The text with every secret replaced by `***`."""
+        data = text.encode("utf-8", "surrogatepass")
+        if self._signs.search(data) is None:
+            return text
+        for _ in range(_MAX_PASSES):
+            before, data = data, self._clean(data)
+            if data == before:
+                break
+        return data.decode("utf-8", "surrogatepass")
+
+    def value(self, value: object) -> Any:
+        """The JSON value with secrets hidden; the very same object when there is no sign of one."""
+        try:
+            if self._signs.search(orjson.dumps(value)) is None:
+                return value
+        except TypeError:
+            pass  # Not plain JSON: look at every part of it.
+        return self._walk(value, 0)
+
+    def json_text(self, value: object) -> str:
+        """Compact JSON of the value, redacted: what summaries are made of."""
+        try:
+            data = orjson.dumps(value)
+            if self._signs.search(data) is None:
+                return data.decode()
+            return orjson.dumps(self._walk(value, 0)).decode()
+        except TypeError:
+            return self.text(repr(self._walk(value, 0)))
+
+    def _clean(self, data: bytes) -> bytes:
+        if self._known is not None:
+            data = self._known.sub(_MARK, data)
+        data = _PRIVATE_KEY_RE.sub(_MARK, data)
+        data = _URL_RE.sub(_hide_userinfo, data)
+        data = _URL_PASSWORD_RE.sub(_hide_url_password, data)
+        data = _HEADER_RE.sub(_hide_header, data)
+        data = _NAMED_RE.sub(_hide_named, data)
+        data = _FLAG_RE.sub(_hide_flag, data)
+        data = _CURL_RE.sub(_hide_curl_user, data)
+        data = _QUERY_RE.sub(_hide_last, data)
+        data = _SCHEME_RE.sub(_hide_scheme, data)
+        return bytes(_FAMILIES_RE.sub(_MARK, data))
+
+    def _walk(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if depth > _MAX_DEPTH:
+            return MARK
+        if isinstance(value, Mapping):
+            return self._walk_object(value, depth)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._walk_array(list(value), depth)
+        return self.text(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
+
+    def _walk_object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        """An object by its names; `{"name": "Authorization", "value": …}` counts as a name too."""
+        label = value.get("name", value.get("key"))
+        labelled = isinstance(label, str) and is_secret_name(label)
+        shown: dict[str, Any] = {}
+        for raw_name, item in value.items():
+            name = raw_name if isinstance(raw_name, str) else str(raw_name)
+            secret = is_secret_name(name) or (labelled and name == "value")
+            shown[self.text(name)] = _hidden(name, item) if secret else self._walk(item, depth + 1)
+        return shown
+
+    def _walk_array(self, items: list[Any], depth: int) -> list[Any]:
+        """An array by its items; `["authorization", …]` counts as a name with its value."""
+        if len(items) == 2 and isinstance(items[0], str) and is_secret_name(items[0]):
+            return [self.text(items[0]), _hidden(items[0], items[1])]
+        return [self._walk(item, depth + 1) for item in items]
+
+
+def _hidden(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool) or value == "":
+        return value
+    if isinstance(value, int | float) and name.lower().endswith("tokens"):
+        return value  # A count, such as max_tokens.
+    return MARK
+
+
+def _hide_userinfo(match: Any) -> Any:
+    return match.group(0) if match.group(2) == b"git" else match.group(1) + _MARK + b"@"
+
+
+def _hide_url_password(match: Any) -> Any:
+    port = match.group(2).split(b"/", 1)[0]
+    return match.group(0) if port.isdigit() and len(port) <= 5 else match.group(1) + _MARK + b"@"
+
+
+def _hide_header(match: Any) -> bytes:
+    value = match.group(3)
+    return bytes(match.group(1) + match.group(2) + _MARK + value[len(value.rstrip()) :])
+
+
+def _hide_last(match: Any) -> bytes:
+    return bytes(match.group(1) + _MARK)
+
+
+def _hide_curl_user(match: Any) -> Any:
+    """`-u user` asks for the password later; `-u user:password` shows it."""
+    return match.group(1) + _MARK if b":" in match.group(2) else match.group(0)
+
+
+def _hide_scheme(match: Any) -> bytes:
+    """`Bearer abc123…`, but not `basic knowledge` nor `Bearer authentication`."""
+    credential = match.group(3)
+    if credential.isalpha() and (credential.islower() or credential.istitle()):
+        return bytes(match.group(0))
+    return bytes(match.group(1) + match.group(2) + _MARK)
+
+
+def _hide_named(match: Any) -> bytes:
+    name, between, value = match.group(1), match.group(2), match.group(3)
+    if not is_secret_name(name.decode("latin-1")):
+        return bytes(match.group(0))
+    return bytes(name + between + _hide_value(name, value))
+
+
+def _hide_flag(match: Any) -> bytes:
+    name, between, value = match.group(1), match.group(2), match.group(3)
+    if value.startswith(b"-") or not is_secret_name(name.decode("latin-1")):
+        return bytes(match.group(0))
+    return bytes(name + between + _hide_value(name, value))
+
+
+def _hide_value(name: bytes, value: bytes) -> bytes:
+    """The mark in the value's own quotes."""
+    bare = value.lstrip(b"b\\\"'") if value[:1] in b"b\\\"'" and (b'"' in value[:9] or b"'" in value[:9]) else value
+    opening = value[: len(value) - len(bare)]
+    content = bare.rstrip(b"\\\"'") if opening else bare.rstrip(_CLOSERS)
+    if content.lower() in _NOTHING or (content.isdigit() and name.lower().endswith(b"tokens")):
+        return value
+    return opening + _MARK + bare[len(content) :]
+
+
+def _known_pattern(secrets: Iterable[str]) -> bytes:
+    """An RE2 alternation of every spelling of the known values, the longest first."""
+    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
+    ordered = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
+    return b"|".join(re2.escape(spelling) for spelling in ordered)
+
+
+def _spellings(secret: str) -> set[bytes]:
+    """A value as itself, URL-encoded, JSON-escaped and as it appears inside base64 at any of the three offsets."""
+    if len(secret.strip()) < _MIN_KNOWN_CHARS:
+        return set()
+    raw = secret.encode("utf-8", "surrogatepass")
+    escaped = orjson.dumps(raw.decode("utf-8", "replace"))[1:-1]
+    found = {raw, escaped, quote(raw, safe="").encode(), quote_plus(raw).encode(), quote(raw).encode()}
+    if len(raw) >= _MIN_ENCODED_CHARS:
+        for skip in range(3):
+            found |= {_base64_core(raw, skip, base64.b64encode), _base64_core(raw, skip, base64.urlsafe_b64encode)}
+        found |= {raw.hex().encode()}
+    return found
+
+
+def _base64_core(raw: bytes, skip: int, encode: Any) -> bytes:
+    """The characters that do not depend on what stands before or after the value."""
+    encoded = encode(b"\0" * skip + raw).rstrip(b"=")
+    start = (0, 2, 3)[skip]
+    stable = (skip + len(raw)) * 8 // 6
+    return bytes(encoded[start:stable])

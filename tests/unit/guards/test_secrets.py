@@ -1,0 +1,184 @@
+"""The redactor hides what it must, leaves what it may, and never raises."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.guards.secrets import MARK, Redactor
+
+CANARY = 'c4nary/+ "säcret" value'
+REDACTOR = Redactor([CANARY, "plain-canary-0123"])
+
+
+SECRET_NAMES = """
+password passwd Passwort_password secret token api_key apiKey X-API-Key authorization Authorization cookie Set-Cookie
+private_key privateKey client_secret clientSecret credentials AWS_SECRET_ACCESS_KEY db.password password2 accessToken
+HUB_TOKEN_VALUE connectionString db_pass vaultToken clientsecret secretAccessKey refresh_tokens X-Auth-Token
+""".split()
+PLAIN_NAMES = """
+path author key public_key token_type secret_name keyword monkey compass primaryKey api_version token_count ___
+credential_id password_policy cookie_policy sequence_key
+""".split()
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_name_that_announces_a_secret_is_known_however_it_is_spelt(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_a_name_that_only_sounds_like_a_secret_is_left_alone(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password=hunter2", "password=***"),
+        ('{"password": "hun\\"ter2", "user": "bob"}', '{"password": "***", "user": "bob"}'),
+        ('{"body": "{\\"token\\": \\"abc123\\"}"}', '{"body": "{\\"token\\": \\"***\\"}"}'),
+        ('{"api_key":"cut off here', '{"api_key":"***'),
+        ("{'apiKey': 'abc', 'limit': 3}", "{'apiKey': '***', 'limit': 3}"),
+        ("Authorization: Bearer abc.def-123\nHost: example.com", "Authorization: ***\nHost: example.com"),
+        ("('authorization', 'Basic YWxhZGRpbjpvcGVu')", "('authorization', '***')"),
+        ("[(b'cookie', b'sid=1; uid=2')]", "[(b'cookie', b'***')]"),
+        ("Cookie: a=1; b=2", "Cookie: ***"),
+        ("https://bob:s3cr3t@example.com/x?y=1", "https://***@example.com/x?y=1"),
+        ("redis://:pa/ss?w@cache:6379/0", "redis://***@cache:6379/0"),
+        ("https://ghp@host", "https://***@host"),
+        ("ssh://git@example.com/x.git", "ssh://git@example.com/x.git"),
+        ("https://example.com:8443/a@b", "https://example.com:8443/a@b"),
+        ("https://x.blob.core/y?sv=1&sig=AbC%2B1&se=2", "https://x.blob.core/y?sv=1&sig=***&se=2"),
+        ("curl -u bob:hunter2 https://example.com", "curl -u *** https://example.com"),
+        ("tool --password hunter2 --limit 3", "tool --password *** --limit 3"),
+        ("got bearer dGhpcyBpcyBh1 back", "got bearer *** back"),
+        ("Server=db;Password=p@ss,word;Database=x", "Server=db;Password=***;Database=x"),
+        ("<password>hunter2</password>", "<password>***</password>"),
+        ("key eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N", "key ***"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- tail", "*** tail"),
+        ("-----BEGIN PRIVATE KEY-----\\nMIIE cut", "***"),
+        ("take ghp_0123456789abcdefghijABCDEFGHIJ012345 now", "take *** now"),
+        ("AKIAIOSFODNN7EXAMPLE and 1", "*** and 1"),
+        ("a token bucket holds max_tokens: 100", "a token bucket holds max_tokens: 100"),
+        ("token: null, secret: false", "token: null, secret: false"),
+        ("basic knowledge, bearer authentication", "basic knowledge, bearer authentication"),
+        ("password=\ud800\udfffx\ud801", "password=***"),
+    ],
+)
+def test_secrets_in_text_are_hidden_and_the_rest_is_kept(text: str, shown: str) -> None:
+    assert REDACTOR.text(text) == shown
+
+
+def test_known_values_are_hidden_in_every_spelling() -> None:
+    raw = CANARY.encode()
+    escaped = orjson.dumps(CANARY).decode()[1:-1]
+    for spelling in (CANARY, quote(CANARY, safe=""), quote_plus(CANARY), escaped, raw.hex()):
+        assert REDACTOR.text(f"before {spelling} after") == f"before {MARK} after"
+    for before in ("", "u:", "user"):
+        encoded = base64.b64encode(before.encode() + raw + b"@tail").decode()
+        assert base64.b64encode(raw[3:-3]).decode()[4:-4] not in REDACTOR.text(encoded)
+
+
+def test_values_too_short_to_be_secrets_do_not_blank_the_text() -> None:
+    assert Redactor(["", "a", "  ", "abc"]).text("a banana, abc") == "a banana, abc"
+
+
+def test_json_is_hidden_by_name_at_any_depth() -> None:
+    value = {
+        "url": "https://example.com",
+        "headers": {"Authorization": "Bearer x", "Accept": "text/plain"},
+        "items": [
+            {"clientSecret": {"deep": ["x"]}, "n": 1},
+            ["cookie", "sid=1"],
+            {"name": "X-Api-Key", "value": "abc"},
+        ],
+        "max_tokens": 100,
+        "token": None,
+        "pin-canary": "is plain-canary-0123!",
+    }
+    assert REDACTOR.value(value) == {
+        "url": "https://example.com",
+        "headers": {"Authorization": MARK, "Accept": "text/plain"},
+        "items": [{"clientSecret": MARK, "n": 1}, ["cookie", MARK], {"name": "X-Api-Key", "value": MARK}],
+        "max_tokens": 100,
+        "token": None,
+        "pin-canary": f"is {MARK}!",
+    }
+
+
+def test_a_secret_used_as_a_name_is_hidden() -> None:
+    assert REDACTOR.value({"plain-canary-0123": 1}) == {MARK: 1}
+
+
+def test_json_without_any_sign_of_a_secret_is_handed_back_as_it_is() -> None:
+    value = {"path": "notes/today.md", "text": "the quick brown fox", "limit": 20}
+    assert REDACTOR.value(value) is value
+    assert orjson.loads(REDACTOR.json_text(value)) == value
+
+
+def test_values_that_are_not_json_are_hidden_too() -> None:
+    class Headers:
+        def __str__(self) -> str:
+            return "password=hunter2"
+
+    deep: Any = "password=hunter2"
+    for _ in range(5_000):
+        deep = [deep]
+    shown = REDACTOR.value({"a": Headers(), "b": b"token=abc", "c": 2**80, "d": deep, 3: "x"})
+    assert shown["a"] == "password=***"
+    assert shown["b"] == "token=***"
+    assert shown["c"] == 2**80
+    assert "hunter2" not in repr(shown["d"])
+    assert "hunter2" not in REDACTOR.json_text({"a": Headers()})
+
+
+_WORDS = "password token apiKey Authorization cookie sig= = : \\ { } [ ] , ; & ? @ / :// > < *** abc x1y2z3w4v5 ä null"
+_FRAGMENTS = st.sampled_from(
+    [
+        *_WORDS.split(),
+        " ",
+        '"',
+        "'",
+        "\n",
+        "\ud800",
+        "Bearer ",
+        "Basic ",
+        "-u ",
+        "--token ",
+        "-----BEGIN PRIVATE KEY-----",
+        " ghp_0123456789abcdefghijABCDEFGHIJ012345",
+        "plain-canary-0123",
+    ]
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(_FRAGMENTS, max_size=14).map("".join))
+def test_redaction_never_raises_is_idempotent_and_leaves_no_known_value(text: str) -> None:
+    once = REDACTOR.text(text)
+    assert REDACTOR.text(once) == once
+    assert "plain-canary-0123" not in once
+    assert "ghp_0123456789" not in once
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | _FRAGMENTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_JSON)
+def test_any_json_value_is_redacted_to_json_and_only_once(value: Any) -> None:
+    once = REDACTOR.value(value)
+    assert REDACTOR.value(once) == once
+    assert isinstance(REDACTOR.json_text(value), str)
