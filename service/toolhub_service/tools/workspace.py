@@ -1,7 +1,274 @@
-"""A call's folder: every path is opened beneath it, whatever other processes do meanwhile. (Being written.)"""
+"""A call's folder: every path is opened beneath it, whatever other processes do meanwhile.
+
+Nothing is checked and used afterwards: a file is judged by the descriptor that is read (fstat), and each change of a
+folder (create, rename, unlink, mkdir) names one component relative to a descriptor that was opened beneath.
+Sources: openat2(2); CVE-2025-53109 and CVE-2025-53110 (prefix and link escapes of a file server).
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.guards.paths import judge_path
+from toolhub_service.tools.draft import Draft
+from toolhub_service.tools.io_failures import failure_of, telling
+from toolhub_service.tools.opening import O_FOLDER, O_LISTED, O_PATH_ONLY, O_READ, Opening, best_opening
+from toolhub_service.tools.removal import Removed, remove_entry
+from toolhub_service.tools.renaming import rename
+from toolhub_service.tools.source_file import SourceFile
+
+FileType: TypeAlias = Literal["file", "dir", "link", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What stands at a path, links not followed."""
+
+    type: FileType
+    size_bytes: int
+    modified_at_s: float
+    """Seconds since 1970."""
+    identity: tuple[int, int]
+    """Device and inode."""
+
 
 class Workspace:
-    def close(self) -> None: ...
+    """A folder and all beneath it. Paths are relative to it and pass `judge_path`; every method raises ToolFailure."""
+
+    def __init__(self, root: str, *folders: str, opening: Opening | None = None) -> None:
+        """Open `root`/`folders…`, made when missing; `folders` are names from `workspace_folder_name`.
+
+        Raises ToolFailure IO_ERROR when it cannot be.
+        """
+        self._opening = opening or best_opening()
+        self._root = -1
+        self.folder = str(Path(root, *folders))
+        """Absolute path; for a sandbox's bind mount only."""
+        try:
+            self._root = self._open_root(root, folders)
+        except OSError as error:
+            message = "The workspace cannot be opened. An operator must check the workspace root."
+            raise refuse(ErrorKind.IO_ERROR, message, errno=errno.errorcode.get(error.errno or 0, "")) from error
+
+    def _open_root(self, root: str, folders: tuple[str, ...]) -> int:
+        try:
+            descriptor = os.open(root, O_FOLDER)
+        except FileNotFoundError:
+            Path(root).mkdir(0o700, parents=True, exist_ok=True)
+            descriptor = os.open(root, O_FOLDER)
+        for name in folders:
+            try:
+                inner = self._open_or_make(descriptor, name)
+            finally:
+                os.close(descriptor)
+            descriptor = inner
+        return descriptor
+
+    def _open_or_make(self, folder: int, name: str) -> int:
+        try:
+            return self._opening.open(folder, name, O_FOLDER | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=folder)
+            return self._opening.open(folder, name, O_FOLDER | os.O_NOFOLLOW)
+
+    def close(self) -> None:
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+    # Looking
+
+    def stat(self, path: str) -> Status:
+        """What stands there; a link is told as a link. Raises NOT_FOUND."""
+        relative = judge_path(path)
+        with telling(relative), self._opened(relative, O_PATH_ONLY | os.O_NOFOLLOW) as descriptor:
+            return status_of(os.fstat(descriptor))
+
+    def open_read(self, path: str) -> SourceFile:
+        """A regular file, to be closed by the caller. Raises NOT_FOUND, INVALID_INPUT for anything else."""
+        relative = judge_path(path)
+        with telling(relative):
+            return SourceFile(self._opening.open(self._root, relative, O_READ), relative)
+
+    def open_to_edit(self, path: str) -> SourceFile:
+        """As `open_read`, held against other edits until it is closed, here and in other processes (flock(2)).
+
+        Raises IO_ERROR, retryable, when another edit holds the file or has just replaced it; refuses a link.
+        """
+        relative = judge_path(path)
+        with telling(relative):
+            file = SourceFile(self._opening.open(self._root, relative, O_READ | os.O_NOFOLLOW), relative)
+        with ExitStack() as on_refusal:
+            on_refusal.push(file)
+            file.lock()
+            if self.stat(relative).identity != file.identity:
+                raise failure_of(OSError(errno.EAGAIN, ""), relative)
+            on_refusal.pop_all()
+        return file
+
+    @contextmanager
+    def open_folder(self, path: str) -> Iterator[int]:
+        """A descriptor of a folder, to list it or to make it a child's working directory."""
+        relative = judge_path(path)
+        with telling(relative):
+            descriptor = self._opening.open(self._root, relative, O_LISTED)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    # Changing
+
+    @contextmanager
+    def write_atomic(
+        self,
+        path: str,
+        *,
+        overwrite: bool = False,
+        mkdirp: bool = True,
+        max_bytes: int | None = None,
+        mode: int | None = None,
+        durable: bool = False,
+    ) -> Iterator[Draft]:
+        """A draft that becomes the file when the body ends well and vanishes when it does not.
+
+        `mode`: permission bits; None keeps those of a replaced file (0600 for a new one). `durable` waits for the disk.
+        Raises ALREADY_EXISTS unless `overwrite`, PATH_OUTSIDE_SANDBOX for a file with more than one hard link.
+        """
+        relative = judge_path(path)
+        with telling(relative):
+            draft = self._draft(relative, overwrite, mkdirp, max_bytes, mode)
+        try:
+            yield draft
+            draft.commit(overwrite=overwrite, durable=durable)
+        finally:
+            draft.close()
+
+    def make_folders(self, path: str) -> None:
+        """The folder and those above it; standing ones are left as they are."""
+        relative = judge_path(path)
+        with telling(relative):
+            os.close(self._open_made(relative))
+
+    def rename(self, source: str, destination: str, *, overwrite: bool = False, mkdirp: bool = True) -> None:
+        """Move a file or a folder in one step."""
+        old, new = judge_path(source), judge_path(destination)
+        with telling(old):
+            source_folder, source_name = self._open_parent(old, mkdirp=False)
+        try:
+            with telling(old):
+                os.stat(source_name, dir_fd=source_folder, follow_symlinks=False)
+            with telling(new), self._parent(new, mkdirp) as (folder, name):
+                _mode_to_keep(folder, name, overwrite)
+                rename(source_folder, source_name, folder, name, overwrite=overwrite)
+        finally:
+            os.close(source_folder)
+
+    def remove(self, path: str, *, recursive: bool = False, stop: threading.Event | None = None) -> Removed:
+        """Delete a file, an empty folder, or with `recursive` a folder and all in it; a link goes, not its target."""
+        relative = judge_path(path)
+        with telling(relative), self._parent(relative, False) as (folder, name):
+            return remove_entry(folder, name, recursive=recursive, stop=stop)
+
+    # Beneath
+
+    @contextmanager
+    def _opened(self, relative: str, flags: int) -> Iterator[int]:
+        descriptor = self._opening.open(self._root, relative, flags)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _parent(self, relative: str, mkdirp: bool) -> Iterator[tuple[int, str]]:
+        folder, name = self._open_parent(relative, mkdirp)
+        try:
+            yield folder, name
+        finally:
+            os.close(folder)
+
+    def _open_parent(self, relative: str, mkdirp: bool) -> tuple[int, str]:
+        if relative == ".":
+            raise refuse(ErrorKind.INVALID_INPUT, "This is the workspace itself. Name a file or folder inside it.")
+        above, _, name = relative.rpartition("/")
+        opened = self._open_made(above or ".") if mkdirp else self._opening.open(self._root, above or ".", O_FOLDER)
+        return opened, name
+
+    def _open_made(self, relative: str) -> int:
+        """A descriptor of the folder, made with all above it when missing: from the first missing one downwards."""
+        try:
+            return self._opening.open(self._root, relative, O_FOLDER)
+        except FileNotFoundError:
+            pass
+        names = relative.split("/")
+        descriptor = self._opening.open(self._root, ".", O_FOLDER)
+        for depth in range(1, len(names) + 1):
+            try:
+                with suppress(FileExistsError):
+                    os.mkdir(names[depth - 1], 0o700, dir_fd=descriptor)
+                inner = self._opening.open(self._root, "/".join(names[:depth]), O_FOLDER)
+            finally:
+                os.close(descriptor)
+            descriptor = inner
+        return descriptor
+
+    def _draft(self, relative: str, overwrite: bool, mkdirp: bool, max_bytes: int | None, mode: int | None) -> Draft:
+        folder, name = self._open_parent(relative, mkdirp)
+        try:
+            kept = _mode_to_keep(folder, name, overwrite)
+            return Draft(folder, name, relative, mode=kept if mode is None else mode, max_bytes=max_bytes)
+        except BaseException:
+            os.close(folder)
+            raise
+
+
+def status_of(status: os.stat_result) -> Status:
+    return Status(
+        type=_type_of(status.st_mode),
+        size_bytes=status.st_size,
+        modified_at_s=status.st_mtime,
+        identity=(status.st_dev, status.st_ino),
+    )
+
+
+def _type_of(mode: int) -> FileType:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "dir"
+    return "link" if stat.S_ISLNK(mode) else "other"
+
+
+def _mode_to_keep(folder: int, name: str, overwrite: bool) -> int:
+    """Refuse early what must not be replaced, for the sake of the message and of the other name of a hard-linked file.
+
+    Safety does not hang on it: a rename puts another file under the name and writes into none, and without
+    `overwrite` the kernel refuses a name that was taken meanwhile.
+    """
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return 0o600
+    if not overwrite:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if stat.S_ISLNK(status.st_mode):
+        return 0o600
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+    if status.st_nlink > 1:
+        message = "The file has a second name (hard link) that may lie outside the workspace. Write to a new path."
+        raise refuse(ErrorKind.PATH_OUTSIDE_SANDBOX, message)
+    return status.st_mode & 0o777

@@ -1,0 +1,111 @@
+"""Paths: the lexical judgement of a workspace path, and the folder name of an id.
+
+The judgement is pure: it reads no disk, so policy decides with it (step 4) and the workspace enforces it again
+before every I/O. It is not the boundary: links and races are held off at I/O time, where a path is opened beneath
+the workspace's descriptor. Nothing is decoded here: `%2e%2e` is a name like any other.
+
+Limits: path_resolution(7), `NAME_MAX` and `PATH_MAX`. Refused invisible characters: Unicode categories Cc and Zl/Zp and
+the bidirectional controls that let one path read as another (CVE-2021-42574).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from urllib.parse import unquote_to_bytes
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+
+PATH_BYTES = 4095
+"""`PATH_MAX` counts the closing NUL."""
+NAME_BYTES = 255
+DEPTH = 255
+"""Components of one path."""
+
+_EXAMPLE = 'Use a path relative to the workspace, such as "notes/today.md"'
+_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:[/\\]")
+
+
+def judge_path(path: str) -> str:
+    """The path in its one spelling: relative, without `.`, `..` and doubled slashes; `.` is the workspace itself.
+
+    Raises ToolFailure PATH_OUTSIDE_SANDBOX for an absolute path or one that climbs out, INVALID_INPUT for one that
+    cannot name a file: empty, too long, with control characters, lone surrogates or backslashes.
+    """
+    if not path:
+        raise refuse(ErrorKind.INVALID_INPUT, f'The path is empty. {_EXAMPLE}, or "." for the workspace itself.')
+    if _bytes_exceed(path, PATH_BYTES):
+        raise refuse(ErrorKind.INVALID_INPUT, "The path is too long. Use a shorter one.", max_bytes=PATH_BYTES)
+    if _INVISIBLE.search(path):
+        message = "The path holds control or invisible characters or broken Unicode. Use printable characters only."
+        raise refuse(ErrorKind.INVALID_INPUT, message)
+    if _ABSOLUTE.match(path):
+        raise refuse(
+            ErrorKind.PATH_OUTSIDE_SANDBOX, f"Absolute paths are not allowed. {_EXAMPLE}, without a leading /."
+        )
+    if "\\" in path:
+        raise refuse(ErrorKind.INVALID_INPUT, f"The path holds a backslash. {_EXAMPLE}, with / between folders.")
+    return "/".join(_components(path)) or "."
+
+
+def _components(path: str) -> list[str]:
+    kept: list[str] = []
+    for name in path.split("/"):
+        if name == "..":
+            if not kept:
+                raise _climbs_out()
+            kept.pop()
+        elif name and name != ".":
+            if _bytes_exceed(name, NAME_BYTES):
+                message = "A name in the path is too long. Use shorter file and folder names."
+                raise refuse(ErrorKind.INVALID_INPUT, message, max_bytes=NAME_BYTES)
+            kept.append(name)
+    if len(kept) > DEPTH:
+        raise refuse(ErrorKind.INVALID_INPUT, "The path has too many folders. Use a flatter one.", max_depth=DEPTH)
+    return kept
+
+
+def _climbs_out() -> ToolFailure:
+    return refuse(ErrorKind.PATH_OUTSIDE_SANDBOX, f"The path leaves the workspace through `..`. {_EXAMPLE}.")
+
+
+def _bytes_exceed(text: str, limit_bytes: int) -> bool:
+    """Whether the UTF-8 form is longer; a character takes four bytes at most, so most texts need no encoding."""
+    length = len(text)
+    return length > limit_bytes or (length * 4 > limit_bytes and len(text.encode("utf-8", "replace")) > limit_bytes)
+
+
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+_SPELLED = [chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256)]
+_EMPTY = "%"
+_LONG = "%~"
+"""Neither is written by escaping, so no id can take the name of another one."""
+_FOLDER_BYTES = 200
+_KEPT_BYTES = 100
+
+
+def workspace_folder_name(id: str) -> str:
+    """A folder name for a principal or request id of any characters: ids that differ get names that differ.
+
+    Percent-encoded, without a leading `.` or `-`; `workspace_id` reads it back. Ids whose name would pass 200 bytes
+    keep their beginning and end in the id's sha256: still unlike any other, but not to be read back.
+    """
+    raw = id.encode("utf-8", "surrogatepass")
+    name = "".join(_SPELLED[byte] for byte in raw)
+    if not name:
+        return _EMPTY
+    if name[0] in ".-":
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    if len(name) > _FOLDER_BYTES:
+        return f"{name[:_KEPT_BYTES]}{_LONG}{hashlib.sha256(raw).hexdigest()}"
+    return name
+
+
+def workspace_id(folder_name: str) -> str | None:
+    """The id that `workspace_folder_name` was given; None when the name keeps only its digest."""
+    if folder_name == _EMPTY:
+        return ""
+    if _LONG in folder_name:
+        return None
+    return unquote_to_bytes(folder_name).decode("utf-8", "surrogatepass")

@@ -1,0 +1,123 @@
+"""A bounded walk through a folder, sorted, links never entered.
+
+Depth first with the names still to visit on a stack; each folder is opened beneath the workspace, read and closed
+before its first entry is told, so a walk that is dropped half-way holds no descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.tools.draft import PREFIX
+from toolhub_service.tools.io_failures import telling
+from toolhub_service.tools.off_loop import heed
+from toolhub_service.tools.workspace import FileType, Status, Workspace, status_of
+
+MAX_DEPTH = 64
+MAX_VISITED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    path: str
+    """Relative to the workspace."""
+    name: str
+    type: FileType
+    depth: int
+    """1 for what lies directly in the walked folder."""
+    status: Status | None
+    """Only when the walk was asked for it."""
+
+
+class FolderWalk:
+    """Iterate over it once; then `truncated` tells whether a bound cut it and `skipped` how many folders it lost.
+
+    A folder is lost when it vanished, was swapped or may not be read; the walked folder itself must open.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        path: str,
+        *,
+        stop: threading.Event,
+        max_depth: int = MAX_DEPTH,
+        max_visited: int = MAX_VISITED,
+        include_hidden: bool = False,
+        with_status: bool = False,
+    ) -> None:
+        self.truncated = False
+        self.skipped = 0
+        self._workspace = workspace
+        self._path = path
+        self._stop = stop
+        self._max_depth = max_depth
+        self._budget = max_visited
+        self._include_hidden = include_hidden
+        self._with_status = with_status
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Raises ToolFailure NOT_FOUND, INVALID_INPUT, PATH_OUTSIDE_SANDBOX for the folder itself; CANCELLED."""
+        pending = self._read(self._path, 1)
+        while pending:
+            entry = pending.pop()
+            yield entry
+            if entry.type == "dir" and entry.depth < self._max_depth:
+                pending.extend(self._read_inner(entry))
+            elif entry.type == "dir" and self._max_depth == MAX_DEPTH:
+                self.truncated = True
+
+    def _read_inner(self, entry: Entry) -> list[Entry]:
+        try:
+            return self._read(entry.path, entry.depth + 1)
+        except ToolFailure as failure:
+            if failure.error.kind is ErrorKind.CANCELLED:
+                raise
+            self.skipped += 1
+            return []
+
+    def _read(self, path: str, depth: int) -> list[Entry]:
+        """The folder's entries, last name first."""
+        heed(self._stop)
+        with telling(path), self._workspace.open_folder(path) as descriptor, os.scandir(descriptor) as scan:
+            prefix = "" if path == "." else f"{path}/"
+            wanted = (found for found in scan if self._is_wanted(found.name))
+            read = list(islice((self._entry(prefix, found, depth) for found in wanted), self._budget + 1))
+        if len(read) > self._budget:
+            self.truncated = True
+            read.pop()
+        self._budget -= len(read)
+        return sorted(read, key=lambda entry: entry.name, reverse=True)
+
+    def _is_wanted(self, name: str) -> bool:
+        return not name.startswith(".") or (self._include_hidden and not name.startswith(PREFIX))
+
+    def _entry(self, prefix: str, found: os.DirEntry[str], depth: int) -> Entry:
+        status = self._status(found) if self._with_status else None
+        name = displayed(found.name)
+        return Entry(path=prefix + name, name=name, type=_type_of(found), depth=depth, status=status)
+
+    def _status(self, found: os.DirEntry[str]) -> Status | None:
+        try:
+            return status_of(found.stat(follow_symlinks=False))
+        except FileNotFoundError:
+            # Deleted since the folder was read.
+            return None
+
+
+def displayed(name: str) -> str:
+    """A file name as text; bytes that are not UTF-8 become U+FFFD (such a file cannot be named in a call)."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _type_of(found: os.DirEntry[str]) -> FileType:
+    if found.is_symlink():
+        return "link"
+    if found.is_dir(follow_symlinks=False):
+        return "dir"
+    return "file" if found.is_file(follow_symlinks=False) else "other"

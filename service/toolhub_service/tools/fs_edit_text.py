@@ -1,0 +1,117 @@
+"""core/fs.editText: replace an exact piece of a text file, as often as expected and not otherwise.
+
+The file is held with flock(2) while it is read, changed and replaced, so that of two edits none is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolhub_service.domain import capability
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, GuardedArgument
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.fs_values import FilePath, Sha256, judge_overwrite, judge_size
+from toolhub_service.tools.off_loop import INLINE_BYTES, off_loop
+from toolhub_service.tools.source_file import SourceFile
+from toolhub_service.tools.text_encoding import encoded, undecodable
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+from toolhub_service.tools.workspace import Workspace
+
+_SHOWN_LINES = 10
+
+
+class EditText(Tool["EditText.In", "EditText.Out"]):
+    name = "core/fs.editText"
+    description = (
+        "Replace oldText by newText in a UTF-8 text file of the workspace. oldText must match exactly, white space "
+        "included, and occur expectedCount times (once by default); otherwise nothing changes and the error says how "
+        "often and in which lines it occurs. Give more surrounding text to make a match unique."
+    )
+    tags = ("files", "write", "edit", "text")
+    capabilities = frozenset({capability.WRITE_FS})
+    annotations = Annotations(destructive=True)
+    guarded = (GuardedArgument("path", ArgumentRole.PATH_WRITE),)
+    examples = (
+        Example("Change one place", {"path": "app.py", "oldText": "retries = 3", "newText": "retries = 5"}),
+        Example("Change both places", {"path": "a.md", "oldText": "teh", "newText": "the", "expectedCount": 2}),
+    )
+
+    class In(ToolInput, frozen=True):
+        path: FilePath
+        old_text: Annotated[str, Meta(description="Exact text to replace.", min_length=1)]
+        new_text: Annotated[str, Meta(description="What takes its place; may be empty.")]
+        expected_count: Annotated[int, Meta(description="How often oldText must occur.", ge=1, le=100_000)] = 1
+
+    class Out(ToolOutput, frozen=True):
+        path: str
+        replacements: int
+        sha256: Sha256
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        sandbox = context.constraints.sandbox
+        judge_overwrite(True, sandbox)
+        with context.workspace.open_to_edit(args.path) as file:
+            judge_size(file.size_bytes, sandbox.max_read_bytes, "The file")
+            edit = partial(_edit, context.workspace, file, args, sandbox.max_write_bytes)
+            edited = edit() if file.size_bytes <= INLINE_BYTES else await off_loop(edit)
+        summary = f"replaced {edited.replacements} places"
+        context.proves(EvidenceType.FILE, edited.path, summary, sha256=edited.sha256)
+        return edited
+
+    def effects(self, args: In) -> Sequence[str]:
+        count = args.expected_count
+        return (f'Replace {count} occurrence{"s" if count > 1 else ""} of a text in "{args.path}".',)
+
+
+def _edit(
+    workspace: Workspace, file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None = None
+) -> EditText.Out:
+    data = b"".join(file.chunks(stop))
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise undecodable(file.path, "utf-8", error.start) from error
+    old, new = encoded(args.old_text, "utf-8"), encoded(args.new_text, "utf-8")
+    count = data.count(old)
+    if count != args.expected_count:
+        raise _unexpected(data, old, count, args.expected_count)
+    judge_size(len(data) + count * (len(new) - len(old)), max_bytes, "The edited file")
+    with workspace.write_atomic(args.path, overwrite=True, mkdirp=False) as draft:
+        draft.write(data.replace(old, new))
+    return EditText.Out(path=file.path, replacements=count, sha256=draft.sha256)
+
+
+def _unexpected(data: bytes, old: bytes, count: int, expected: int) -> ToolFailure:
+    if count == 0:
+        return refuse(ErrorKind.INVALID_INPUT, f"oldText does not occur in the file. {_hint(data, old)}", found=0)
+    lines = _lines_of(data, old)
+    message = (
+        f"oldText occurs {count} times, not {expected}. Add surrounding text until it is unique, "
+        "or set expectedCount to the number you mean."
+    )
+    return refuse(ErrorKind.INVALID_INPUT, message, found=count, expected=expected, lines=lines)
+
+
+def _hint(data: bytes, old: bytes) -> str:
+    if old.replace(b"\n", b"\r\n") in data:
+        return "The file's lines end with CRLF: write \\r\\n in oldText and newText."
+    if b"".join(old.split()) in b"".join(data.split()):
+        return "It does but for white space: copy spaces, tabs and line ends exactly as core/fs.readText returns them."
+    return "Read the file again with core/fs.readText and copy the text exactly."
+
+
+def _lines_of(data: bytes, old: bytes) -> list[int]:
+    """Line numbers of the first matches."""
+    lines: list[int] = []
+    at = data.find(old)
+    while at >= 0 and len(lines) < _SHOWN_LINES:
+        lines.append(data.count(b"\n", 0, at) + 1)
+        at = data.find(old, at + len(old))
+    return lines

@@ -1,0 +1,83 @@
+"""core/fs.move: another path for a file or a folder, in one step.
+
+The workspace is one file system, so a move is a rename and copies nothing; a file is hashed first, as evidence of what
+was moved, and its size is what the result calls bytesCopied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolhub_service.domain import capability
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, GuardedArgument
+from toolhub_service.guards.paths import judge_path
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.fs_values import AnyPath, Overwrite, judge_overwrite
+from toolhub_service.tools.off_loop import INLINE_BYTES, ByteProgress, off_loop
+from toolhub_service.tools.source_file import SourceFile
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+
+class Move(Tool["Move.In", "Move.Out"]):
+    name = "core/fs.move"
+    description = (
+        "Move or rename a file or folder of the workspace in one step; missing folders above the destination are made. "
+        "The destination is the new path itself, not the folder to put it in. Fails with ALREADY_EXISTS when it is "
+        "taken and overwrite is false; a folder is never replaced."
+    )
+    tags = ("files", "write", "move", "rename")
+    capabilities = frozenset({capability.READ_FS, capability.WRITE_FS})
+    annotations = Annotations(destructive=True, supports_progress=True)
+    guarded = (
+        GuardedArgument("source", ArgumentRole.PATH_WRITE),
+        GuardedArgument("destination", ArgumentRole.PATH_WRITE),
+    )
+    examples = (Example("Rename a file", {"source": "draft.md", "destination": "final/report.md"}),)
+
+    class In(ToolInput, frozen=True):
+        source: AnyPath
+        destination: AnyPath
+        overwrite: Overwrite = False
+
+    class Out(ToolOutput, frozen=True):
+        bytes_copied: Annotated[int, Meta(description="Size of the moved file; 0 for a folder.")]
+        sha256: Annotated[str, Meta(description="SHA-256 of the moved file, hex; empty for a folder.")]
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        judge_overwrite(args.overwrite, context.constraints.sandbox)
+        source, destination = judge_path(args.source), judge_path(args.destination)
+        workspace = context.workspace
+        sha256, size_bytes = "", 0
+        if workspace.stat(source).type == "file":
+            with workspace.open_read(source) as file:
+                sha256, size_bytes = await _hashed(file, context), file.size_bytes
+        workspace.rename(source, destination, overwrite=args.overwrite)
+        context.proves(EvidenceType.FILE, destination, f"moved from {source}, {size_bytes} bytes", sha256=sha256)
+        return self.Out(bytes_copied=size_bytes, sha256=sha256)
+
+    def effects(self, args: In) -> Sequence[str]:
+        replacing = ", replacing the file that may stand there" if args.overwrite else ""
+        return (f'Move "{args.source}" to "{args.destination}"{replacing}.',)
+
+
+async def _hashed(file: SourceFile, context: ToolContext) -> str:
+    progress = ByteProgress(context.sink, file.size_bytes)
+    digest = partial(_digest, file, progress)
+    sha256 = digest() if file.size_bytes <= INLINE_BYTES else await off_loop(digest)
+    progress.finish()
+    return sha256
+
+
+def _digest(file: SourceFile, progress: ByteProgress, stop: threading.Event | None = None) -> str:
+    sha256 = hashlib.sha256()
+    for data in file.chunks(stop):
+        sha256.update(data)
+        progress.advance(len(data))
+    return sha256.hexdigest()

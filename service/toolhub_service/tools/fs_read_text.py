@@ -1,0 +1,93 @@
+"""core/fs.readText: a text file or some of its lines.
+
+A file is read to its end whatever is asked for, so that line count and digest speak of the whole; therefore files of
+more than 20 times `max_read_bytes` are refused with FILE_TOO_LARGE (100 MiB where the bound is 5 MiB).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolhub_service.domain import capability
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, GuardedArgument
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.fs_values import Encoding, FilePath, judge_size
+from toolhub_service.tools.line_reading import LineReading
+from toolhub_service.tools.off_loop import INLINE_BYTES, off_loop
+from toolhub_service.tools.text_encoding import judge_encoding
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+_WHOLE_FILE_FACTOR = 20
+
+
+class ReadText(Tool["ReadText.In", "ReadText.Out"]):
+    name = "core/fs.readText"
+    description = (
+        "Read a text file of the workspace, whole or from startLine to endLine (from 1, inclusive). Text beyond "
+        "maxBytes is cut and truncated is true: ask for line ranges then. Use core/fs.searchText to find where to read."
+    )
+    tags = ("files", "read", "text")
+    capabilities = frozenset({capability.READ_FS})
+    annotations = Annotations(read_only=True, idempotent=True)
+    guarded = (GuardedArgument("path", ArgumentRole.PATH_READ),)
+    examples = (
+        Example("Read a file", {"path": "notes/today.md"}),
+        Example("Read its first ten lines", {"path": "notes/today.md", "startLine": 1, "endLine": 10}),
+    )
+
+    class In(ToolInput, frozen=True):
+        path: FilePath
+        max_bytes: Annotated[int, Meta(description="Most bytes of text to return.", ge=1024, le=10_485_760)] = 5_242_880
+        start_line: Annotated[int, Meta(description="First line, from 1.", ge=1)] | None = None
+        end_line: Annotated[int, Meta(description="Last line, inclusive.", ge=1)] | None = None
+        encoding: Encoding = "utf-8"
+
+    class Out(ToolOutput, frozen=True):
+        path: str
+        text: str
+        bytes: Annotated[int, Meta(description="Size of the whole file.")]
+        truncated: Annotated[bool, Meta(description="Whether the text was cut at maxBytes.")]
+        total_lines: Annotated[int, Meta(description="Lines of the whole file.")]
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        reading = _reading(args, context)
+        with context.workspace.open_read(args.path) as file:
+            limit_bytes = _WHOLE_FILE_FACTOR * context.constraints.sandbox.max_read_bytes
+            judge_size(file.size_bytes, limit_bytes, "The file")
+            if file.size_bytes <= INLINE_BYTES:
+                reading.take(file)
+            else:
+                await off_loop(partial(reading.take, file))
+            context.truncated = reading.truncated
+            context.proves(
+                EvidenceType.FILE,
+                file.path,
+                f"read {file.size_bytes} bytes, {reading.total_lines} lines",
+                sha256=reading.sha256,
+                size_bytes=str(file.size_bytes),
+                first_lines_sha256=reading.head_sha256,
+            )
+            return self.Out(
+                path=file.path,
+                text=reading.text,
+                bytes=file.size_bytes,
+                truncated=reading.truncated,
+                total_lines=reading.total_lines,
+            )
+
+
+def _reading(args: ReadText.In, context: ToolContext) -> LineReading:
+    start_line = args.start_line or 1
+    if args.end_line is not None and args.end_line < start_line:
+        raise refuse(ErrorKind.INVALID_INPUT, "endLine lies before startLine. Swap them or leave endLine out.")
+    return LineReading(
+        judge_encoding(args.encoding),
+        start_line=start_line,
+        end_line=args.end_line,
+        max_bytes=min(args.max_bytes, context.constraints.sandbox.max_read_bytes),
+    )
