@@ -1,0 +1,80 @@
+# Everything a developer or a CI does stands here; CI and pre-commit call only make. `make` alone lists the targets.
+SHELL := /bin/sh
+PYTHON ?= $(shell for it in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$it -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$it && break; done)
+BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH)
+
+# Parallel tests: set TESTS_IN_PARALLEL=auto (or a number) where the machine has the cores for it.
+TESTS_IN_PARALLEL ?= 0
+TESTS ?= tests
+IMAGE ?= tool-hub:dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run gen fmt check test bench image lock clean \
+	check-style check-types check-layers check-sizes check-contract check-gen check-locks check-clients
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
+
+setup: ## make .venv: packages, project, toolchain (needs Python >= 3.11 with pip)
+	@[ -n "$(PYTHON)" ] || { echo "Python >= 3.11 is needed and none is on the path" >&2; exit 1; }
+	@$(PYTHON) .ci/setup.py
+
+run: setup ## serve with the embedded defaults
+	@$(BIN)/toolhub serve
+
+gen: setup ## generate gen/ from proto/
+	@.ci/generate gen
+
+fmt: setup ## format code and contract
+	@ruff format --quiet .
+	@ruff check --quiet --fix-only .
+	@buf format --write --exclude-path proto/buf
+	@gofmt -w clients/go
+
+check: check-style check-types check-layers check-sizes check-contract check-gen check-locks check-clients ## all that can be said without running
+
+check-style: setup
+	ruff format --check .
+	ruff check .
+
+check-types: setup
+	mypy
+
+check-layers: setup
+	@lint-imports --no-logo
+
+check-sizes: setup
+	@python .ci/check_sizes.py
+
+check-contract: setup
+	buf lint
+	buf format --diff --exit-code --exclude-path proto/buf
+	@.ci/check-breaking
+
+check-gen: setup
+	@.ci/check-gen
+
+check-locks: setup
+	@.ci/check-locks
+
+check-clients: setup
+	@.ci/check-clients
+
+test: setup ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
+	@pytest -n $(TESTS_IN_PARALLEL) $(TESTS)
+
+bench: ## measure; numbers, not pass or fail
+	@$(PYTHON) .ci/setup.py bench
+	@python -m tests.bench
+
+image: ## build the container image
+	docker build --tag $(IMAGE) .
+
+lock: setup ## pin the newest versions that fit pyproject.toml and package.json (UPGRADE=--upgrade)
+	@.ci/lock $(UPGRADE)
+
+clean: ## remove everything that is not part of the tree
+	rm -rf .venv node_modules .ci/toolchain/node_modules clients/ts/dist dist build .mypy_cache .ruff_cache .pytest_cache \
+		.import_linter_cache .hypothesis .toolhub

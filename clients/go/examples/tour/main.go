@@ -1,0 +1,60 @@
+// Tour of a hub: find a tool, call it, see a refusal. Start a hub with `make run`, then `go run ./examples/tour`.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/tool-hub/tool-hub/clients/go/toolhub"
+	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
+)
+
+func main() {
+	address := "127.0.0.1:50051"
+	if len(os.Args) > 1 {
+		address = os.Args[1]
+	}
+	if err := tour(address); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func tour(address string) error {
+	hub, err := toolhub.Connect(address, toolhub.Config{})
+	if err != nil {
+		return err
+	}
+	defer hub.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+
+	found, err := hub.Tools.SearchTools(hub.Authorized(ctx), &toolhubv1.SearchToolsRequest{Query: "current time", PageSize: 3})
+	if err != nil {
+		return err
+	}
+	for _, hit := range found.GetHits() {
+		fmt.Printf("%6.2f  %s\n", hit.GetScore(), hit.GetTool().GetName())
+	}
+
+	result, err := hub.Invoke(ctx, toolhub.Call{
+		Tool: "core/util.time.now", Args: map[string]string{"timezone": "UTC"}, Purpose: "show the time",
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("answer: %s\n", result.GetResultJson())
+
+	_, err = hub.Invoke(ctx, toolhub.Call{
+		Tool: "core/fs.readText", Args: map[string]string{"path": "../secret"}, Purpose: "try to leave the workspace",
+	})
+	var refused *toolhub.CallFailed
+	if !errors.As(err, &refused) {
+		return fmt.Errorf("expected a refusal, got %v", err)
+	}
+	fmt.Println("refused:", refused)
+	return nil
+}

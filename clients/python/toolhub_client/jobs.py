@@ -1,0 +1,65 @@
+"""Following a job across broken connections and restarted replicas.
+
+Statuses carry a gapless sequence, so a watcher that reconnects with the last one it saw misses nothing and sees
+nothing twice. Waits between attempts grow exponentially with full jitter (Brooker, "Exponential Backoff And Jitter").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+
+from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
+from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub
+
+FINAL_STATES = frozenset(
+    {
+        job_state_pb2.JOB_STATE_SUCCEEDED,
+        job_state_pb2.JOB_STATE_FAILED,
+        job_state_pb2.JOB_STATE_CANCELLED,
+        job_state_pb2.JOB_STATE_TIMED_OUT,
+        job_state_pb2.JOB_STATE_LOST,
+    }
+)
+FIRST_WAIT_S = 0.1
+LONGEST_WAIT_S = 5.0
+
+
+async def watch(
+    stub: JobServiceAsyncStub,
+    job_id: str,
+    *,
+    after_sequence: int,
+    metadata: Sequence[tuple[str, str]],
+    attempts: int,
+) -> AsyncIterator[job_pb2.JobStatus]:
+    """Every status after `after_sequence`, to a final one.
+
+    Raises AioRpcError, or ConnectionError when the hub ended the stream in good order, once `attempts` in a row
+    brought nothing.
+    """
+    seen, failed = after_sequence, 0
+    while True:
+        request = job_service_pb2.WatchJobRequest(job_id=job_id, after_sequence=seen)
+        call = stub.WatchJob(request, metadata=tuple(metadata))
+        broken: Exception = ConnectionError(f"the hub ends the watch of job {job_id} before the job is over")
+        try:
+            async for response in call:
+                seen, failed = response.status.sequence, 0
+                yield response.status
+                if response.status.state in FINAL_STATES:
+                    return
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            broken = error
+        finally:
+            call.cancel()
+        failed += 1
+        if failed >= attempts:
+            raise broken
+        longest_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**failed)
+        await asyncio.sleep(random.uniform(0, longest_s))  # noqa: S311 - jitter, not a secret

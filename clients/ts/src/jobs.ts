@@ -1,0 +1,53 @@
+import { type Client, Code, ConnectError } from "@connectrpc/connect";
+
+import type { JobStatus } from "../../../gen/ts/toolhub/v1/job_pb.js";
+import type { JobService } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
+import { JobState } from "../../../gen/ts/toolhub/v1/job_state_pb.js";
+
+const FIRST_WAIT_MS = 100;
+const LONGEST_WAIT_MS = 5_000;
+const FINAL: ReadonlySet<JobState> = new Set([
+  JobState.SUCCEEDED,
+  JobState.FAILED,
+  JobState.CANCELLED,
+  JobState.TIMED_OUT,
+  JobState.LOST,
+]);
+
+/** Whether a job in this state is over. */
+export function isFinal(state: JobState): boolean {
+  return FINAL.has(state);
+}
+
+/**
+ * Every status after `afterSequence`, to a final one. It reconnects with the last sequence it saw, so nothing is missed
+ * and nothing is seen twice; it throws when `attempts` in a row brought nothing.
+ */
+export async function* watchJob(
+  jobs: Client<typeof JobService>,
+  jobId: string,
+  afterSequence = 0n,
+  attempts = 8,
+): AsyncGenerator<JobStatus> {
+  let seen = afterSequence;
+  let failed = 0;
+  for (;;) {
+    let broken: unknown = new Error(`the hub ends the watch of job ${jobId} before the job is over`);
+    try {
+      for await (const { status } of jobs.watchJob({ jobId, afterSequence: seen })) {
+        if (status === undefined) continue;
+        seen = status.sequence;
+        failed = 0;
+        yield status;
+        if (isFinal(status.state)) return;
+      }
+    } catch (error) {
+      if (ConnectError.from(error).code !== Code.Unavailable) throw error;
+      broken = error;
+    }
+    failed += 1;
+    if (failed >= attempts) throw broken;
+    const longestMs = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** failed);
+    await new Promise((resume) => setTimeout(resume, Math.random() * longestMs));
+  }
+}
