@@ -1,0 +1,1 @@
+"""The tools that exist: their catalog, how they are listed, found and exported."""

@@ -1,0 +1,151 @@
+"""Step 6 for built-in and custom tools: from a granted call to `Tool.run` and back.
+
+Arguments have passed the schema; here they become the tool's typed input. The tool gets a context of its own, which is
+closed however the call ends. A tool that fails in a way it did not foresee is told as INTERNAL without a word of the
+exception, which travels as `__cause__` for the log. Cancellation always passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from toolhub_service.adapters.workspaces import Workspaces
+from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, spec_of
+
+AnyTool: TypeAlias = Tool[Any, Any]
+
+CORE_SOURCE: Final = "core"
+CUSTOM_SOURCE: Final = "custom"
+
+_MSGSPEC_PATH: Final = re.compile(r" - at `(?:key in )?\$(?P<path>.*)`$")
+_PATH_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+
+
+class CoreAdapter:
+    """Runs the hub's own tools; names are unique over built-in and custom ones."""
+
+    kind = ToolKind.CORE
+
+    def __init__(
+        self, tools: Iterable[AnyTool], workspaces: Workspaces, *, custom_tools: Iterable[AnyTool] = ()
+    ) -> None:
+        self._workspaces = workspaces
+        self._built_in = tuple(tools)
+        self._custom = tuple(custom_tools)
+        self._tools = {tool.name: tool for tool in self._custom + self._built_in}
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Definitions of the built-in tools."""
+        return tuple(spec_of(tool, source=CORE_SOURCE) for tool in self._built_in)
+
+    def custom_specs(self) -> tuple[ToolSpec, ...]:
+        """Definitions of the custom tools."""
+        return tuple(spec_of(tool, source=CUSTOM_SOURCE) for tool in self._custom)
+
+    async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
+        planned = call.planned
+        asked = planned.call
+        tool = self._tool(planned)
+        args = _typed(tool, planned.args)
+        context = ToolContext(
+            call_id=asked.call_id,
+            principal_id=asked.principal.id,
+            request_id=asked.context.request_id,
+            deadline_s=call.deadline_s,
+            constraints=call.verdict.constraints,
+            sink=sink,
+            open_workspace=partial(self._workspaces.open, asked),
+            idempotency_key=call.idempotency_key,
+        )
+        try:
+            output = await tool.run(args, context)
+            return _outcome(output, context)
+        except ToolFailure:
+            raise
+        except (Exception, SystemExit) as error:
+            raise _unforeseen(planned.spec.name) from error
+        finally:
+            context.close()
+
+    def effects(self, planned: PlannedCall) -> Sequence[str]:
+        tool = self._tool(planned)
+        args = _typed(tool, planned.args)
+        try:
+            return tuple(tool.effects(args))
+        except ToolFailure:
+            raise
+        except Exception as error:
+            raise _unforeseen(planned.spec.name) from error
+
+    def upstream(self, planned: PlannedCall) -> str:
+        tool = self._tool(planned)
+        if type(tool).upstream is Tool.upstream:
+            return planned.spec.upstream_key
+        args = _typed(tool, planned.args)
+        try:
+            return tool.upstream(args) or planned.spec.upstream_key
+        except ToolFailure:
+            raise
+        except Exception as error:
+            raise _unforeseen(planned.spec.name) from error
+
+    def _tool(self, planned: PlannedCall) -> AnyTool:
+        tool = self._tools.get(planned.spec.name)
+        if tool is None:
+            message = f"{planned.spec.name} is listed but not loaded here. Use another tool, or ask an operator."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+        return tool
+
+
+def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:
+    try:
+        return msgspec.convert(args, tool.In)
+    except msgspec.ValidationError as error:
+        raise _invalid(tool.name, str(error)) from error
+
+
+def _outcome(output: Any, context: ToolContext) -> Outcome:
+    return Outcome(
+        value=cast(JsonValue, msgspec.to_builtins(output)),
+        evidence=tuple(context.evidence),
+        artifacts=tuple(context.artifacts),
+        truncated=context.truncated,
+        raw=context.raw,
+    )
+
+
+def _invalid(tool: str, problem: str) -> ToolFailure:
+    """msgspec tells what is wrong and where: ``Expected `int`, got `str` - at `$.items[0].size` ``."""
+    found = _MSGSPEC_PATH.search(problem)
+    path = _pointer(found["path"]) if found else ""
+    what = problem[: found.start()] if found else problem
+    if what.startswith("Invalid enum value"):
+        what = "Not one of the accepted values"  # msgspec quotes the value, which may be a secret in the wrong place
+    violation = Violation(path=path, keyword="type", message=f"{what}.")
+    message = f"{tool} cannot read its arguments: {what} at `{path or '/'}`. Correct it and call again."
+    return refuse(ErrorKind.INVALID_INPUT, message, violations=(violation,))
+
+
+def _pointer(path: str) -> str:
+    """JSON Pointer of a msgspec path; `...` stands for some key of a mapping."""
+    steps = (name or index for name, index in _PATH_STEP.findall(path))
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
+
+
+def _unforeseen(tool: str) -> ToolFailure:
+    message = (
+        f"{tool} failed in a way it did not foresee. Try other arguments or another tool; operators find it logged."
+    )
+    return refuse(ErrorKind.INTERNAL, message)

@@ -1,0 +1,275 @@
+"""The tools that exist now: one dict, read on every call, changed by whole batches.
+
+Step `resolve` reads it (`get` is a dict lookup); sources, operators and the composition root change it. A batch is
+judged whole before any of it is applied, so that no reader ever sees half of one. The sorted snapshot and its
+revision are made on the first read after a change and kept until the next. One event loop owns it: no locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+
+from toolhub_service.domain.errors import HubFailure, HubStatus, ToolFailure
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.registry.names import CORE_PREFIX, check_name, check_not_reserved, skeleton
+from toolhub_service.registry.snapshot import Snapshot, snapshot_of
+
+SchemaCheck = Callable[[JsonObject], None]
+"""Raises ToolFailure, HubFailure or ValueError when a schema is malformed or hostile."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChange:
+    """What one batch did. Each tuple is sorted by name."""
+
+    added: tuple[ToolSpec, ...] = ()
+    changed: tuple[ToolSpec, ...] = ()
+    removed: tuple[ToolSpec, ...] = ()
+
+
+Listener = Callable[[CatalogChange], None]
+
+
+class Registration(Enum):
+    """What became of one tool of a batch."""
+
+    ADDED = "ADDED"
+    REPLACED = "REPLACED"
+    UNCHANGED = "UNCHANGED"
+    REMOVED = "REMOVED"
+    REFUSED = "REFUSED"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReport:
+    name: str
+    registration: Registration
+    """What happened, or would have happened had the batch been applied."""
+    refusal: HubFailure | None = None
+    """Set when REFUSED."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    applied: bool
+    """False: at least one tool was refused and nothing was changed."""
+    tools: tuple[ToolReport, ...]
+    """In the order given, removals last."""
+
+    @property
+    def refused(self) -> tuple[ToolReport, ...]:
+        return tuple(report for report in self.tools if report.registration is Registration.REFUSED)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Changes judged and not yet applied."""
+
+    put: dict[str, ToolSpec] = field(default_factory=dict)
+    put_skeletons: dict[str, str] = field(default_factory=dict)
+    remove: set[str] = field(default_factory=set)
+
+
+class ToolCatalog:
+    """In-memory implementation of the Catalog port."""
+
+    def __init__(self, *, check_schema: SchemaCheck) -> None:
+        self._check_schema = check_schema
+        self._tools: dict[str, ToolSpec] = {}
+        self._names_by_skeleton: dict[str, str] = {}
+        self._listeners: list[Listener] = []
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def revision(self) -> str:
+        return self.snapshot().revision
+
+    def get(self, name: str) -> ToolSpec | None:
+        return self._tools.get(name)
+
+    def all(self) -> Sequence[ToolSpec]:
+        return self.snapshot().tools
+
+    def snapshot(self) -> Snapshot:
+        """Every tool, the revision and the totals; the same object until something changes."""
+        if self._snapshot is None:
+            self._snapshot = snapshot_of(self._tools.values())
+        return self._snapshot
+
+    def register(self, spec: ToolSpec, *, replace: bool = False) -> None:
+        """Add one tool that is not built in.
+
+        Raises HubFailure: ALREADY_EXISTS when the name is taken and `replace` is false, when another source owns it
+        or when it reads like a known one; PERMISSION_DENIED for `core/`; INVALID_ARGUMENT for the name or a schema.
+        """
+        batch = _Batch()
+        self._judge(spec, batch, replace=replace, built_in=False)
+        self._apply(batch)
+
+    def register_all(
+        self, specs: Iterable[ToolSpec], *, replace: bool = False, removing: Iterable[str] = ()
+    ) -> BatchReport:
+        """Add many tools, and remove others, in one change: all or nothing, with a report per tool.
+
+        `removing` goes first, so that a source can swap what it offers in one step.
+        """
+        batch = _Batch()
+        removals = [self._report_removal(name, batch) for name in removing]
+        additions = [self._report(spec, batch, replace=replace) for spec in specs]
+        report = tuple(additions + removals)
+        applied = all(tool.registration is not Registration.REFUSED for tool in report)
+        if applied:
+            self._apply(batch)
+        return BatchReport(applied=applied, tools=report)
+
+    def register_builtins(self, specs: Iterable[ToolSpec]) -> None:
+        """The one way into `core/`, for the composition root. Raises HubFailure like `register`; all or nothing."""
+        batch = _Batch()
+        for spec in specs:
+            self._judge(spec, batch, replace=False, built_in=True)
+        self._apply(batch)
+
+    def unregister(self, name: str) -> None:
+        """Raises HubFailure NOT_FOUND, or PERMISSION_DENIED for a built-in tool (disable it instead)."""
+        self.unregister_all([name])
+
+    def unregister_all(self, names: Iterable[str]) -> None:
+        """Remove many tools in one change; the first refusal stops all of it. Raises as `unregister`."""
+        batch = _Batch()
+        for name in names:
+            self._judge_removal(name, batch)
+        self._apply(batch)
+
+    def set_state(self, name: str, state: ToolState, reason: str = "") -> None:
+        """Change whether a tool may be called, built-in ones too. Raises HubFailure NOT_FOUND."""
+        spec = self._tools.get(name)
+        if spec is None:
+            raise _unknown(name)
+        self._apply(_Batch(put={name: replace(spec, state=state, state_reason=reason)}))
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` after each change, synchronously, in order of subscription; returns how to stop it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _judge(self, spec: ToolSpec, batch: _Batch, *, replace: bool, built_in: bool) -> Registration:
+        check_name(spec.name)
+        if built_in:
+            _check_built_in(spec)
+        else:
+            check_not_reserved(spec.name)
+        self._check_unlike_others(spec, batch)
+        registration = self._check_free(spec, batch, replace=replace)
+        self._check_schemas(spec)
+        batch.put[spec.name] = spec
+        batch.put_skeletons[skeleton(spec.name)] = spec.name
+        return registration
+
+    def _check_unlike_others(self, spec: ToolSpec, batch: _Batch) -> None:
+        key = skeleton(spec.name)
+        known = self._names_by_skeleton.get(key)
+        twin = batch.put_skeletons.get(key) or (known if known not in batch.remove else None)
+        if twin is not None and twin != spec.name:
+            raise HubFailure(
+                HubStatus.ALREADY_EXISTS,
+                "TOOL_NAME_CONFUSABLE",
+                f"`{spec.name}` differs from `{twin}` only by case or separators: choose a name that reads differently",
+                tool=spec.name,
+                known=twin,
+            )
+
+    def _check_free(self, spec: ToolSpec, batch: _Batch, *, replace: bool) -> Registration:
+        if spec.name in batch.put:
+            raise _taken(spec.name, "the batch names it twice")
+        known = self._tools.get(spec.name)
+        if known is None:
+            return Registration.ADDED
+        if known.source != spec.source and spec.name not in batch.remove:
+            raise _taken(spec.name, f"the source `{known.source}` owns it")
+        if not replace and spec.name not in batch.remove:
+            raise _taken(spec.name, "replace it explicitly or choose another name")
+        return Registration.UNCHANGED if _identical(known, spec) else Registration.REPLACED
+
+    def _check_schemas(self, spec: ToolSpec) -> None:
+        for place, schema in (("inputSchema", spec.input_schema), ("outputSchema", spec.output_schema)):
+            try:
+                self._check_schema(schema)
+            except (ToolFailure, HubFailure, ValueError) as failure:
+                raise _broken_schema(spec.name, place, failure) from failure
+
+    def _report(self, spec: ToolSpec, batch: _Batch, *, replace: bool) -> ToolReport:
+        try:
+            return ToolReport(spec.name, self._judge(spec, batch, replace=replace, built_in=False))
+        except HubFailure as refusal:
+            return ToolReport(spec.name, Registration.REFUSED, refusal)
+
+    def _judge_removal(self, name: str, batch: _Batch) -> None:
+        if name not in self._tools or name in batch.remove:
+            raise _unknown(name)
+        check_not_reserved(name)
+        batch.remove.add(name)
+
+    def _report_removal(self, name: str, batch: _Batch) -> ToolReport:
+        try:
+            self._judge_removal(name, batch)
+        except HubFailure as refusal:
+            return ToolReport(name, Registration.REFUSED, refusal)
+        return ToolReport(name, Registration.REMOVED)
+
+    def _apply(self, batch: _Batch) -> None:
+        change = self._change(batch)
+        if change == CatalogChange():
+            return
+        for spec in change.removed:
+            del self._tools[spec.name]
+            del self._names_by_skeleton[skeleton(spec.name)]
+        for spec in change.added + change.changed:
+            self._tools[spec.name] = spec
+            self._names_by_skeleton[skeleton(spec.name)] = spec.name
+        self._snapshot = None
+        for listener in tuple(self._listeners):
+            listener(change)
+
+    def _change(self, batch: _Batch) -> CatalogChange:
+        put = sorted(batch.put.values(), key=lambda spec: spec.name)
+        known = self._tools
+        return CatalogChange(
+            added=tuple(spec for spec in put if spec.name not in known),
+            changed=tuple(spec for spec in put if spec.name in known and not _identical(known[spec.name], spec)),
+            removed=tuple(known[name] for name in sorted(batch.remove) if name not in batch.put),
+        )
+
+
+def _check_built_in(spec: ToolSpec) -> None:
+    if not spec.name.startswith(CORE_PREFIX):
+        message = f"a built-in tool is named `{CORE_PREFIX}…`"
+        raise HubFailure(HubStatus.INVALID_ARGUMENT, "TOOL_NAME_INVALID", message, tool=spec.name)
+
+
+def _identical(one: ToolSpec, other: ToolSpec) -> bool:
+    """Equality of every field; ToolSpec's own is by digest, which leaves out state, limits and tags."""
+    return all(getattr(one, item.name) == getattr(other, item.name) for item in fields(ToolSpec))
+
+
+def _taken(name: str, why: str) -> HubFailure:
+    return HubFailure(HubStatus.ALREADY_EXISTS, "TOOL_EXISTS", f"the name `{name}` is taken: {why}", tool=name)
+
+
+def _unknown(name: str) -> HubFailure:
+    return HubFailure(HubStatus.NOT_FOUND, "TOOL_NOT_FOUND", f"there is no tool `{name[:128]}`", tool=name[:128])
+
+
+def _broken_schema(name: str, place: str, failure: ToolFailure | HubFailure | ValueError) -> HubFailure:
+    """Name the schema, the place in it when it is known, and what is wrong, in at most 500 characters."""
+    path, why = place, str(failure)
+    if isinstance(failure, ToolFailure):
+        why = failure.error.message
+        if failure.error.violations:
+            path, why = place + failure.error.violations[0].path, failure.error.violations[0].message
+    elif isinstance(failure, HubFailure):
+        path = place + failure.metadata.get("path", "")
+    message = f"the schema of `{name}` cannot be used: {path}: {why[:500]}"
+    return HubFailure(HubStatus.INVALID_ARGUMENT, "TOOL_SCHEMA_INVALID", message, tool=name, path=path)

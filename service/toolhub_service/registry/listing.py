@@ -1,0 +1,145 @@
+"""Honest pages of tools (AIP-158): how many there are in all, what changed meanwhile and which sources are silent.
+
+A list is ordered by name and continues after the last name shown, so that a tool that existed throughout is neither
+skipped nor repeated whatever was added or removed between two pages. A search has no such order to go by: once the
+catalog has changed, its next page is refused and the search must be made again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.filter import LISTED, Test, ToolFilter
+from toolhub_service.registry.page_token import page_size_of, read_token, write_token
+from toolhub_service.registry.search import SearchHit, ToolSearch
+from toolhub_service.registry.source_status import SourceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    size: int = 0
+    """Tools at most; 0: 100; above 1,000: 1,000."""
+    token: str = ""
+    """`next_token` of the page before; empty: the first page."""
+
+
+FIRST_PAGE = PageRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """On whose behalf a list is made."""
+
+    scope: str
+    """Names the caller: pages and remembered verdicts are bound to it."""
+    allowed: Test
+    """Whether policy could allow the caller some call of a tool."""
+    revision: Hashable = None
+    """Of the policy behind `allowed`; None: verdicts are asked anew each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPage:
+    tools: tuple[ToolSpec, ...]
+    next_token: str
+    """Empty: this was the last page."""
+    total_size: int
+    """How many match now, over all pages."""
+    denied_size: int
+    """How many more match and are denied to the viewer; shown only where policy says so."""
+    revision: str
+    changed: bool
+    """The catalog changed since the page before."""
+    sources: tuple[SourceStatus, ...]
+    """Every source that is not READY and could have held a match."""
+
+
+@dataclass(frozen=True, slots=True)
+class HitPage:
+    hits: tuple[SearchHit, ...]
+    next_token: str
+    total_size: int
+    revision: str
+    sources: tuple[SourceStatus, ...]
+
+
+def list_tools(
+    catalog: ToolCatalog,
+    where: ToolFilter = LISTED,
+    page: PageRequest = FIRST_PAGE,
+    *,
+    viewer: Viewer | None = None,
+    sources: Iterable[SourceStatus] = (),
+) -> ToolPage:
+    """One page by name. Raises HubFailure INVALID_ARGUMENT for a bad size or a token of another question."""
+    size = page_size_of(page.size)
+    fingerprint = where.fingerprint("list", viewer.scope if viewer else "")
+    place = read_token(page.token, fingerprint)
+    meant = list(filter(where.compiled(), catalog.all()))
+    shown = [spec for spec in meant if viewer.allowed(spec)] if viewer else meant
+    start = bisect_right(shown, place.after, key=lambda spec: spec.name) if place else 0
+    tools = tuple(shown[start : start + size])
+    more = start + size < len(shown)
+    return ToolPage(
+        tools=tools,
+        next_token=write_token(fingerprint, catalog.revision, tools[-1].name) if more else "",
+        total_size=len(shown),
+        denied_size=len(meant) - len(shown),
+        revision=catalog.revision,
+        changed=place is not None and not place.is_of(catalog.revision),
+        sources=silent_sources(sources, where),
+    )
+
+
+def search_tools(
+    catalog: ToolCatalog,
+    search: ToolSearch,
+    query: str,
+    where: ToolFilter = LISTED,
+    page: PageRequest = FIRST_PAGE,
+    *,
+    viewer: Viewer | None = None,
+    sources: Iterable[SourceStatus] = (),
+) -> HitPage:
+    """One page of hits, best first. Raises HubFailure: INVALID_ARGUMENT as `list_tools`, or FAILED_PRECONDITION when
+    the catalog has changed since the page before."""
+    size = page_size_of(page.size)
+    fingerprint = where.fingerprint("search", query, viewer.scope if viewer else "")
+    place = read_token(page.token, fingerprint)
+    if place and not place.is_of(catalog.revision):
+        message = "the catalog changed between two pages and the ranking with it: search again without a page_token"
+        raise HubFailure(HubStatus.FAILED_PRECONDITION, "CATALOG_CHANGED", message)
+    offset = int(place.after) if place and place.after.isdecimal() else 0
+    found = search.search(
+        query,
+        where,
+        allowed=viewer.allowed if viewer else None,
+        viewer=(viewer.scope, viewer.revision) if viewer and viewer.revision is not None else None,
+        limit=size,
+        offset=offset,
+    )
+    more = offset + size < found.total_size
+    return HitPage(
+        hits=found.hits,
+        next_token=write_token(fingerprint, catalog.revision, str(offset + size)) if more else "",
+        total_size=found.total_size,
+        revision=found.revision,
+        sources=silent_sources(sources, where),
+    )
+
+
+def silent_sources(sources: Iterable[SourceStatus], where: ToolFilter = LISTED) -> tuple[SourceStatus, ...]:
+    """The sources that are not READY and could have held a match, by name."""
+    could_hold = (
+        status
+        for status in sources
+        if not status.ok
+        and (not where.sources or status.name in where.sources)
+        and (not where.kinds or status.kind in where.kinds)
+    )
+    return tuple(sorted(could_hold, key=lambda status: status.name))
