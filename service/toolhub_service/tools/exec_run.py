@@ -1,0 +1,231 @@
+"""core/exec.run: one allowed command in the workspace, without a shell, confined and bounded.
+
+Order: the command is judged by its rule's grammar (guards/commands.py), its paths by the workspace, its environment is
+built from nothing; then it runs in its own session under the best confinement that works here (confinement.py).
+A command that ends with a non-zero code is a result; one that does not end in time is TIMEOUT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolhub_service.domain.capability import EXECUTE_COMMAND
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.ports import Chunk
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import Annotations, ArgumentRole, CostHints, Example, GuardedArgument, ToolLimits
+from toolhub_service.guards.commands import JudgedCommand, argv_of, judge_command, judge_environment
+from toolhub_service.guards.paths import judge_path
+from toolhub_service.tools.confinement import Confinement, Level
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.process import FLOOD_BYTES, Capture, Finished, run_process
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+from toolhub_service.tools.workspace import Workspace
+
+_ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+_BYTES_PER_CHAR = 4
+_EXCERPT_CHARS = 2000
+_RESERVE = 0.1
+"""Share of the remaining time, at most `_RESERVE_S`, that ending a command may take before the call's own deadline."""
+_RESERVE_S = 1.5
+
+
+class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
+    name = "core/exec.run"
+    description = (
+        "Run one allowed command in the workspace and return its output and exit code. No shell runs: no pipes, "
+        "redirections, wildcards or variables; run one command a call. Give argv (preferred), or command as one line. "
+        "A non-zero exitCode is a result, not an error; 128+n means that signal n ended it. Only commands and "
+        "flags that the policy allows can run; a refusal lists them. To read a file prefer core/fs.readText."
+    )
+    tags = ("exec", "command", "process", "shell")
+    capabilities = frozenset({EXECUTE_COMMAND})
+    annotations = Annotations(destructive=True, supports_streaming=True)
+    cost = CostHints(latency_ms_p50=5.0, latency_ms_p95=100.0)
+    limits = ToolLimits(timeout_s=120.0)
+    guarded = (
+        GuardedArgument("argv", ArgumentRole.COMMAND),
+        GuardedArgument("command", ArgumentRole.COMMAND),
+        GuardedArgument("cwd", ArgumentRole.WORKING_DIRECTORY),
+    )
+    examples = (
+        Example("List a folder", {"argv": ["ls", "-l", "src"]}),
+        Example("Count lines, as one line of text", {"command": "wc -l notes.txt"}),
+    )
+
+    class In(ToolInput, frozen=True):
+        argv: Annotated[
+            list[str] | None,
+            Meta(description='The command and its arguments, such as ["ls", "-l", "src"].', max_length=128),
+        ] = None
+        command: Annotated[
+            str | None,
+            Meta(description="Instead of argv: the command as one line; quotes group words.", max_length=32768),
+        ] = None
+        cwd: Annotated[str, Meta(description="Working directory, a folder of the workspace.")] = "."
+        timeout_s: Annotated[float, Meta(description="Seconds after which the command is ended.", gt=0, le=600)] = 30.0
+        env: Annotated[
+            dict[str, str] | None, Meta(description="Environment variables; only those that the policy names.")
+        ] = None
+        max_output_chars: Annotated[
+            int, Meta(description="Characters kept of stdout and of stderr.", ge=1, le=200_000)
+        ] = 10_000
+
+    class Out(ToolOutput, frozen=True):
+        stdout: str
+        stderr: str
+        exit_code: int
+        duration_ms: int
+        truncated: bool
+
+    def __init__(self, confinement: Confinement) -> None:
+        self._confinement = confinement
+
+    def unavailable_reason(self) -> str:
+        return "" if self._confinement.prlimit else "prlimit (util-linux) is not installed"
+
+    def effects(self, args: ExecRun.In) -> Sequence[str]:
+        words = args.argv if args.argv is not None else [args.command or ""]
+        return (f"Runs {' '.join(words)[:200]!r} in the folder {args.cwd[:200]!r} of the workspace.",)
+
+    async def run(self, args: ExecRun.In, context: ToolContext) -> ExecRun.Out:
+        judged = judge_command(_words(args), context.constraints.commands)
+        added = judge_environment(args.env or {}, judged)
+        if not os.access(judged.binary, os.X_OK):
+            raise refuse(ErrorKind.NOT_FOUND, f"{judged.rule} is allowed but not installed here; use another command.")
+        level = await self._level_for(context)
+        with context.workspace.open_folder(args.cwd) as folder:
+            _check_paths(judged, args.cwd, context.workspace, level)
+            finished = await self._start(judged, level, args, context, added=added, folder=folder)
+        return _result(finished, judged, level, args, context)
+
+    async def _level_for(self, context: ToolContext) -> Level:
+        sandbox = context.constraints.sandbox
+        level = await self._confinement.level(sandbox, context.workspace.folder)
+        if level != "bubblewrap" and sandbox.require_bubblewrap:
+            raise refuse(
+                ErrorKind.TOOL_UNAVAILABLE,
+                "The policy allows commands only inside bubblewrap, which does not work on this machine. Use the file "
+                "tools; an operator must install bubblewrap or allow user namespaces.",
+                retryable=False,
+            )
+        return level
+
+    async def _start(
+        self,
+        judged: JudgedCommand,
+        level: Level,
+        args: ExecRun.In,
+        context: ToolContext,
+        *,
+        added: Mapping[str, str],
+        folder: int,
+    ) -> Finished:
+        workspace = context.workspace.folder
+        inside = posixpath.normpath(posixpath.join(workspace, judge_path(args.cwd)))
+        try:
+            return await run_process(
+                self._confinement.wrapped(level, judged.argv, context.constraints.sandbox, workspace, inside),
+                environment={**_ENVIRONMENT, "HOME": workspace, "TMPDIR": workspace, **added},
+                # The descriptor that was opened beneath the workspace, whatever its name points at by now.
+                working_directory="/" if level == "bubblewrap" else f"/proc/self/fd/{folder}",
+                deadline_s=_deadline_s(args.timeout_s, context.deadline_s),
+                keep_bytes=args.max_output_chars * _BYTES_PER_CHAR,
+                on_output=lambda lines, stream: context.sink.chunk(Chunk(data=lines, stream=stream)),
+            )
+        except OSError:
+            message = "The command could not be started. An operator must look at the machine of the hub."
+            raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
+
+
+def _words(args: ExecRun.In) -> list[str]:
+    if args.argv is not None and args.command is None:
+        return argv_of(args.argv)
+    if args.command is not None and args.argv is None:
+        return argv_of(args.command)
+    raise refuse(ErrorKind.INVALID_INPUT, "Give either argv or command: one of them, not both.")
+
+
+def _check_paths(judged: JudgedCommand, cwd: str, workspace: Workspace, level: Level) -> None:
+    """Paths stay in the workspace. Links are refused where no sandbox confines the command: it would follow them."""
+    for path in judged.paths:
+        inside = judge_path(path if path.startswith("/") else f"{cwd}/{path}")
+        if level == "bubblewrap":
+            continue
+        try:
+            status = workspace.stat(inside)
+        except ToolFailure as failure:
+            if failure.error.kind is ErrorKind.NOT_FOUND:
+                continue
+            raise
+        if status.type == "link":
+            raise refuse(
+                ErrorKind.PATH_OUTSIDE_SANDBOX,
+                f"{path[:200]!r} is a link, which commands may not follow here: name its target.",
+            )
+
+
+def _deadline_s(timeout_s: float, call_deadline_s: float) -> float:
+    """When to end the command: early enough that its output can still be told within the call."""
+    now_s = asyncio.get_running_loop().time()
+    remaining_s = max(0.0, call_deadline_s - now_s)
+    return now_s + min(timeout_s, remaining_s - min(_RESERVE_S, remaining_s * _RESERVE))
+
+
+def _result(
+    finished: Finished, judged: JudgedCommand, level: Level, args: ExecRun.In, context: ToolContext
+) -> ExecRun.Out:
+    stdout, stdout_cut = _told(finished.stdout, args.max_output_chars)
+    stderr, stderr_cut = _told(finished.stderr, args.max_output_chars)
+    context.truncated = stdout_cut or stderr_cut
+    _prove(finished, judged, level, context)
+    if finished.timed_out or finished.flooded:
+        raise _not_ended(finished, judged, stdout, stderr)
+    return ExecRun.Out(
+        stdout=stdout,
+        stderr=stderr,
+        exit_code=finished.exit_code,
+        duration_ms=round(finished.duration_s * 1000),
+        truncated=context.truncated,
+    )
+
+
+def _prove(finished: Finished, judged: JudgedCommand, level: Level, context: ToolContext) -> None:
+    context.proves(
+        EvidenceType.TOOL,
+        f"exec:{judged.rule}",
+        f"Ran {judged.binary}: exit code {finished.exit_code}, {finished.stdout.total_bytes} bytes of output.",
+        sha256=finished.stdout.sha256,
+        confinement=level,
+        exit_code=str(finished.exit_code),
+        duration_ms=str(round(finished.duration_s * 1000)),
+    )
+
+
+def _not_ended(finished: Finished, judged: JudgedCommand, stdout: str, stderr: str) -> ToolFailure:
+    seconds = round(finished.duration_s, 1)
+    message = (
+        f"{judged.rule} wrote more than {FLOOD_BYTES} bytes and was ended. Ask it for less."
+        if finished.flooded
+        else f"{judged.rule} did not end within {seconds} s and was stopped with all that it started. What it did "
+        "until then stays done: look before you repeat it, give it less to do, or a longer timeoutS."
+    )
+    return refuse(
+        ErrorKind.EXECUTION_ERROR if finished.flooded else ErrorKind.TIMEOUT,
+        message,
+        command=judged.rule,
+        duration_s=seconds,
+        stdout=stdout[:_EXCERPT_CHARS],
+        stderr=stderr[:_EXCERPT_CHARS],
+    )
+
+
+def _told(capture: Capture, max_chars: int) -> tuple[str, bool]:
+    text, cut = capture.text(max_chars)
+    return (f"{text}\n…[cut: {capture.total_bytes} bytes in all]", True) if cut else (text, False)
