@@ -1,0 +1,141 @@
+"""Which addresses may be dialled: our own table, since `ipaddress.is_global` changes with the patch level of Python.
+
+An address has one or more faces: itself and every IPv4 address that it carries inside (6to4, Teredo, NAT64, ISATAP,
+IPv4-compatible). It is allowed when every face is. An IPv4-mapped address has one face, the IPv4 address, since that is
+what the kernel dials. A face is allowed when it is public, or when a network of the rule opens it. Metadata services
+are opened only by a network that names exactly their address: `100.64.0.0/10` does not open 100.100.100.200.
+
+Sources: IANA special-purpose registries (RFC 6890), microsoft/AntiSSRF `recommendedV1`, RFC 3056, 4291, 4380, 5214,
+6052, 8215. IPv6 is a list of what exists (2000::/3) less what is special in it, so a range assigned later stays shut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+FORBIDDEN_V4 = tuple(
+    IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # carrier-grade NAT
+        "127.0.0.0/8",  # loopback
+        "168.63.129.16/32",  # Azure WireServer
+        "169.254.0.0/16",  # link-local, metadata
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments, Oracle metadata
+        "192.0.2.0/24",  # documentation
+        "192.31.196.0/24",  # AS112
+        "192.52.193.0/24",  # AMT
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",  # private
+        "192.175.48.0/24",  # AS112
+        "198.18.0.0/15",  # benchmarking
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, broadcast
+    )
+)
+ALLOCATED_V6 = IPv6Network("2000::/3")
+FORBIDDEN_V6 = tuple(
+    IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments: Teredo, benchmarking, ORCHID, AMT, AS112
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4
+        "2620:4f:8000::/48",  # AS112
+        "3fff::/20",  # documentation
+    )
+)
+METADATA = frozenset(
+    ip_address(address)
+    for address in (
+        "169.254.169.254",
+        "169.254.169.253",
+        "169.254.169.123",
+        "169.254.170.2",
+        "169.254.170.23",
+        "168.63.129.16",
+        "192.0.0.192",
+        "100.100.100.200",
+        "fd00:ec2::254",
+        "fd00:ec2::253",
+        "fd00:ec2::123",
+        "fd00:ec2::23",
+        "fd20:ce::254",
+    )
+)
+
+_SIX_TO_FOUR = IPv6Network("2002::/16")
+_TEREDO = IPv6Network("2001::/32")
+_LAST_32_BITS = tuple(
+    IPv6Network(network)
+    for network in (
+        "::/96",  # IPv4-compatible
+        "::ffff:0:0:0/96",  # SIIT
+        "64:ff9b::/96",  # NAT64
+        "64:ff9b:1::/48",  # local NAT64
+    )
+)
+_ISATAP = frozenset({0x00005EFE, 0x02005EFE})
+
+Address = IPv4Address | IPv6Address
+
+
+def is_public(address: str) -> bool:
+    """Whether the literal address, without scope, is an ordinary address of the public Internet."""
+    return is_allowed(address, ())
+
+
+@lru_cache(maxsize=8192)
+def is_allowed(address: str, cidrs: tuple[str, ...]) -> bool:
+    """Whether the literal address is public or opened by one of `cidrs`. Anything that is not an address is not."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(parsed, IPv6Address) and parsed.scope_id is not None:
+        return False
+    opened = _networks(cidrs)
+    return all(_is_public(face) or _is_opened(face, opened) for face in _faces(parsed))
+
+
+@lru_cache(maxsize=256)
+def _networks(cidrs: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(cidr, strict=False) for cidr in cidrs)
+
+
+def _faces(address: Address) -> Iterator[Address]:
+    if isinstance(address, IPv4Address):
+        yield address
+    elif address.ipv4_mapped is not None:
+        yield address.ipv4_mapped
+    else:
+        yield address
+        yield from _carried(address)
+
+
+def _carried(address: IPv6Address) -> Iterator[IPv4Address]:
+    value = int(address)
+    if address in _SIX_TO_FOUR:
+        yield IPv4Address(value >> 80 & 0xFFFFFFFF)
+    elif address in _TEREDO:
+        yield IPv4Address(value >> 64 & 0xFFFFFFFF)
+        yield IPv4Address(value & 0xFFFFFFFF ^ 0xFFFFFFFF)
+    elif value > 1 and (value >> 32 & 0xFFFFFFFF in _ISATAP or any(address in network for network in _LAST_32_BITS)):
+        yield IPv4Address(value & 0xFFFFFFFF)
+
+
+def _is_public(face: Address) -> bool:
+    if isinstance(face, IPv4Address):
+        return not any(face in network for network in FORBIDDEN_V4)
+    return face in ALLOCATED_V6 and not any(face in network for network in FORBIDDEN_V6)
+
+
+def _is_opened(face: Address, opened: tuple[IPv4Network | IPv6Network, ...]) -> bool:
+    if face in METADATA:
+        return any(face in network and network.num_addresses == 1 for network in opened)
+    return any(face in network for network in opened)

@@ -1,0 +1,200 @@
+"""May this URL be requested? The one parser and the one judgement, for policy (step 4) and for the tool at I/O time.
+
+What was judged is what is dialled: the result carries scheme, host, port and request target, and nothing parses the
+URL again. A URL passes when one egress rule matches it whole (host, scheme, port, method); the networks that the
+matching rules open travel with it to the dialler, which judges every resolved address by them.
+
+Sources: RFC 3986, RFC 9110 §4.2; refused besides: userinfo, backslashes, raw control characters, other schemes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import quote, urljoin
+
+from toolhub_service.domain.constraints import EgressRule
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.guards.addresses import is_allowed
+from toolhub_service.guards.hosts import canonical_host
+
+URL_MAX_BYTES = 8 * 1024
+DEFAULT_PORTS = {"https": 443, "http": 80}
+_SHOWN_HOSTS_MAX = 50
+
+_URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?", re.IGNORECASE | re.DOTALL)
+_AUTHORITY = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]+)(?::([0-9]{0,5}))?", re.ASCII)
+_NEVER = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\ud800-\udfff]")
+_TARGET = re.compile(r"[A-Za-z0-9\-._~:/?@!$&'()*+,;=%\[\]]*", re.ASCII)
+_TARGET_SAFE = "-._~:/?@!$&'()*+,;=%[]"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedUrl:
+    """An http(s) URL in the one spelling in which it is compared and sent."""
+
+    scheme: str
+    """`http` or `https`."""
+    host: str
+    """ASCII name in lower case, or a canonical address without brackets."""
+    port: int
+    """1 to 65535; the scheme's default when the URL names none."""
+    target: str
+    """Path and query in ASCII, beginning with `/`; what the request line carries."""
+    is_address: bool
+    """Whether `host` is a literal address."""
+
+    @property
+    def authority(self) -> str:
+        """Value of the Host header: the port only when it is not the default."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """Scheme, host and port (RFC 6454)."""
+        return self.scheme, self.host, self.port
+
+    def __str__(self) -> str:
+        """The URL without its fragment."""
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedUrl(ParsedUrl):
+    """A URL that egress rules allow. Only `judge_url` makes one."""
+
+    opened: tuple[str, ...]
+    """Networks, sorted, that the matching rules open besides the public ones: where the host may lead."""
+
+
+def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUrl:
+    """The URL as it may be requested with `method`.
+
+    Raises:
+        ToolFailure: INVALID_INPUT for what is no http(s) URL of ours; HTTP_DISALLOWED_HOST, with what is allowed in
+            `details`, when no rule matches it or when it names an address that may not be dialled.
+    """
+    parsed = parse_url(url)
+    named = [rule for rule in egress if _names_host(rule, parsed)]
+    if not named:
+        raise _host_refused(parsed, egress)
+    matching = [rule for rule in named if _fits(rule, parsed, method)]
+    if not matching:
+        raise _use_refused(parsed, method, named)
+    opened = _opened(matching)
+    if parsed.is_address and not is_allowed(parsed.host, opened):
+        raise address_refused(parsed.host)
+    return JudgedUrl(parsed.scheme, parsed.host, parsed.port, parsed.target, parsed.is_address, opened)
+
+
+def join_url(origin: ParsedUrl, reference: str) -> str:
+    """The target of a redirect, to be judged anew. Raises ToolFailure INVALID_INPUT for raw control characters."""
+    _check_characters(reference)
+    return urljoin(str(origin), reference)
+
+
+def parse_url(url: str) -> ParsedUrl:
+    """The parts of an http(s) URL. Raises ToolFailure INVALID_INPUT with what to write instead."""
+    _check_characters(url)
+    match = _URL.fullmatch(url.strip(" "))
+    if match is None:
+        raise _not_a_url("begin it with https:// or http:// and a host")
+    scheme, authority, path, query = match.group(1).lower(), match.group(2), match.group(3), match.group(4)
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None:
+        raise _authority_refused(authority)
+    host = canonical_host(parts.group(1))
+    return ParsedUrl(scheme, host.name, _port(parts.group(2), scheme), _target(path, query), host.is_address)
+
+
+def _check_characters(url: str) -> None:
+    if len(url) > URL_MAX_BYTES or (not url.isascii() and len(url.encode("utf-8", "replace")) > URL_MAX_BYTES):
+        raise _not_a_url(f"shorten it to {URL_MAX_BYTES} bytes")
+    if _NEVER.search(url):
+        raise _not_a_url("percent-encode control characters and write / instead of a backslash")
+
+
+def _port(written: str | None, scheme: str) -> int:
+    if not written:
+        return DEFAULT_PORTS[scheme]
+    port = int(written)
+    if not 1 <= port <= 65535:
+        raise _not_a_url("the port must be between 1 and 65535")
+    return port
+
+
+def _target(path: str, query: str | None) -> str:
+    target = (path or "/") + (query or "")
+    return target if _TARGET.fullmatch(target) else quote(target, safe=_TARGET_SAFE)
+
+
+def _names_host(rule: EgressRule, url: ParsedUrl) -> bool:
+    for pattern in rule.hosts:
+        if pattern in ("*", url.host):
+            return True
+        if pattern.startswith("*.") and not url.is_address and url.host.endswith(pattern[1:]):
+            return True
+    return False
+
+
+def _fits(rule: EgressRule, url: ParsedUrl, method: str) -> bool:
+    ports = rule.ports
+    port_fits = url.port in ports if ports else url.port == DEFAULT_PORTS[url.scheme]
+    return port_fits and url.scheme in rule.schemes and method in rule.methods
+
+
+def _opened(rules: Iterable[EgressRule]) -> tuple[str, ...]:
+    return tuple(sorted({cidr for rule in rules for cidr in rule.cidrs}))
+
+
+def address_refused(host: str) -> ToolFailure:
+    """For a host that leads to an address outside the public Internet; the address itself is not told."""
+    return refuse(
+        ErrorKind.HTTP_DISALLOWED_HOST,
+        f"{host} leads to an address that may not be reached (private, local, reserved or a metadata service). "
+        "Use a public host, or ask an operator to open that network in the egress policy.",
+        host=host,
+    )
+
+
+def _host_refused(url: ParsedUrl, egress: tuple[EgressRule, ...]) -> ToolFailure:
+    allowed = sorted({host for rule in egress for host in rule.hosts})[:_SHOWN_HOSTS_MAX]
+    what_to_do = f"Use one of: {', '.join(allowed[:10])}" if allowed else "No host is allowed for this call"
+    return refuse(
+        ErrorKind.HTTP_DISALLOWED_HOST,
+        f"The host {url.host} is not allowed. {what_to_do}.",
+        host=url.host,
+        allowed_hosts=allowed,
+    )
+
+
+def _use_refused(url: ParsedUrl, method: str, named: list[EgressRule]) -> ToolFailure:
+    methods = sorted({known for rule in named for known in rule.methods})
+    schemes = sorted({scheme for rule in named for scheme in rule.schemes})
+    ports = sorted({port for rule in named for port in _ports(rule)})
+    return refuse(
+        ErrorKind.HTTP_DISALLOWED_HOST,
+        f"{method} {url.scheme}://{url.authority} is not allowed: for this host use one of the methods "
+        f"{', '.join(methods)}, schemes {', '.join(schemes)} and ports {', '.join(map(str, ports))}.",
+        host=url.host,
+        allowed_hosts=[url.host],
+        allowed_methods=methods,
+        allowed_schemes=schemes,
+        allowed_ports=ports,
+    )
+
+
+def _ports(rule: EgressRule) -> frozenset[int]:
+    return rule.ports or frozenset(DEFAULT_PORTS[scheme] for scheme in rule.schemes if scheme in DEFAULT_PORTS)
+
+
+def _authority_refused(authority: str) -> ToolFailure:
+    if "@" in authority:
+        return _not_a_url("leave out user name and password; send credentials as a header")
+    return _not_a_url("after the scheme write a host and, if needed, a port, such as https://api.example.com:8443/")
+
+
+def _not_a_url(what_to_do: str) -> ToolFailure:
+    return refuse(ErrorKind.INVALID_INPUT, f"The URL was not understood: {what_to_do}.")

@@ -1,0 +1,66 @@
+"""How an exchange can break, inside this package; `told` turns it into what the caller hears."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.guards.urls import ParsedUrl
+
+REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods after which a broken exchange may be repeated without asking (RFC 9110 §9.2.1)."""
+
+
+class Breakage(Enum):
+    """What broke. The value is the second half of the sentence that the caller reads."""
+
+    UNRESOLVED = "its name does not resolve. Check the spelling of the host"
+    UNREACHABLE = "it accepts no connection there. Check host and port, or try later"
+    CONNECT_TIMEOUT = "no connection was made in time. Try later"
+    UNTRUSTED = "its TLS certificate or handshake is not acceptable. Use a host with a valid certificate"
+    BROKEN = "the connection broke before the answer was complete. Try again"
+    SILENT = "it stopped sending. Try again, or with a larger timeoutMs"
+    MALFORMED = "its answer is not valid HTTP/1.1. Use another service"
+    UNDECODABLE = "its answer is in a content encoding that was not asked for or is damaged. Use another service"
+
+
+_KINDS = {
+    Breakage.CONNECT_TIMEOUT: ErrorKind.HTTP_TIMEOUT,
+    Breakage.SILENT: ErrorKind.HTTP_TIMEOUT,
+    Breakage.MALFORMED: ErrorKind.UPSTREAM_ERROR,
+    Breakage.UNDECODABLE: ErrorKind.UPSTREAM_ERROR,
+}
+_BEFORE_SENDING = frozenset({Breakage.UNRESOLVED, Breakage.UNREACHABLE, Breakage.CONNECT_TIMEOUT})
+_LASTING = frozenset({Breakage.UNTRUSTED, Breakage.MALFORMED, Breakage.UNDECODABLE})
+
+
+class WireError(Exception):
+    """An exchange broke. Never leaves this package."""
+
+    def __init__(self, breakage: Breakage) -> None:
+        super().__init__(breakage.name)
+        self.breakage = breakage
+
+
+def told(error: WireError, method: str, url: ParsedUrl) -> ToolFailure:
+    """The failure as the caller hears it. Repeating is suggested only where nothing can have happened twice."""
+    breakage = error.breakage
+    repeatable = breakage in _BEFORE_SENDING or (method in REPEATABLE and breakage not in _LASTING)
+    return refuse(
+        _KINDS.get(breakage, ErrorKind.NETWORK_ERROR),
+        f"{method} to {url.host} failed: {breakage.value}.",
+        retryable=repeatable,
+        host=url.host,
+    )
+
+
+def out_of_time(method: str, url: ParsedUrl, timeout_s: float) -> ToolFailure:
+    """The whole exchange took longer than it was given."""
+    return refuse(
+        ErrorKind.HTTP_TIMEOUT,
+        f"{method} to {url.host} did not finish within {timeout_s:.1f} s. "
+        "Try again, with a larger timeoutMs or for less data.",
+        retryable=method in REPEATABLE,
+        host=url.host,
+        timeout_ms=round(timeout_s * 1000),
+    )

@@ -1,0 +1,101 @@
+"""core/http.downloadFile: a body into a file of the workspace, hashed on the way; a partial file never remains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolhub_service.domain import capability
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import Annotations, ArgumentRole, CostHints, Example, GuardedArgument, ToolLimits
+from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.draft import Draft
+from toolhub_service.tools.egress.body import BoundedBody
+from toolhub_service.tools.egress.client import HttpRequest, HttpResponse
+from toolhub_service.tools.http_exchange import (
+    HttpServices,
+    deadline_s,
+    effect_of,
+    prove_exchange,
+    refuse_error_status,
+    too_large,
+    upstream_of,
+)
+from toolhub_service.tools.http_fields import GUARDED_URL, Url
+from toolhub_service.tools.off_loop import ByteProgress
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+_MAX_BYTES = 100 * 1024 * 1024
+
+
+class HttpDownloadFile(Tool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
+    name = "core/http.downloadFile"
+    description = (
+        "Download a URL into a file of the workspace and return its size and sha256. Fails, leaving nothing behind, "
+        "when the status is not 2xx or the body is larger than maxBytes."
+    )
+    tags = ("http", "web", "fs")
+    capabilities = frozenset({capability.NETWORK, capability.WRITE_FS})
+    annotations = Annotations(idempotent=True, open_world=True, supports_progress=True)
+    cost = CostHints(latency_ms_p50=1_000, latency_ms_p95=30_000)
+    limits = ToolLimits(timeout_s=120.0, max_retries=2)
+    guarded = (*GUARDED_URL, GuardedArgument("destPath", ArgumentRole.PATH_WRITE))
+    examples = (Example("Fetch a file", {"url": "https://example.com/data.csv", "destPath": "data/raw.csv"}),)
+
+    class In(ToolInput, frozen=True):
+        url: Url
+        dest_path: Annotated[str, Meta(description="File to write, relative to the workspace.", min_length=1)]
+        timeout_ms: Annotated[int, Meta(description="Time for the whole download.", ge=1_000, le=120_000)] = 60_000
+        max_bytes: Annotated[int, Meta(description="Largest file to accept.", ge=1_024, le=_MAX_BYTES)] = _MAX_BYTES
+        overwrite: Annotated[bool, Meta(description="Replace a file that is already there.")] = False
+
+    class Out(ToolOutput, frozen=True):
+        dest_path: str
+        bytes: int
+        sha256: str
+
+    def __init__(self, services: HttpServices) -> None:
+        self._services = services
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        if args.overwrite and not context.constraints.sandbox.may_overwrite:
+            message = "Files may not be replaced here. Download to a new name, with overwrite false."
+            raise refuse(ErrorKind.POLICY_DENIED, message)
+        max_bytes = min(args.max_bytes, context.constraints.sandbox.max_download_bytes)
+        with context.workspace.write_atomic(args.dest_path, overwrite=args.overwrite, max_bytes=max_bytes) as draft:
+            response = await self._fill(draft, args, max_bytes, context)
+        prove_exchange(context, response, draft.written_bytes, draft.sha256)
+        summary = f"{draft.written_bytes} bytes from {shown_url(response.url)}"
+        context.proves(EvidenceType.FILE, draft.path, summary, sha256=draft.sha256)
+        return self.Out(dest_path=draft.path, bytes=draft.written_bytes, sha256=draft.sha256)
+
+    def effects(self, args: In) -> Sequence[str]:
+        verb = "Writes or replaces" if args.overwrite else "Writes"
+        return (effect_of("GET", args.url), f"{verb} the file {args.dest_path} (at most {args.max_bytes} bytes).")
+
+    def upstream(self, args: In) -> str:
+        return upstream_of(args.url)
+
+    async def _fill(self, draft: Draft, args: In, max_bytes: int, context: ToolContext) -> HttpResponse:
+        request = HttpRequest(args.url, accept_encoding="identity")
+        ends_s = deadline_s(args.timeout_ms, context)
+        async with self._services.client.open(request, context.constraints.egress, deadline_s=ends_s) as response:
+            await refuse_error_status(self._services, response)
+            if (response.announced_bytes or 0) > max_bytes:
+                raise too_large(response, max_bytes)
+            body = response.body(max_bytes)
+            await _copy(body, draft, ByteProgress(context.sink, response.announced_bytes or 0))
+            if body.is_cut:
+                raise too_large(response, max_bytes)
+        return response
+
+
+async def _copy(body: BoundedBody, draft: Draft, progress: ByteProgress) -> None:
+    while piece := await body.next_piece():
+        draft.write(piece)
+        progress.advance(len(piece))
+    progress.finish()
