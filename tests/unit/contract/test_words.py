@@ -1,0 +1,54 @@
+"""The contract and the domain use the same words, so that converting is renaming and never deciding."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+import pytest
+
+from toolhub.v1 import call_pb2, error_pb2, event_pb2, job_state_pb2, result_pb2, step_pb2, tool_pb2
+from toolhub_service.domain.call import Mode
+from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.event import EventType
+from toolhub_service.domain.job import JobState
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.step import StepName
+from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState
+
+
+class WireEnum(Protocol):
+    """What a generated enum is asked here: its names in order of number."""
+
+    def keys(self) -> list[str]: ...
+
+
+def words(wire: WireEnum, prefix: str) -> list[str]:
+    names = wire.keys()
+    assert names[0] == f"{prefix}UNSPECIFIED"
+    return [name.removeprefix(prefix) for name in names[1:]]
+
+
+PAIRS: list[tuple[WireEnum, str, type[Enum]]] = [
+    (error_pb2.ErrorKind, "ERROR_KIND_", ErrorKind),
+    (event_pb2.EventType, "EVENT_TYPE_", EventType),
+    (job_state_pb2.JobState, "JOB_STATE_", JobState),
+    (result_pb2.EvidenceType, "EVIDENCE_TYPE_", EvidenceType),
+    (step_pb2.StepName, "STEP_NAME_", StepName),
+    (tool_pb2.ArgumentRole, "ARGUMENT_ROLE_", ArgumentRole),
+    (tool_pb2.IdempotencyMode, "IDEMPOTENCY_MODE_", IdempotencyMode),
+    (tool_pb2.ToolKind, "TOOL_KIND_", ToolKind),
+    (tool_pb2.ToolState, "TOOL_STATE_", ToolState),
+    (call_pb2.InvokeMode, "INVOKE_MODE_", Mode),
+]
+
+
+@pytest.mark.parametrize(("wire", "prefix", "domain"), PAIRS, ids=[domain.__name__ for _, _, domain in PAIRS])
+def test_an_enum_has_the_same_words_on_the_wire_and_in_the_domain(
+    wire: WireEnum, prefix: str, domain: type[Enum]
+) -> None:
+    assert set(words(wire, prefix)) == {member.name for member in domain}
+
+
+def test_the_steps_stand_in_the_same_order() -> None:
+    assert words(step_pb2.StepName, "STEP_NAME_") == [step.name for step in StepName]
