@@ -1,0 +1,207 @@
+"""A lease: what one call has taken of its budget, and the only way to give it back.
+
+lease = budgets.take(planned, verdict, upstream)
+if lease.is_pending:
+    await lease.admitted()
+…run…
+lease.release(error)          # or lease.refund() when nothing ran
+"""
+
+from __future__ import annotations
+
+from toolhub_service.budget.breaker import Breaker, Health, health
+from toolhub_service.budget.concurrency import Slots
+from toolhub_service.budget.limits import Counter
+from toolhub_service.budget.quota import RequestCalls, RequestKey
+from toolhub_service.budget.retry import pause_s
+from toolhub_service.budget.terms import BudgetTerms
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.ports import Clock, Randomness
+
+_SPENT = -1
+"""A ticket of no generation: the breaker has heard of this call."""
+
+
+class Upstream:
+    """One remote system: its slots and its breaker."""
+
+    __slots__ = ("breaker", "key", "slots")
+
+    def __init__(self, key: str, slots: Slots, breaker: Breaker) -> None:
+        self.key = key
+        self.slots = slots
+        self.breaker = breaker
+
+
+class Lease:
+    """Made by `Budgets.take` only. Give it back exactly once; a second time does nothing."""
+
+    __slots__ = (
+        "_awaited",
+        "_clock",
+        "_fair_s",
+        "_held",
+        "_is_over",
+        "_randomness",
+        "_request",
+        "_requests",
+        "_spent",
+        "_started_s",
+        "_terms",
+        "_ticket",
+        "_upstream",
+        "deadline_s",
+        "max_attempts",
+    )
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        randomness: Randomness,
+        terms: BudgetTerms,
+        upstream: Upstream,
+        requests: RequestCalls,
+        request: RequestKey | None,
+        now_s: float,
+        deadline_s: float,
+        max_attempts: int,
+        fair_s: float,
+    ) -> None:
+        self.deadline_s = deadline_s
+        """Loop clock."""
+        self.max_attempts = max_attempts
+        """How often the adapter may be asked, the first time included."""
+        self._clock = clock
+        self._randomness = randomness
+        self._terms = terms
+        self._upstream = upstream
+        self._requests = requests
+        self._request = request
+        self._started_s = now_s
+        self._fair_s = fair_s
+        self._ticket = upstream.breaker.admit(now_s)
+        self._spent: list[tuple[Counter, float]] = []
+        self._held: list[Slots] = []
+        self._awaited: list[Slots] = []
+        self._is_over = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a slot must still be awaited before the call may run."""
+        return bool(self._awaited)
+
+    @property
+    def upstream(self) -> str:
+        return self._upstream.key
+
+    def spend(self, counter: Counter, now_s: float) -> None:
+        """Count the call against a limit; for Budgets."""
+        self._spent.append((counter, counter.take(now_s)))
+
+    def occupy(self, slots: Slots) -> None:
+        """Take a slot, or queue for it and all after it: one order for all calls, so none waits in a circle."""
+        if not self._awaited and slots.has_room():
+            slots.take()
+            self._held.append(slots)
+        else:
+            self._awaited.append(slots)
+
+    async def admitted(self) -> None:
+        """Wait for the missing slots.
+
+        Raises:
+            ToolFailure: RATE_LIMITED when none came free before the deadline, CIRCUIT_OPEN when the upstream failed
+                meanwhile. All has been given back then, and also when the waiting is cancelled.
+        """
+        try:
+            while self._awaited:
+                await self._awaited[0].wait(self.deadline_s - self._clock.monotonic_s())
+                self._held.append(self._awaited.pop(0))
+        except TimeoutError:
+            self.refund()
+            raise crowded(self._upstream.key, self._upstream.slots.expected_wait_s()) from None
+        except BaseException:
+            self.refund()
+            raise
+        self._readmit()
+
+    def retry_pause_s(self, error: ToolError, attempt: int) -> float | None:
+        """Seconds to wait before trying again after the `attempt`-th failure (from 1), or None: it is final.
+
+        Tells the breaker of the failure and asks it to let the next attempt pass.
+        """
+        now_s = self._clock.monotonic_s()
+        self._tell(error, now_s)
+        if attempt >= self.max_attempts:
+            return None
+        wait_s = pause_s(error, attempt, self.deadline_s - now_s, self._terms, self._randomness)
+        if wait_s is None or self._upstream.breaker.wait_s(now_s) > 0:
+            return None
+        self._ticket = self._upstream.breaker.admit(now_s)
+        return wait_s
+
+    def release(self, outcome: ErrorKind | ToolError | None = None) -> None:
+        """The call is over: give back its slots and tell the breaker. None is success."""
+        if self._is_over:
+            return
+        self._is_over = True
+        now_s = self._clock.monotonic_s()
+        self._tell(outcome, now_s)
+        for slots in self._held:
+            slots.give_back(now_s - self._started_s)
+
+    def refund(self) -> None:
+        """The call never ran (a dry run, a refusal after this step): give everything back, rate and quota too."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._upstream.breaker.settle(self._ticket, Health.SILENT, self._started_s)
+        for slots in self._held:
+            slots.give_back()
+        for counter, opened_at_s in self._spent:
+            counter.give_back(opened_at_s)
+        if self._request is not None:
+            self._requests.give_back(self._request)
+
+    def _tell(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:
+        said = Health.WELL
+        if outcome is not None:
+            said = health(outcome, had_fair_time=self.deadline_s - self._started_s >= self._fair_s)
+        self._upstream.breaker.settle(self._ticket, said, now_s)
+        self._ticket = _SPENT
+
+    def _readmit(self) -> None:
+        """After waiting: the upstream may have failed meanwhile."""
+        now_s = self._clock.monotonic_s()
+        breaker = self._upstream.breaker
+        breaker.settle(self._ticket, Health.SILENT, now_s)
+        self._ticket = _SPENT
+        if (wait_s := breaker.wait_s(now_s)) > 0:
+            self.refund()
+            raise resting(self._upstream.key, wait_s)
+        self._ticket = breaker.admit(now_s)
+        self._started_s = now_s
+
+
+def crowded(upstream: str, wait_s: float) -> ToolFailure:
+    """Too many calls at once."""
+    wait_s = max(wait_s, 0.1)
+    return refuse(
+        ErrorKind.RATE_LIMITED,
+        f"Too many calls to {upstream} are running; this one would not get its turn in time. "
+        f"Send fewer at once, or again in {wait_s:.3g} seconds.",
+        retry_after_s=wait_s,
+        waits_for=upstream,
+    )
+
+
+def resting(upstream: str, wait_s: float) -> ToolFailure:
+    """The breaker is open."""
+    return refuse(
+        ErrorKind.CIRCUIT_OPEN,
+        f"{upstream} has failed repeatedly and is being given a rest. "
+        f"Use another tool, or try again in {wait_s:.3g} seconds.",
+        retry_after_s=wait_s,
+        waits_for=upstream,
+    )

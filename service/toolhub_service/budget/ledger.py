@@ -1,0 +1,124 @@
+"""Step 5's books: everything a call must be given before it may run, taken whole or not at all.
+
+`take` asks first and spends afterwards, without awaiting in between, so that a refused call costs nobody anything. Only
+when a slot must be awaited is the lease pending. The counts are this process's own; their number is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolhub_service.budget.breaker import Breaker, BreakerState
+from toolhub_service.budget.concurrency import Slots
+from toolhub_service.budget.deadline import effective_deadline_s
+from toolhub_service.budget.lease import Lease, Upstream, crowded, resting
+from toolhub_service.budget.limits import Counter, Counters
+from toolhub_service.budget.quota import RequestCalls
+from toolhub_service.budget.recent import Recent
+from toolhub_service.budget.retry import max_attempts
+from toolhub_service.budget.terms import BudgetTerms
+from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.domain.verdict import Verdict
+
+
+class Budgets:
+    def __init__(self, clock: Clock, randomness: Randomness, terms: BudgetTerms | None = None) -> None:
+        self._clock = clock
+        self._randomness = randomness
+        self._terms = terms or BudgetTerms()
+        self._counters = Counters(self._terms.max_limits)
+        self._requests = RequestCalls(self._terms.max_requests)
+        self._upstreams: Recent[Upstream] = Recent(self._terms.max_upstreams, lambda known, _: known.slots.is_idle)
+
+    def take(
+        self, planned: PlannedCall, verdict: Verdict, upstream: str, *, upstream_honours_keys: bool = False
+    ) -> Lease:
+        """Everything the call needs to run, or a refusal that has spent nothing.
+
+        `upstream` is the adapter's key of breaker and concurrency (empty: the tool's own); `upstream_honours_keys`
+        says whether it deduplicates by idempotency key, so that a keyed side effect may be tried again.
+
+        Raises:
+            ToolFailure: TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN, `retry_after_s` where waiting helps.
+        """
+        now_s = self._clock.monotonic_s()
+        terms = self._terms
+        deadline_s = effective_deadline_s(planned, now_s, terms.max_timeout_s)
+        remote = self._upstream(upstream or planned.spec.upstream_key, planned.spec, now_s)
+        if (wait_s := remote.breaker.wait_s(now_s)) > 0:
+            raise resting(remote.key, wait_s)
+        context = planned.call.context
+        request = (planned.call.principal.id, context.request_id) if context.request_id else None
+        if request and context.budget.max_tool_calls is not None:
+            self._check_request(request, context.budget.max_tool_calls)
+        counters = self._counters.of(verdict.limits, now_s) if verdict.limits else ()
+        self._check(counters, remote, now_s, deadline_s)
+        lease = Lease(
+            clock=self._clock,
+            randomness=self._randomness,
+            terms=terms,
+            upstream=remote,
+            requests=self._requests,
+            request=request,
+            now_s=now_s,
+            deadline_s=deadline_s,
+            max_attempts=max_attempts(planned, terms, upstream_honours_keys),
+            fair_s=min(terms.breaker.fair_timeout_s, planned.spec.limits.timeout_s),
+        )
+        if request:
+            self._requests.take(request)
+        for counter in counters:
+            lease.spend(counter, now_s)
+            if counter.slots:
+                lease.occupy(counter.slots)
+        lease.occupy(remote.slots)
+        return lease
+
+    def breaker_states(self) -> Iterator[tuple[str, BreakerState]]:
+        """Every remembered upstream and its breaker's state; for metrics."""
+        return ((known.key, known.breaker.state) for known in self._upstreams)
+
+    def in_flight(self, upstream: str) -> int:
+        """Calls that hold a slot of the upstream."""
+        known = self._upstreams.get(upstream)
+        return known.slots.in_use if known else 0
+
+    def _upstream(self, key: str, spec: ToolSpec, now_s: float) -> Upstream:
+        known = self._upstreams.get(key)
+        own_limit = spec.limits.max_concurrency
+        if known is None:
+            slots = Slots(own_limit or self._terms.upstream_concurrency)
+            known = Upstream(key, slots, Breaker(self._terms.breaker))
+            if not self._upstreams.add(key, known, now_s):
+                raise crowded(key, 1.0)
+        elif own_limit and own_limit < known.slots.limit:
+            known.slots.limit = own_limit  # tools that share an upstream share its smallest bound
+        return known
+
+    def _check_request(self, request: tuple[str, str], max_tool_calls: int) -> None:
+        used = self._requests.count(request)
+        if used >= max_tool_calls:
+            raise refuse(
+                ErrorKind.BUDGET_EXCEEDED,
+                f"All {max_tool_calls} tool calls of this request are used: answer with what is known, "
+                "or start a new request with a greater budget.max_tool_calls.",
+                max_tool_calls=max_tool_calls,
+                used_tool_calls=used,
+            )
+
+    def _check(self, counters: tuple[Counter, ...], remote: Upstream, now_s: float, deadline_s: float) -> None:
+        for counter in counters:
+            counter.check(now_s)
+            if counter.slots:
+                self._check_queue(counter.slots, counter.limit.id, deadline_s - now_s)
+        self._check_queue(remote.slots, remote.key, deadline_s - now_s)
+
+    def _check_queue(self, slots: Slots, name: str, time_left_s: float) -> None:
+        if slots.has_room():
+            return
+        wait_s = slots.expected_wait_s()
+        if slots.waiting >= self._terms.max_waiting or wait_s > time_left_s:
+            raise crowded(name, wait_s)

@@ -1,0 +1,103 @@
+"""The counters behind a verdict's limits: a bucket, a quota and slots for each limit id, shared by equal ids."""
+
+from __future__ import annotations
+
+from toolhub_service.budget.concurrency import Slots
+from toolhub_service.budget.quota import WindowQuota
+from toolhub_service.budget.rate import TokenBucket
+from toolhub_service.budget.recent import Recent
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.verdict import Limit
+
+
+class Counter:
+    """What has been spent of one limit."""
+
+    __slots__ = ("bucket", "limit", "quota", "slots")
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.bucket = TokenBucket(limit.rate_per_s, limit.burst) if limit.rate_per_s else None
+        self.quota = WindowQuota(limit.quota, limit.quota_window_s) if limit.quota is not None else None
+        self.slots = Slots(limit.concurrency) if limit.concurrency else None
+
+    def retune(self, limit: Limit) -> None:
+        """Follow a changed policy; what has been spent stays spent where the limit still has that part."""
+        fresh = Counter(limit)
+        if self.bucket and fresh.bucket and limit.rate_per_s:
+            self.bucket.retune(limit.rate_per_s, limit.burst)
+        else:
+            self.bucket = fresh.bucket
+        if self.quota and limit.quota is not None:
+            self.quota.quota, self.quota.window_s = limit.quota, limit.quota_window_s
+        else:
+            self.quota = fresh.quota
+        if self.slots and limit.concurrency:
+            self.slots.limit = limit.concurrency
+        else:
+            self.slots = fresh.slots
+        self.limit = limit
+
+    def check(self, now_s: float) -> None:
+        """Raises ToolFailure RATE_LIMITED, with `retry_after_s`, when rate or quota is used up."""
+        if self.bucket and (wait_s := self.bucket.wait_s(now_s)) > 0:
+            raise _limited(self.limit, "the calls come too fast", wait_s, rate_per_s=self.limit.rate_per_s)
+        if self.quota and (wait_s := self.quota.wait_s(now_s)) > 0:
+            raise _limited(self.limit, "the quota is used up", wait_s, quota=self.limit.quota)
+
+    def take(self, now_s: float) -> float:
+        """Spend rate and quota, after `check`. Returns what `give_back` wants."""
+        if self.bucket:
+            self.bucket.take(now_s)
+        return self.quota.take(now_s) if self.quota else 0.0
+
+    def give_back(self, opened_at_s: float) -> None:
+        if self.bucket:
+            self.bucket.give_back()
+        if self.quota:
+            self.quota.give_back(opened_at_s)
+
+    def is_idle(self, now_s: float) -> bool:
+        """Whether a new counter would say the same."""
+        return (
+            (self.bucket is None or self.bucket.is_full(now_s))
+            and (self.quota is None or self.quota.is_unused(now_s))
+            and (self.slots is None or self.slots.is_idle)
+        )
+
+
+class Counters:
+    """Every limit that was asked for lately."""
+
+    __slots__ = ("_recent",)
+
+    def __init__(self, max_limits: int) -> None:
+        self._recent: Recent[Counter] = Recent(max_limits, Counter.is_idle)
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def of(self, limits: tuple[Limit, ...], now_s: float) -> tuple[Counter, ...]:
+        """The counters of a verdict's limits, in their order. Raises ToolFailure RATE_LIMITED when memory is full."""
+        return tuple([self._of(limit, now_s) for limit in limits])
+
+    def _of(self, limit: Limit, now_s: float) -> Counter:
+        counter = self._recent.get(limit.id)
+        if counter is None:
+            counter = Counter(limit)
+            if not self._recent.add(limit.id, counter, now_s):
+                raise _limited(limit, "the hub is counting as many limits as it can", 1.0)
+        elif counter.limit is not limit and counter.limit != limit:
+            counter.retune(limit)
+        return counter
+
+
+def _limited(limit: Limit, why: str, wait_s: float, **details: float | None) -> ToolFailure:
+    return ToolFailure(
+        ToolError(
+            kind=ErrorKind.RATE_LIMITED,
+            message=f"Limit {limit.id} refuses: {why}. Wait {wait_s:.3g} seconds, then send the call again unchanged.",
+            retry_after_s=wait_s,
+            details={"limit": limit.id, **details},
+        )
+    )

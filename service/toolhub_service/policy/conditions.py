@@ -1,0 +1,139 @@
+"""`when:` of a rule, in CEL (cel-spec), compiled when the policy is loaded.
+
+An expression sees four variables and no clock, randomness or I/O: the same call always gets the same answer.
+
+    args       the completed arguments, as JSON
+    tool       name, version, kind, source, capabilities, tags, read_only, destructive, idempotent, open_world
+    principal  id, roles
+    context    request_id, task_id, session_id, agent_id, user_id, labels, mode
+
+A syntax error, an unknown variable or an unknown function makes the document invalid. What can only be seen with a call
+in hand (a missing argument, a wrong type, an answer that is no bool) raises ConditionFault, which is a deny.
+`matches` is linear-time (Rust regex); an expression's own loops are bounded by the size of the arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import cel
+
+from toolhub_service.domain.call import PlannedCall
+
+FUNCTIONS = frozenset(
+    "size contains startsWith endsWith matches has int uint double string bytes type "
+    "timestamp duration all exists exists_one map filter getFullYear getMonth getDate getDayOfMonth "
+    "getDayOfWeek getDayOfYear getHours getMinutes getSeconds getMilliseconds".split()
+)
+"""Named functions of the language; operators have names that are no identifiers."""
+
+TYPES = frozenset("int uint double string bytes bool list map null_type type".split())
+
+_BOUND = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
+
+
+class ConditionFault(Exception):
+    """The condition could not be answered for this call. The message names no value of the call."""
+
+
+class Condition:
+    """One compiled expression."""
+
+    __slots__ = ("_program", "_sources", "text")
+
+    def __init__(self, text: str) -> None:
+        """Raises ValueError, with a sentence for the operator, when the expression cannot be compiled."""
+        self.text = text
+        try:
+            self._program = cel.compile(text)
+        except ValueError as error:
+            raise ValueError(f"not a CEL expression: {_first_line(str(error))}") from None
+        self._sources = _sources(self._program, text)
+
+    def holds(self, planned: PlannedCall) -> bool:
+        """Whether the call meets the condition. Raises ConditionFault."""
+        variables = {name: source(planned) for name, source in self._sources}
+        try:
+            answer = self._program.execute(variables)
+        except KeyError as error:
+            raise ConditionFault(f"it reads {self._name_of(error)}, which the call does not have") from None
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise ConditionFault(f"it cannot be evaluated ({type(error).__name__})") from None
+        if answer is True or answer is False:
+            return answer
+        raise ConditionFault("it answers neither true nor false")
+
+    def _name_of(self, error: KeyError) -> str:
+        key = str(error.args[0]) if error.args else ""
+        return f"`{key}`" if key.isidentifier() and key in self.text else "a key"
+
+
+def _sources(program: cel.Program, text: str) -> tuple[tuple[str, Callable[[PlannedCall], Any]], ...]:
+    bound = set(_BOUND.findall(text))
+    names = program.variables()
+    unknown = sorted(set(names) - VARIABLES.keys() - bound - TYPES)
+    if unknown:
+        raise ValueError(f"unknown variable `{unknown[0]}`; there are {', '.join(VARIABLES)}")
+    strangers = sorted(name for name in program.functions() if name.isidentifier() and not _is_known(name))
+    if strangers:
+        raise ValueError(f"unknown function `{strangers[0]}`")
+    return tuple((name, VARIABLES[name]) for name in names if name in VARIABLES)
+
+
+def _is_known(function: str) -> bool:
+    return function in FUNCTIONS or function.startswith("_")
+
+
+def _tool(planned: PlannedCall) -> dict[str, Any]:
+    spec = planned.spec
+    return {
+        "name": spec.name,
+        "version": spec.version,
+        "kind": spec.kind.value,
+        "source": spec.source,
+        "capabilities": sorted(spec.capabilities),
+        "tags": list(spec.tags),
+        "read_only": spec.annotations.read_only,
+        "destructive": spec.annotations.destructive,
+        "idempotent": spec.annotations.idempotent,
+        "open_world": spec.annotations.open_world,
+    }
+
+
+def _principal(planned: PlannedCall) -> dict[str, Any]:
+    principal = planned.call.principal
+    return {"id": principal.id, "roles": sorted(role.value for role in principal.roles)}
+
+
+def _context(planned: PlannedCall) -> dict[str, Any]:
+    context = planned.call.context
+    return {
+        "request_id": context.request_id,
+        "task_id": context.task_id,
+        "session_id": context.session_id,
+        "agent_id": context.agent_id,
+        "user_id": context.user_id,
+        "labels": dict(context.labels),
+        "mode": planned.call.mode.value,
+    }
+
+
+def _args(planned: PlannedCall) -> Any:
+    return planned.args
+
+
+VARIABLES: dict[str, Callable[[PlannedCall], Any]] = {
+    "args": _args,
+    "tool": _tool,
+    "principal": _principal,
+    "context": _context,
+}
+
+
+def _first_line(text: str) -> str:
+    found = re.search(r"<input>:(\d+):(\d+): (.*)", text)
+    return f"column {found.group(2)}: {found.group(3)[:160]}" if found else "it cannot be parsed"

@@ -1,0 +1,210 @@
+"""policy.yaml as types: every key, its unit, its range and its default.
+
+The JSON Schema printed by `document_schema()` is made from these very types, so that an editor, the parser and
+docs/policy.md cannot disagree. Unknown keys are refused: a misspelt `deny` must not be a silent allow.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Glob = Annotated[str, Meta(min_length=1, max_length=256)]
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
+RE2 = Annotated[str, Meta(max_length=1024)]
+
+ANYONE = ("*",)
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping of policy.yaml."""
+
+
+class Grant(Section, frozen=True, kw_only=True):
+    """Which capabilities these principals hold. Grants add up; nothing is held without one."""
+
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")]
+    capabilities: Annotated[
+        tuple[Glob, ...],
+        Meta(
+            description="Globs over capabilities, such as `read:*`. No star ever covers `danger:destructive`: name it."
+        ),
+    ] = ()
+
+
+class Roles(Section, frozen=True, kw_only=True):
+    """Which groups of RPCs these principals may use. A principal without an entry is an agent."""
+
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")]
+    roles: Annotated[tuple[Literal["agent", "operator", "approver", "auditor"], ...], Meta(description="Roles held.")]
+
+
+class Approval(Section, frozen=True, kw_only=True):
+    """Terms of an approval."""
+
+    expires_s: Annotated[
+        float, Meta(gt=0, le=2_592_000, description="Seconds until an undecided request counts as denied.")
+    ] = 3_600.0
+    approvers: Annotated[
+        tuple[Glob, ...], Meta(min_length=1, description="Globs over principals who may decide (role approver needed).")
+    ] = ANYONE
+
+
+class Rule(Section, frozen=True, kw_only=True):
+    """DENY overrides REQUIRE_APPROVAL, that REQUIRE_PLAN, that ALLOW; among equals the first in the file decides."""
+
+    id: Annotated[Id, Meta(description="Unique; named in verdicts and in the audit log.")]
+    effect: Annotated[
+        Literal["ALLOW", "DENY", "REQUIRE_APPROVAL", "REQUIRE_PLAN"],
+        Meta(
+            description="What a matching call meets. ALLOW adds no capability: it lifts the plan of a destructive tool."
+        ),
+    ]
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
+    tools: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over tool names.")] = ANYONE
+    capabilities: Annotated[
+        tuple[Glob, ...], Meta(description="Only tools that have one of these capabilities (globs); empty: any tool.")
+    ] = ()
+    when: Annotated[
+        str,
+        Meta(
+            max_length=4_096,
+            description="CEL over args, tool, principal and context; empty: always. An error is a deny.",
+        ),
+    ] = ""
+    reason: Annotated[str, Meta(max_length=500, description="Told to the caller: why.")] = ""
+    remedy: Annotated[str, Meta(max_length=500, description="Told to the caller: what to do instead.")] = ""
+    approval: Annotated[Approval, Meta(description="Terms, for REQUIRE_APPROVAL only.")] = Approval()
+
+
+class LimitRule(Section, frozen=True, kw_only=True):
+    """Bounds on how often and how many at once."""
+
+    id: Annotated[Id, Meta(description="Unique; names the counter.")]
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
+    tools: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over tool names.")] = ANYONE
+    per: Annotated[
+        Literal["principal", "tool", "principal_tool", "global"], Meta(description="What has a counter of its own.")
+    ] = "principal"
+    rate_per_s: (
+        Annotated[float, Meta(gt=0, le=1e6, description="Calls a second, long-term; unset: no bound.")] | None
+    ) = None
+    burst: Annotated[int, Meta(ge=1, le=1_000_000, description="Calls at once that the rate tolerates.")] = 1
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000, description="Calls in flight; unset: no bound.")] | None = None
+    quota: Annotated[int, Meta(ge=0, le=1 << 53, description="Calls per quota_window_s; unset: no bound.")] | None = (
+        None
+    )
+    quota_window_s: Annotated[float, Meta(gt=0, le=31_622_400, description="Seconds, counted from the first call.")] = (
+        86_400.0
+    )
+
+
+class Egress(Section, frozen=True, kw_only=True):
+    """Hosts that may be dialled. A request passes when one entry matches it whole."""
+
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
+    tools: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over tool names.")] = ANYONE
+    hosts: Annotated[
+        tuple[Glob, ...],
+        Meta(
+            min_length=1,
+            description="Names, `*.example.com` (subdomains only), literal addresses, `*` for any public host.",
+        ),
+    ]
+    schemes: Annotated[tuple[Literal["https", "http"], ...], Meta(min_length=1, description="Allowed schemes.")] = (
+        "https",
+        "http",
+    )
+    ports: Annotated[tuple[Port, ...], Meta(description="Allowed ports; empty: the scheme's default only.")] = ()
+    methods: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[A-Z]{1,20}$")], ...], Meta(min_length=1, description="Allowed methods.")
+    ] = ("GET", "HEAD")
+    cidrs: Annotated[
+        tuple[Annotated[str, Meta(max_length=64)], ...],
+        Meta(description="Networks opened although not public, such as `10.0.0.0/8`; empty: public addresses only."),
+    ] = ()
+
+
+class Flag(Section, frozen=True, kw_only=True):
+    """One flag that a binary may be given."""
+
+    flag: Annotated[str, Meta(pattern=r"^-[^\s=]+$", max_length=64, description="As typed: `-n` or `--max-count`.")]
+    value: Annotated[RE2 | None, Meta(description="RE2 pattern of the whole value; unset: the flag takes none.")] = None
+
+
+class Command(Section, frozen=True, kw_only=True):
+    """One binary and the grammar of its arguments, or `preset: safe` alone for the built-in harmless readers."""
+
+    preset: Annotated[
+        Literal["safe"] | None, Meta(description="Stands for a built-in list of commands; no other key beside it.")
+    ] = None
+    name: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$|^$", max_length=64, description="argv[0]; never a path.")
+    ] = ""
+    path: Annotated[str, Meta(max_length=512, description="Absolute path of the binary; PATH is never searched.")] = ""
+    flags: Annotated[tuple[Flag, ...], Meta(description="Allowed flags.")] = ()
+    positionals: Annotated[
+        RE2 | None, Meta(description="RE2 pattern of each whole positional; unset: none are allowed.")
+    ] = None
+    positionals_are_paths: Annotated[
+        bool, Meta(description="Whether positionals are workspace paths, judged as such.")
+    ] = False
+    positionals_max: Annotated[int, Meta(ge=0, le=10_000, description="How many positionals at most.")] = 16
+    subcommands: Annotated[tuple[str, ...], Meta(description="When not empty, argv[1] must be one of these.")] = ()
+    end_of_options: Annotated[bool, Meta(description="Whether `--` is put before the positionals.")] = True
+    environment: Annotated[dict[str, str], Meta(description="Variables added to the empty environment.")] = {}
+
+
+class SandboxRule(Section, frozen=True, kw_only=True):
+    """What a tool may take from the machine."""
+
+    max_read_bytes: Annotated[Bytes, Meta(description="Largest file read.")] = 5 * 1024 * 1024
+    max_write_bytes: Annotated[Bytes, Meta(description="Largest file written.")] = 100 * 1024 * 1024
+    max_http_bytes: Annotated[Bytes, Meta(description="Largest HTTP body, inflated.")] = 5 * 1024 * 1024
+    max_download_bytes: Annotated[Bytes, Meta(description="Largest download.")] = 100 * 1024 * 1024
+    max_search_files: Annotated[int, Meta(ge=0, le=10_000_000, description="Files that one search opens.")] = 2_000
+    may_overwrite: Annotated[bool, Meta(description="Whether `overwrite: true` is allowed.")] = True
+    command_cpu_s: Annotated[int, Meta(ge=1, le=86_400, description="CPU seconds of a command.")] = 30
+    command_memory_bytes: Annotated[Bytes, Meta(description="Address space of a command.")] = 1024 * 1024 * 1024
+    command_file_bytes: Annotated[Bytes, Meta(description="Largest file a command writes.")] = 100 * 1024 * 1024
+    command_processes: Annotated[int, Meta(ge=1, le=65_536, description="Processes of a command.")] = 64
+    require_bubblewrap: Annotated[bool, Meta(description="Refuse commands where bubblewrap is missing.")] = False
+
+
+class PolicyDocument(Section, frozen=True, kw_only=True):
+    """The whole of policy.yaml."""
+
+    extends: Annotated[
+        Literal["starter", "none"], Meta(description="What this file adds to: the built-in starter policy, or nothing.")
+    ] = "starter"
+    grants: Annotated[tuple[Grant, ...], Meta(max_length=10_000, description="Who holds which capabilities.")] = ()
+    roles: Annotated[tuple[Roles, ...], Meta(max_length=10_000, description="Who may use which services.")] = ()
+    rules: Annotated[tuple[Rule, ...], Meta(max_length=10_000, description="Exceptions to the grants.")] = ()
+    limits: Annotated[tuple[LimitRule, ...], Meta(max_length=10_000, description="Rates, concurrency, quotas.")] = ()
+    egress: Annotated[
+        tuple[Egress, ...], Meta(max_length=10_000, description="Hosts that may be dialled; none: no network.")
+    ] = ()
+    commands: Annotated[
+        tuple[Command, ...], Meta(max_length=1_000, description="Binaries that may be run; none: no commands.")
+    ] = ()
+    sandbox: Annotated[SandboxRule, Meta(description="What a tool may take from the machine.")] = SandboxRule()
+    impersonate: Annotated[
+        tuple[Glob, ...], Meta(description="Principals (globs) whose calls may name another agent_id or user_id.")
+    ] = ()
+    destructive_requires_plan: Annotated[
+        bool, Meta(description="Whether a destructive tool needs a dry run first, unless an ALLOW rule names it.")
+    ] = True
+
+
+def document_schema() -> dict[str, Any]:
+    """JSON Schema 2020-12 of policy.yaml."""
+    return msgspec.json.schema(PolicyDocument)
+
+
+def canonical_bytes(document: PolicyDocument) -> bytes:
+    """The document as JSON with every default written out and keys sorted: what a revision is the digest of."""
+    return msgspec.json.encode(document, order="deterministic")

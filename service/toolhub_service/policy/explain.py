@@ -1,0 +1,135 @@
+"""Why a call gets its verdict: every grant, rule and guard in the order of asking, matched or not and why.
+
+The verdict is the one that `decide` gives; the considerations come from the same compiled rules and the same guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.verdict import Verdict
+from toolhub_service.policy.arguments import RULE_IDS, judge_argument
+from toolhub_service.policy.conditions import ConditionFault
+from toolhub_service.policy.gate import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another
+from toolhub_service.policy.holdings import Holdings
+from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.table import CompiledRule, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Consideration:
+    """One thing that was looked at."""
+
+    id: str
+    """`identity`, `grants[2]`, `capabilities`, `permissions`, a rule's id, `guard:path`, the fallback's rule id."""
+    what: str
+    """What it says, in short."""
+    matched: bool
+    """Whether it applies to this call; for a guard, whether it refuses."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    verdict: Verdict
+    considerations: tuple[Consideration, ...]
+
+
+def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
+    """The verdict on a call, and all that was considered for it."""
+    row = snapshot.row(planned.call.principal.id, planned.spec)
+    considered = [
+        _identity(snapshot, planned, row),
+        *_grants(snapshot, planned, row),
+        _permissions(planned, row),
+        *(_rule(rule, planned, row) for rule in snapshot.table.rules if rule.rule.effect == "DENY"),
+        *_guards(planned, row),
+        *(_rule(rule, planned, row, snapshot) for rule in snapshot.table.rules if rule.rule.effect != "DENY"),
+        _fallback(row),
+    ]
+    return Explanation(verdict=snapshot.decide(planned), considerations=tuple(considered))
+
+
+def _identity(snapshot: PolicySnapshot, planned: PlannedCall, row: Row) -> Consideration:
+    what = "agent_id and user_id are the caller's own"
+    if not acts_for_another(planned.call.context, planned.call.principal.id):
+        return Consideration(IDENTITY, what, matched=False, why="the message names nobody else")
+    if snapshot.is_impostor(planned, row):
+        return Consideration(IDENTITY, what, matched=True, why="the message names somebody else and the caller may not")
+    return Consideration(IDENTITY, what, matched=False, why="the caller may act for others")
+
+
+def _grants(snapshot: PolicySnapshot, planned: PlannedCall, row: Row) -> Iterator[Consideration]:
+    for index, (principals, grant) in enumerate(snapshot.table.grants):
+        pattern = principals.match(planned.call.principal.id)
+        what = f"grants {', '.join(grant.capabilities) or 'no capability'} to {principals}"
+        if pattern is None:
+            yield Consideration(f"grants[{index}]", what, matched=False, why="names other principals")
+            continue
+        covered = sorted(row.needs - set(Holdings(grant.capabilities).lack(row.needs)))
+        why = f"`{pattern.text}` names the caller; covers {', '.join(covered) or 'none'} of what the tool needs"
+        yield Consideration(f"grants[{index}]", what, matched=True, why=why)
+    what = f"the tool needs {', '.join(sorted(row.needs)) or 'no capability'}"
+    if not row.is_known:
+        yield Consideration(CAPABILITIES, what, matched=True, why="no grant names the caller")
+    else:
+        why = f"missing: {', '.join(row.missing)}" if row.missing else "all held"
+        yield Consideration(CAPABILITIES, what, matched=bool(row.missing), why=why)
+
+
+def _permissions(planned: PlannedCall, row: Row) -> Consideration:
+    permissions = planned.call.context.permissions
+    what = "the call's own permissions narrow the grant"
+    if permissions is None:
+        return Consideration(PERMISSIONS, what, matched=False, why="the call gives none: the grant as it is")
+    lacking = Holdings(permissions).lack(row.needs)
+    why = f"they leave out {', '.join(lacking)}" if lacking else "they cover what the tool needs"
+    return Consideration(PERMISSIONS, what, matched=bool(lacking), why=why)
+
+
+def _rule(
+    compiled: CompiledRule, planned: PlannedCall, row: Row, snapshot: PolicySnapshot | None = None
+) -> Consideration:
+    rule = compiled.rule
+    what = f"{rule.effect} for {compiled.principals} on {compiled.tools}"
+    matched, why = _applies(compiled, planned, row)
+    wants_plan = snapshot is not None and snapshot.table.wants_plan(planned.spec, row.needs)
+    if matched and wants_plan and compiled.is_vague_about(planned.spec.name):
+        matched, why = False, "an ALLOW by a star lifts no plan: name the tool or danger:destructive"
+    return Consideration(rule.id, what, matched, why)
+
+
+def _applies(compiled: CompiledRule, planned: PlannedCall, row: Row) -> tuple[bool, str]:
+    if compiled.principals.match(planned.call.principal.id) is None:
+        return False, "names other principals"
+    if compiled.tools.match(planned.spec.name) is None:
+        return False, "names other tools"
+    if not compiled.applies_to(planned.call.principal.id, planned.spec, row.needs):
+        return False, "the tool has none of its capabilities"
+    if compiled.condition is None:
+        return True, "no condition"
+    try:
+        holds = compiled.condition.holds(planned)
+    except ConditionFault as fault:
+        return True, f"`{compiled.condition.text}` could not be answered, which is a deny: {fault}"
+    return holds, f"`{compiled.condition.text}` is {'true' if holds else 'false'}"
+
+
+def _guards(planned: PlannedCall, row: Row) -> Iterator[Consideration]:
+    for argument in planned.spec.guarded:
+        refusal = judge_argument(planned, argument, row.constraints)
+        what = f"judges `{argument.name}` as {argument.role.value}"
+        if refusal is not None:
+            yield Consideration(refusal.rule_id, what, matched=True, why=refusal.error.message)
+        else:
+            given = planned.args.get(argument.name) is not None
+            why = "agrees" if given else "nothing to judge: the argument is absent"
+            yield Consideration(RULE_IDS[argument.role], what, matched=False, why=why)
+
+
+def _fallback(row: Row) -> Consideration:
+    return Consideration(
+        row.fallback.rule_id, f"else {row.fallback.effect.value}", matched=True, why=row.fallback.reason
+    )
