@@ -631,11 +631,11 @@ var File_toolhub_v1_job_service_proto protoreflect.FileDescriptor
 const file_toolhub_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ctoolhub/v1/job_service.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x15toolhub/v1/call.proto\x1a\x14toolhub/v1/job.proto\x1a\x1atoolhub/v1/job_state.proto\"\xda\x02\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x15toolhub/v1/call.proto\x1a\x14toolhub/v1/job.proto\x1a\x1atoolhub/v1/job_state.proto\"\xe0\x02\n" +
 	"\x10SubmitJobRequest\x126\n" +
 	"\x06intent\x18\x01 \x01(\v2\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x121\n" +
-	"\acontext\x18\x02 \x01(\v2\x17.toolhub.v1.ExecContextR\acontext\x129\n" +
-	"\vplan_digest\x18\x03 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\n" +
+	"\acontext\x18\x02 \x01(\v2\x17.toolhub.v1.ExecContextR\acontext\x12?\n" +
+	"\vplan_digest\x18\x03 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9._-]{0,512}$R\n" +
 	"planDigest\x12Q\n" +
 	"\vapproval_id\x18\x04 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
 	"approvalId\x12M\n" +

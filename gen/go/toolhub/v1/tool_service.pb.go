@@ -1493,12 +1493,12 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\n" +
 	"NamesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8d\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x03\n" +
 	"\rInvokeRequest\x126\n" +
 	"\x06intent\x18\x01 \x01(\v2\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x121\n" +
 	"\acontext\x18\x02 \x01(\v2\x17.toolhub.v1.ExecContextR\acontext\x124\n" +
-	"\x04mode\x18\x03 \x01(\x0e2\x16.toolhub.v1.InvokeModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x129\n" +
-	"\vplan_digest\x18\x04 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x16.toolhub.v1.InvokeModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n" +
+	"\vplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9._-]{0,512}$R\n" +
 	"planDigest\x12Q\n" +
 	"\vapproval_id\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
 	"approvalId\x12M\n" +
@@ -1506,12 +1506,12 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x0eInvokeResponse\x120\n" +
 	"\x06result\x18\x01 \x01(\v2\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n" +
 	"\x04plan\x18\x02 \x01(\v2\x10.toolhub.v1.PlanH\x00R\x04planB\t\n" +
-	"\aoutcome\"\x93\x03\n" +
+	"\aoutcome\"\x99\x03\n" +
 	"\x13InvokeStreamRequest\x126\n" +
 	"\x06intent\x18\x01 \x01(\v2\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x121\n" +
 	"\acontext\x18\x02 \x01(\v2\x17.toolhub.v1.ExecContextR\acontext\x124\n" +
-	"\x04mode\x18\x03 \x01(\x0e2\x16.toolhub.v1.InvokeModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x129\n" +
-	"\vplan_digest\x18\x04 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x16.toolhub.v1.InvokeModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n" +
+	"\vplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9._-]{0,512}$R\n" +
 	"planDigest\x12Q\n" +
 	"\vapproval_id\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
 	"approvalId\x12M\n" +
@@ -1521,12 +1521,12 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x05chunk\x18\x02 \x01(\v2\x11.toolhub.v1.ChunkH\x00R\x05chunk\x120\n" +
 	"\x06result\x18\x03 \x01(\v2\x16.toolhub.v1.ToolResultH\x00R\x06result\x12&\n" +
 	"\x04plan\x18\x04 \x01(\v2\x10.toolhub.v1.PlanH\x00R\x04planB\a\n" +
-	"\x05event\"\xd3\x03\n" +
+	"\x05event\"\xd9\x03\n" +
 	"\vSessionCall\x126\n" +
 	"\x06intent\x18\x01 \x01(\v2\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x121\n" +
 	"\acontext\x18\x02 \x01(\v2\x17.toolhub.v1.ExecContextR\acontext\x124\n" +
-	"\x04mode\x18\x03 \x01(\x0e2\x16.toolhub.v1.InvokeModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x129\n" +
-	"\vplan_digest\x18\x04 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x16.toolhub.v1.InvokeModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12?\n" +
+	"\vplan_digest\x18\x04 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9._-]{0,512}$R\n" +
 	"planDigest\x12Q\n" +
 	"\vapproval_id\x18\x05 \x01(\tB0\xbaH-\xd8\x01\x01r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
 	"approvalId\x12M\n" +

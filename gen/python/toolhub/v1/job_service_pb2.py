@@ -28,7 +28,7 @@ from toolhub.v1 import job_pb2 as toolhub_dot_v1_dot_job__pb2
 from toolhub.v1 import job_state_pb2 as toolhub_dot_v1_dot_job__state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctoolhub/v1/job_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15toolhub/v1/call.proto\x1a\x14toolhub/v1/job.proto\x1a\x1atoolhub/v1/job_state.proto\"\xda\x02\n\x10SubmitJobRequest\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12\x39\n\x0bplan_digest\x18\x03 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\nplanDigest\x12Q\n\x0b\x61pproval_id\x18\x04 \x01(\tB0\xbaH-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x05 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"6\n\x11SubmitJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.JobR\x03job\"\xa4\x01\n\rGetJobRequest\x12\x44\n\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12M\n\x0fresult_encoding\x18\x02 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"3\n\x0eGetJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.JobR\x03job\"\xb1\x02\n\x0fListJobsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12=\n\x06states\x18\x03 \x03(\x0e\x32\x14.toolhub.v1.JobStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12\x1c\n\x04tool\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12\'\n\nrequest_id\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\trequestId\x12!\n\x07task_id\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12&\n\tprincipal\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\"~\n\x10ListJobsResponse\x12#\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.toolhub.v1.JobR\x04jobs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"\xd6\x01\n\x0fWatchJobRequest\x12\x44\n\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12.\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\rafterSequence\x12M\n\x0fresult_encoding\x18\x03 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"A\n\x10WatchJobResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status\"z\n\x10\x43\x61ncelJobRequest\x12\x44\n\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12 \n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x06reason\"B\n\x11\x43\x61ncelJobResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status2\xf1\x02\n\nJobService\x12H\n\tSubmitJob\x12\x1c.toolhub.v1.SubmitJobRequest\x1a\x1d.toolhub.v1.SubmitJobResponse\x12?\n\x06GetJob\x12\x19.toolhub.v1.GetJobRequest\x1a\x1a.toolhub.v1.GetJobResponse\x12\x45\n\x08ListJobs\x12\x1b.toolhub.v1.ListJobsRequest\x1a\x1c.toolhub.v1.ListJobsResponse\x12G\n\x08WatchJob\x12\x1b.toolhub.v1.WatchJobRequest\x1a\x1c.toolhub.v1.WatchJobResponse0\x01\x12H\n\tCancelJob\x12\x1c.toolhub.v1.CancelJobRequest\x1a\x1d.toolhub.v1.CancelJobResponseB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctoolhub/v1/job_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15toolhub/v1/call.proto\x1a\x14toolhub/v1/job.proto\x1a\x1atoolhub/v1/job_state.proto\"\xe0\x02\n\x10SubmitJobRequest\x12\x36\n\x06intent\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.ToolIntentB\x06\xbaH\x03\xc8\x01\x01R\x06intent\x12\x31\n\x07\x63ontext\x18\x02 \x01(\x0b\x32\x17.toolhub.v1.ExecContextR\x07\x63ontext\x12?\n\x0bplan_digest\x18\x03 \x01(\tB\x1e\xbaH\x1br\x19\x32\x17^[A-Za-z0-9._-]{0,512}$R\nplanDigest\x12Q\n\x0b\x61pproval_id\x18\x04 \x01(\tB0\xbaH-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\xd8\x01\x01R\napprovalId\x12M\n\x0fresult_encoding\x18\x05 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"6\n\x11SubmitJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.JobR\x03job\"\xa4\x01\n\rGetJobRequest\x12\x44\n\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12M\n\x0fresult_encoding\x18\x02 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"3\n\x0eGetJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.toolhub.v1.JobR\x03job\"\xb1\x02\n\x0fListJobsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12=\n\x06states\x18\x03 \x03(\x0e\x32\x14.toolhub.v1.JobStateB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12\x1c\n\x04tool\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12\'\n\nrequest_id\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\trequestId\x12!\n\x07task_id\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12&\n\tprincipal\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\"~\n\x10ListJobsResponse\x12#\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.toolhub.v1.JobR\x04jobs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n\ntotal_size\x18\x03 \x01(\x05R\ttotalSize\"\xd6\x01\n\x0fWatchJobRequest\x12\x44\n\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12.\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\rafterSequence\x12M\n\x0fresult_encoding\x18\x03 \x01(\x0e\x32\x1a.toolhub.v1.ResultEncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0eresultEncoding\"A\n\x10WatchJobResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status\"z\n\x10\x43\x61ncelJobRequest\x12\x44\n\x06job_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x05jobId\x12 \n\x06reason\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x06reason\"B\n\x11\x43\x61ncelJobResponse\x12-\n\x06status\x18\x01 \x01(\x0b\x32\x15.toolhub.v1.JobStatusR\x06status2\xf1\x02\n\nJobService\x12H\n\tSubmitJob\x12\x1c.toolhub.v1.SubmitJobRequest\x1a\x1d.toolhub.v1.SubmitJobResponse\x12?\n\x06GetJob\x12\x19.toolhub.v1.GetJobRequest\x1a\x1a.toolhub.v1.GetJobResponse\x12\x45\n\x08ListJobs\x12\x1b.toolhub.v1.ListJobsRequest\x1a\x1c.toolhub.v1.ListJobsResponse\x12G\n\x08WatchJob\x12\x1b.toolhub.v1.WatchJobRequest\x1a\x1c.toolhub.v1.WatchJobResponse0\x01\x12H\n\tCancelJob\x12\x1c.toolhub.v1.CancelJobRequest\x1a\x1d.toolhub.v1.CancelJobResponseB:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,7 +39,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITJOBREQUEST'].fields_by_name['intent']._loaded_options = None
   _globals['_SUBMITJOBREQUEST'].fields_by_name['intent']._serialized_options = b'\272H\003\310\001\001'
   _globals['_SUBMITJOBREQUEST'].fields_by_name['plan_digest']._loaded_options = None
-  _globals['_SUBMITJOBREQUEST'].fields_by_name['plan_digest']._serialized_options = b'\272H\025r\0232\021^([0-9a-f]{64})?$'
+  _globals['_SUBMITJOBREQUEST'].fields_by_name['plan_digest']._serialized_options = b'\272H\033r\0312\027^[A-Za-z0-9._-]{0,512}$'
   _globals['_SUBMITJOBREQUEST'].fields_by_name['approval_id']._loaded_options = None
   _globals['_SUBMITJOBREQUEST'].fields_by_name['approval_id']._serialized_options = b'\272H-r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\330\001\001'
   _globals['_SUBMITJOBREQUEST'].fields_by_name['result_encoding']._loaded_options = None
@@ -73,25 +73,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANCELJOBREQUEST'].fields_by_name['reason']._loaded_options = None
   _globals['_CANCELJOBREQUEST'].fields_by_name['reason']._serialized_options = b'\272H\005r\003(\200 '
   _globals['_SUBMITJOBREQUEST']._serialized_start=147
-  _globals['_SUBMITJOBREQUEST']._serialized_end=493
-  _globals['_SUBMITJOBRESPONSE']._serialized_start=495
-  _globals['_SUBMITJOBRESPONSE']._serialized_end=549
-  _globals['_GETJOBREQUEST']._serialized_start=552
-  _globals['_GETJOBREQUEST']._serialized_end=716
-  _globals['_GETJOBRESPONSE']._serialized_start=718
-  _globals['_GETJOBRESPONSE']._serialized_end=769
-  _globals['_LISTJOBSREQUEST']._serialized_start=772
-  _globals['_LISTJOBSREQUEST']._serialized_end=1077
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1079
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1205
-  _globals['_WATCHJOBREQUEST']._serialized_start=1208
-  _globals['_WATCHJOBREQUEST']._serialized_end=1422
-  _globals['_WATCHJOBRESPONSE']._serialized_start=1424
-  _globals['_WATCHJOBRESPONSE']._serialized_end=1489
-  _globals['_CANCELJOBREQUEST']._serialized_start=1491
-  _globals['_CANCELJOBREQUEST']._serialized_end=1613
-  _globals['_CANCELJOBRESPONSE']._serialized_start=1615
-  _globals['_CANCELJOBRESPONSE']._serialized_end=1681
-  _globals['_JOBSERVICE']._serialized_start=1684
-  _globals['_JOBSERVICE']._serialized_end=2053
+  _globals['_SUBMITJOBREQUEST']._serialized_end=499
+  _globals['_SUBMITJOBRESPONSE']._serialized_start=501
+  _globals['_SUBMITJOBRESPONSE']._serialized_end=555
+  _globals['_GETJOBREQUEST']._serialized_start=558
+  _globals['_GETJOBREQUEST']._serialized_end=722
+  _globals['_GETJOBRESPONSE']._serialized_start=724
+  _globals['_GETJOBRESPONSE']._serialized_end=775
+  _globals['_LISTJOBSREQUEST']._serialized_start=778
+  _globals['_LISTJOBSREQUEST']._serialized_end=1083
+  _globals['_LISTJOBSRESPONSE']._serialized_start=1085
+  _globals['_LISTJOBSRESPONSE']._serialized_end=1211
+  _globals['_WATCHJOBREQUEST']._serialized_start=1214
+  _globals['_WATCHJOBREQUEST']._serialized_end=1428
+  _globals['_WATCHJOBRESPONSE']._serialized_start=1430
+  _globals['_WATCHJOBRESPONSE']._serialized_end=1495
+  _globals['_CANCELJOBREQUEST']._serialized_start=1497
+  _globals['_CANCELJOBREQUEST']._serialized_end=1619
+  _globals['_CANCELJOBRESPONSE']._serialized_start=1621
+  _globals['_CANCELJOBRESPONSE']._serialized_end=1687
+  _globals['_JOBSERVICE']._serialized_start=1690
+  _globals['_JOBSERVICE']._serialized_end=2059
 # @@protoc_insertion_point(module_scope)
