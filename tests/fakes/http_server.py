@@ -22,7 +22,8 @@ class Asked:
     target: str
     headers: dict[str, str]
     body: bytes
-    head: bytes
+    reader: asyncio.StreamReader
+    """The rest of the connection."""
 
 
 Answer = Callable[[Asked, asyncio.StreamWriter], Awaitable[bool | None]]
@@ -38,6 +39,8 @@ class RawServer:
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
     """Accepted so far."""
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request has arrived."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client has closed its connection."""
 
@@ -77,6 +80,17 @@ def by_target(answers: dict[str, bytes]) -> Answer:
     return answer
 
 
+def silent_after(raw: bytes) -> Answer:
+    """These bytes, then nothing until the client has gone."""
+
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+        writer.write(raw)
+        await asked.reader.read()
+        return False
+
+    return answer
+
+
 @asynccontextmanager
 async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawServer]:
     """A server on a free port of 127.0.0.1."""
@@ -87,6 +101,7 @@ async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIte
         try:
             while (asked := await _next_request(reader)) is not None:
                 state.asked.append(asked)
+                state.arrived.set()
                 if await answer(asked, writer) is False:
                     break
         except (ConnectionError, asyncio.CancelledError):
@@ -113,4 +128,4 @@ async def _next_request(reader: asyncio.StreamReader) -> Asked | None:
     method, target, _ = first.split(" ", 2)
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Asked(method, target, headers, body, head)
+    return Asked(method, target, headers, body, reader)

@@ -85,8 +85,7 @@ async def refuse_error_status(services: HttpServices, response: HttpResponse) ->
     """Raises ToolFailure UPSTREAM_ERROR with an excerpt unless the status is 2xx."""
     if 200 <= response.status < 300:
         return
-    body = response.body(4 * EXCERPT_MAX_CHARS)
-    excerpt = excerpt_of(services, await body.whole(), response)
+    excerpt = excerpt_of(services, await response.beginning(4 * EXCERPT_MAX_CHARS), response)
     retryable = response.status in {408, 425, 429} or response.status >= 500
     raise refuse(
         ErrorKind.UPSTREAM_ERROR,

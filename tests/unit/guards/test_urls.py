@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -211,3 +213,18 @@ def test_judged_url_carries_what_is_dialled() -> None:
     judged = judge_url("https://a.example:443/x?y", "GET", ANY)
     assert judged == JudgedUrl("https", "a.example", 443, "/x?y", False, ())
     assert judged.origin == ("https", "a.example", 443)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.text(alphabet=st.sampled_from("http:/s?#@[]%.:\\0179axfeAé。ß\t 1²-_\u200d"), max_size=40).map("http://".__add__)
+)
+def test_any_text_is_refused_in_words_or_has_one_spelling(text: str) -> None:
+    try:
+        parsed = parse_url(text)
+    except ToolFailure as failure:
+        assert failure.error.kind is ErrorKind.INVALID_INPUT  # noqa: PT017  both outcomes are right
+        return
+    assert parse_url(str(parsed)) == parsed
+    assert str(parsed).isascii()
+    assert not set(str(parsed)) & set(" \\\t")

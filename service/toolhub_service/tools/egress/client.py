@@ -16,17 +16,17 @@ import h11
 
 from toolhub_service import __version__
 from toolhub_service.domain.constraints import EgressRule
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.urls import JudgedUrl, judge_url
 from toolhub_service.tools.egress.body import BoundedBody, decoder_of
-from toolhub_service.tools.egress.breakage import REPEATABLE, WireError, out_of_time, told
+from toolhub_service.tools.egress.breakage import REPEATABLE, Breakage, WireError, out_of_time, told
 from toolhub_service.tools.egress.connection import HttpConnection
 from toolhub_service.tools.egress.dialer import Dialer
 from toolhub_service.tools.egress.pool import IdleConnections
 from toolhub_service.tools.egress.redirects import Hop, next_hop, too_many_redirects
 
 USER_AGENT = f"tool-hub/{__version__}"
-_DRAINED_MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,13 @@ class HttpResponse:
         """The decoded body, at most `max_bytes` of it. Once a response. Raises WireError, which `open` tells."""
         pull = self.connection.next_chunk
         return BoundedBody(decoder_of(self.header(b"content-encoding"), pull), max_bytes)
+
+    async def beginning(self, max_bytes: int) -> bytes:
+        """At most `max_bytes` of the body, for an error message; empty when it cannot be read."""
+        try:
+            return await self.body(max_bytes).whole()
+        except WireError:
+            return b""
 
 
 class EgressClient:
@@ -137,12 +144,11 @@ class EgressClient:
             )
             try:
                 following = next_hop(hop, response.status, response.header(b"location"), egress)
-                if following is None:
-                    return response
-                await BoundedBody(connection.next_chunk, _DRAINED_MAX_BYTES).whole()
-            except BaseException:
-                connection.close()
+            except ToolFailure:
+                self._release(response)
                 raise
+            if following is None:
+                return response
             self._release(response)
             redirects, hop = (*redirects, hop.url), following
         raise too_many_redirects(redirects[-1], self._redirects_max)
@@ -154,8 +160,8 @@ class EgressClient:
         if connection is not None:
             try:
                 return connection, await _sent(connection, head, hop.body)
-            except WireError:
-                if hop.method not in REPEATABLE:
+            except WireError as error:
+                if error.breakage is not Breakage.BROKEN or hop.method not in REPEATABLE:
                     raise
         return await self._on_new_connection(hop, head)
 

@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection (RFC 9112), with h11 as the state machine: one request, one response, then maybe another.
 
-The head of a response is bounded by h11 (64 KiB), interim responses by number. A connection may be used again only when
-both sides are done, nothing is left over (a second, unasked response would answer the next request) and it is quiet.
+The head of a response is bounded at 64 KiB and 256 fields, interim responses by number. A connection may be used again
+only when both sides are done, nothing is left over (a second, unasked response would answer the next request) and it is quiet.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from toolhub_service.tools.egress.breakage import Breakage, WireError
 from toolhub_service.tools.egress.stream import Stream
 
 HEAD_MAX_BYTES = 64 * 1024
+FIELDS_MAX = 256
 _INTERIM_MAX = 16
 
 
@@ -39,7 +40,7 @@ class HttpConnection:
         self._stream.write(output + (self._http.send(h11.EndOfMessage()) or b""))
         for _ in range(_INTERIM_MAX):
             event = await self._next_event()
-            if isinstance(event, h11.Response):
+            if isinstance(event, h11.Response) and _is_bounded(event):
                 return event
             if not isinstance(event, h11.InformationalResponse) or event.status_code == 101:
                 break
@@ -55,7 +56,7 @@ class HttpConnection:
 
     def finish(self) -> bool:
         """Whether the exchange is complete and the connection is ready for the next one."""
-        if self._http.their_state is h11.SEND_BODY and not self._body_was_empty():
+        if self._http.their_state is h11.SEND_BODY and not self._body_has_arrived():
             return False
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
@@ -69,11 +70,14 @@ class HttpConnection:
         """Close the descriptor at once."""
         self._stream.close()
 
-    def _body_was_empty(self) -> bool:
+    def _body_has_arrived(self) -> bool:
+        """Whether what is left of the body is here already; it is dropped. Nothing is waited for."""
         try:
-            return isinstance(self._http.next_event(), h11.EndOfMessage)
+            while isinstance(event := self._http.next_event(), h11.Data):
+                continue
         except h11.RemoteProtocolError:
             return False
+        return isinstance(event, h11.EndOfMessage)
 
     async def _next_event(self) -> object:
         has_ended = False
@@ -87,3 +91,9 @@ class HttpConnection:
         if isinstance(event, h11.ConnectionClosed):
             raise WireError(Breakage.BROKEN)
         return event
+
+
+def _is_bounded(head: h11.Response) -> bool:
+    """h11 bounds only a head that has not arrived whole."""
+    fields = head.headers
+    return len(fields) <= FIELDS_MAX and sum(len(name) + len(value) for name, value in fields) <= HEAD_MAX_BYTES

@@ -1,0 +1,252 @@
+"""Attacks that show only when something is sent: rebinding, redirects, proxies, smuggling, bombs, slow bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import tracemalloc
+import zlib
+
+import pytest
+
+from tests.fakes.http_server import RawServer, always, by_target, response, serving, silent_after
+from tests.fakes.resolvers import FixedResolver, TurningResolver
+from tests.fakes.tool_context import egress_context
+from tests.security.test_ssrf_urls import RefusingDialer
+from toolhub_service.domain.constraints import EgressRule
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.ports import Resolver
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.tools.egress.client import EgressClient, HttpRequest
+from toolhub_service.tools.egress.dialer import Dialer
+from toolhub_service.tools.http_exchange import HttpServices
+from toolhub_service.tools.http_fetch_text import HttpFetchText
+
+ANY_PUBLIC = EgressRule(("*",))
+MEBIBYTE = 1 << 20
+
+
+async def refused(
+    client: EgressClient, url: str, *rules: EgressRule, timeout_s: float = 5.0, max_bytes: int = MEBIBYTE
+) -> ToolError:
+    with pytest.raises(ToolFailure) as caught:
+        async with client.open(
+            HttpRequest(url), rules, deadline_s=asyncio.get_running_loop().time() + timeout_s
+        ) as answer:
+            await answer.body(max_bytes).whole()
+    return caught.value.error
+
+
+async def test_rebinding_name_is_looked_up_once_and_the_checked_address_is_dialled() -> None:
+    resolver, inner = TurningResolver(("93.184.216.34",), ("127.0.0.1",)), RefusingDialer()
+    error = await refused(EgressClient(Dialer(resolver, connect=inner)), "http://rebind.example/", ANY_PUBLIC)
+    assert error.kind is ErrorKind.NETWORK_ERROR
+    assert (resolver.lookups, inner.dialled) == (1, ["93.184.216.34"])
+
+
+async def test_rebinding_to_a_private_address_between_two_calls_is_refused() -> None:
+    resolver, inner = TurningResolver(("93.184.216.34",), ("169.254.169.254",)), RefusingDialer()
+    client = EgressClient(Dialer(resolver, connect=inner))
+    await refused(client, "http://rebind.example/", ANY_PUBLIC)
+    assert (await refused(client, "http://rebind.example/", ANY_PUBLIC)).kind is ErrorKind.HTTP_DISALLOWED_HOST
+    assert inner.dialled == ["93.184.216.34"]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ("93.184.216.34", "127.0.0.1"),
+        ("10.0.0.1", "93.184.216.34"),
+        ("2606:4700::1111", "::ffff:169.254.169.254"),
+        ("93.184.216.34",) * 20 + ("fe80::1",),
+        ("fe80::1%eth0",),
+        ("/run/docker.sock",),
+        ("localhost",),
+    ],
+)
+async def test_name_with_one_forbidden_answer_is_refused_as_a_whole(answers: tuple[str, ...]) -> None:
+    inner = RefusingDialer()
+    client = EgressClient(Dialer(FixedResolver(default=answers), connect=inner))
+    error = await refused(client, "http://mixed.example/", ANY_PUBLIC)
+    assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
+    assert inner.dialled == []
+    assert not any(answer in error.message for answer in answers if answer != "localhost")
+
+
+async def test_answers_are_tried_in_turn() -> None:
+    inner = RefusingDialer()
+    answers = ("2606:4700::1111", "93.184.216.34")
+    await refused(EgressClient(Dialer(FixedResolver(default=answers), connect=inner)), "http://a.example/", ANY_PUBLIC)
+    assert inner.dialled == list(answers)
+
+
+def clients(resolver: Resolver) -> EgressClient:
+    return EgressClient(Dialer(resolver))
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[fd00:ec2::254]/",
+        "http://10.0.0.1/",
+        "//127.1/",
+        "http://localhost:22/",
+        "http://inside.example/",
+        "http://unlisted.example/",
+        "file:///etc/passwd",
+        "gopher://127.0.0.1/",
+        "http://a.example@127.0.0.1/",
+        "http:\\\\127.0.0.1\\",
+        "javascript:alert(1)",
+        "http://0x7f000001/",
+    ],
+)
+async def test_redirect_is_judged_like_a_first_request(location: str) -> None:
+    resolver = FixedResolver({"inside.example": ("127.0.0.1",)}, default=("93.184.216.34",))
+    client = clients(resolver)
+    async with serving(always(response(status=302, location=location))) as server:
+        inside = EgressRule(("inside.example",))
+        error = await refused(client, server.url(), server.rule(), inside)
+        assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
+        assert len(server.asked) == 1
+
+
+async def test_redirect_to_another_port_of_the_same_host_is_refused() -> None:
+    answers: dict[str, bytes] = {}
+    async with serving(by_target(answers)) as other, serving(by_target(answers)) as server:
+        answers["/"] = response(status=307, location=other.url())
+        error = await refused(clients(FixedResolver()), server.url(), server.rule())
+        assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
+        assert other.connections == 0
+
+
+async def test_proxies_of_the_environment_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(always(response(b"proxied"))) as proxy, serving(always(response(b"direct"))) as server:
+        for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url())
+        client = clients(FixedResolver())
+        deadline_s = asyncio.get_running_loop().time() + 5
+        async with client.open(HttpRequest(server.url()), (server.rule(),), deadline_s=deadline_s) as answer:
+            assert await answer.body(MEBIBYTE).whole() == b"direct"
+        assert proxy.connections == 0
+        client.close()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Length": "5"},
+        {"Transfer-Encoding": "chunked"},
+        {"transfer_encoding": "chunked"},
+        {"Host": "internal"},
+        {"X-A": "b\r\nTransfer-Encoding: chunked"},
+        {"X-A\r\nHost": "internal"},
+        {"Connection": "X-Forwarded-For"},
+        {"Metadata-Flavor": "Google"},
+        {"X-HTTP-Method-Override": "DELETE"},
+    ],
+)
+async def test_smuggling_header_never_reaches_the_wire(headers: dict[str, str]) -> None:
+    async with serving(always(response())) as server:
+        tool = HttpFetchText(HttpServices(clients(FixedResolver()), Redactor()))
+        args = tool.In(url=server.url(), method="POST", headers=headers, body="GET /admin HTTP/1.1\r\n\r\n")
+        with pytest.raises(ToolFailure) as caught:
+            await tool.run(args, egress_context(server.rule()))
+        assert caught.value.error.kind is ErrorKind.INVALID_INPUT
+        assert server.connections == 0
+
+
+@pytest.mark.parametrize("target", ["/%0d%0aX-Injected:%20yes", "/a%20HTTP/1.1%0d%0aHost:%20b", "/?q=%0A%0D"])
+async def test_encoded_line_breaks_stay_encoded_on_the_wire(target: str) -> None:
+    async with serving(always(response())) as server:
+        client = clients(FixedResolver())
+        deadline_s = asyncio.get_running_loop().time() + 5
+        async with client.open(HttpRequest(server.url(target)), (server.rule(),), deadline_s=deadline_s):
+            assert server.asked[0].target == target
+            assert "x-injected" not in server.asked[0].headers
+        client.close()
+
+
+def zeros(size_mib: int) -> bytes:
+    packer = zlib.compressobj(9, wbits=31)
+    pieces = [packer.compress(bytes(MEBIBYTE)) for _ in range(size_mib)]
+    return b"".join(pieces) + packer.flush()
+
+
+async def peak_bytes_of_fetching(server: RawServer, max_bytes: int) -> tuple[int, int]:
+    """Peak of traced memory while reading a body within a bound, and how much was read."""
+    client = clients(FixedResolver())
+    tracemalloc.start()
+    try:
+        deadline_s = asyncio.get_running_loop().time() + 20
+        async with client.open(HttpRequest(server.url()), (server.rule(),), deadline_s=deadline_s) as answer:
+            body = answer.body(max_bytes)
+            data = await body.whole()
+            assert body.is_cut
+        return tracemalloc.get_traced_memory()[1], len(data)
+    finally:
+        tracemalloc.stop()
+
+
+async def test_gzip_bomb_is_cut_within_bounded_memory() -> None:
+    bomb = zeros(200)
+    assert len(bomb) < 300_000
+    async with serving(always(response(bomb, content_encoding="gzip"))) as server:
+        peak_bytes, read_bytes = await peak_bytes_of_fetching(server, MEBIBYTE)
+        assert read_bytes == MEBIBYTE
+        assert peak_bytes < 5 * MEBIBYTE
+
+
+async def test_second_layer_of_gzip_is_refused_or_left_alone() -> None:
+    double = gzip.compress(zeros(200))
+    answers = {
+        "/two": response(double, content_encoding="gzip, gzip"),
+        "/one": response(double, content_encoding="gzip"),
+    }
+    assert len(double) < 2_000
+    async with serving(by_target(answers)) as server:
+        client = clients(FixedResolver())
+        assert (await refused(client, server.url("/two"), server.rule())).kind is ErrorKind.UPSTREAM_ERROR
+        deadline_s = asyncio.get_running_loop().time() + 5
+        async with client.open(HttpRequest(server.url("/one")), (server.rule(),), deadline_s=deadline_s) as answer:
+            assert len(await answer.body(MEBIBYTE).whole()) < 300_000
+        client.close()
+
+
+async def test_bomb_of_many_gzip_members_is_refused() -> None:
+    members = gzip.compress(b"") * 10_000
+    async with serving(always(response(members, content_encoding="gzip"))) as server:
+        assert (await refused(clients(FixedResolver()), server.url(), server.rule())).kind is ErrorKind.UPSTREAM_ERROR
+
+
+async def test_bomb_meets_the_deadline_while_it_inflates() -> None:
+    async with serving(always(response(zeros(300), content_encoding="gzip"))) as server:
+        client = clients(FixedResolver())
+        error = await refused(client, server.url(), server.rule(), timeout_s=0.05, max_bytes=1 << 40)
+        assert error.kind is ErrorKind.HTTP_TIMEOUT
+
+
+async def test_endless_body_is_cut_and_the_connection_closed() -> None:
+    async with serving(silent_after(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 3 * MEBIBYTE)) as server:
+        peak_bytes, read_bytes = await peak_bytes_of_fetching(server, MEBIBYTE)
+        await asyncio.wait_for(server.gone.wait(), 5)
+        assert read_bytes == MEBIBYTE
+        assert peak_bytes < 10 * MEBIBYTE
+
+
+async def test_slow_loris_body_meets_the_timeout_of_the_call() -> None:
+    async def drip(asked: object, writer: asyncio.StreamWriter) -> bool:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.01)  # the attack itself
+        return False
+
+    async with serving(drip) as server:
+        tool = HttpFetchText(HttpServices(clients(FixedResolver()), Redactor()))
+        with pytest.raises(ToolFailure) as caught:
+            await tool.run(tool.In(url=server.url()), egress_context(server.rule(), timeout_s=0.2))
+        assert caught.value.error.kind is ErrorKind.HTTP_TIMEOUT
+        await asyncio.wait_for(server.gone.wait(), 5)

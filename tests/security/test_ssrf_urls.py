@@ -1,0 +1,138 @@
+"""Public SSRF payloads against the client: each is refused in words, no connection leaves for a forbidden address."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+from urllib.parse import unquote
+
+import pytest
+
+from tests.corpora import load_json, load_lines
+from tests.fakes.resolvers import FixedResolver
+from toolhub_service.domain.constraints import EgressRule
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.guards.addresses import is_public
+from toolhub_service.guards.urls import JudgedUrl, judge_url
+from toolhub_service.tools.egress.client import EgressClient, HttpRequest
+from toolhub_service.tools.egress.dialer import Dialer
+from toolhub_service.tools.egress.stream import Stream
+
+ANYWHERE = (EgressRule(("*",), ports=frozenset(range(1, 65_536))),)
+INTERNAL = {
+    "localhost": ("127.0.0.1", "::1"),
+    "ip6-localhost": ("::1",),
+    "ip6-loopback": ("::1",),
+    "localtest.me": ("127.0.0.1",),
+    "test.localtest.me": ("127.0.0.1",),
+    "hostname": ("172.17.0.2",),
+    "metadata.google.internal": ("169.254.169.254",),
+}
+TYPED = {ErrorKind.INVALID_INPUT, ErrorKind.HTTP_DISALLOWED_HOST, ErrorKind.NETWORK_ERROR}
+
+
+class RefusingDialer:
+    """The innermost layer: notes where a connection would have gone and opens none."""
+
+    def __init__(self) -> None:
+        self.dialled: list[str] = []
+
+    async def __call__(self, address: str, port: int, tls: ssl.SSLContext | None, server_name: str | None) -> Stream:
+        self.dialled.append(address)
+        raise ConnectionRefusedError
+
+
+class CLibraryResolver(FixedResolver):
+    """Reads every spelling of an address that inet_aton reads, as getaddrinfo does; `*.nip.io` leads to loopback."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        if host.endswith((".nip.io", ".xip.io")):
+            return ("127.0.0.1",)
+        try:
+            return (socket.inet_ntoa(socket.inet_aton(host)),)
+        except OSError:
+            return await super().resolve(host, port)
+
+
+def judged(url: str, egress: tuple[EgressRule, ...]) -> JudgedUrl | ErrorKind:
+    """The judgement, or the kind of the refusal."""
+    try:
+        return judge_url(url, "GET", egress)
+    except ToolFailure as failure:
+        return failure.error.kind
+
+
+def forms(line: str) -> list[str]:
+    """A payload as it stands, decoded, and as a host, a path and a query of a URL."""
+    return [line, unquote(line), f"http://{line}", f"http://{unquote(line)}/", f"https://{line}/latest/meta-data"]
+
+
+def payloads() -> list[str]:
+    lines = list(load_json("ssrf/patt_ssrf_urls.json.gz"))
+    for name in ("seclists_SSRF_hacktricks", "fuzzdb_localhost", "patt_Open-Redirect-payloads"):
+        lines += load_lines(f"ssrf/{name}.txt.gz")
+    return [form for line in lines for form in forms(line)]
+
+
+async def test_no_payload_reaches_an_address_that_is_not_public() -> None:
+    inner = RefusingDialer()
+    resolver = CLibraryResolver(INTERNAL, default=("93.184.216.34",))
+    client = EgressClient(Dialer(resolver, connect=inner))
+    kinds = []
+    for url in payloads():
+        with pytest.raises(ToolFailure) as caught:
+            async with client.open(HttpRequest(url), ANYWHERE, deadline_s=asyncio.get_running_loop().time() + 5):
+                pytest.fail(f"{url} was answered")
+        kinds.append(caught.value.error.kind)
+    assert len(kinds) > 2_000
+    assert set(kinds) <= TYPED
+    assert [address for address in inner.dialled if not is_public(address)] == []
+    assert kinds.count(ErrorKind.HTTP_DISALLOWED_HOST) > 100
+
+
+def test_every_forbidden_range_is_refused_as_a_literal() -> None:
+    for cidr in load_json("ssrf/antissrf_ranges.json.gz")["recommendedV1"]:
+        network = ip_network(cidr)
+        for position in (0, network.num_addresses // 2, -1):
+            address = network[position]
+            host = f"[{address}]" if address.version == 6 else str(address)
+            with pytest.raises(ToolFailure) as caught:
+                judge_url(f"http://{host}/", "GET", ANYWHERE)
+            assert caught.value.error.kind is ErrorKind.HTTP_DISALLOWED_HOST
+
+
+def test_allow_list_holds_against_open_redirect_payloads() -> None:
+    only = (EgressRule(("www.whitelisteddomain.tld",)),)
+    lines = load_lines("ssrf/patt_Open-Redirect-payloads.txt.gz")
+    judgements = [judged(form, only) for line in lines for form in forms(line)]
+    hosts = {url.host for url in judgements if isinstance(url, JudgedUrl)}
+    assert hosts <= {"www.whitelisteddomain.tld"}
+    assert {kind for kind in judgements if isinstance(kind, ErrorKind)} <= TYPED
+
+
+def test_names_become_ascii_as_the_url_standard_says_or_are_refused() -> None:
+    same = 0
+    for case in (case for case in load_json("ssrf/wpt_toascii.json.gz") if isinstance(case, dict)):
+        judgement = judged(f"http://{case['input']}/", ANYWHERE)
+        if isinstance(judgement, JudgedUrl):
+            assert case["output"] is not None, case
+            assert judgement.host == case["output"].lower().removesuffix("."), case
+            same += 1
+        else:
+            assert judgement in TYPED
+    assert same >= 15
+
+
+def test_no_judged_url_could_be_read_as_another_address() -> None:
+    for judgement in (judged(url, ANYWHERE) for url in payloads()):
+        if not isinstance(judgement, JudgedUrl):
+            continue
+        if judgement.is_address:
+            assert str(ip_address(judgement.host)) == judgement.host
+            assert is_public(judgement.host)
+        else:
+            assert judgement.host.isascii()
+            assert not judgement.host.rpartition(".")[2].isdigit()

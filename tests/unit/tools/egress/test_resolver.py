@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from tests.fakes.resolvers import FixedResolver
+from tests.ports.resolver_suite import check_resolver
+from toolhub_service.tools.egress.resolver import SystemResolver
+
+
+async def test_system_resolver_keeps_to_the_port() -> None:
+    resolver = SystemResolver()
+    # A name of more than 255 bytes is refused without asking a name server.
+    await check_resolver(resolver, known="localhost", unknown=f"{'a' * 63}.{'b' * 63}.{'c' * 63}.{'d' * 63}.invalid")
+    resolver.close()
+
+
+async def test_fixed_resolver_keeps_to_the_port() -> None:
+    await check_resolver(FixedResolver({"a.example": ("10.0.0.1", "::1")}), known="a.example", unknown="b.example")

@@ -1,0 +1,90 @@
+"""What every core/http.* tool declares, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.fakes.http_server import always, response, serving
+from tests.fakes.resolvers import FixedResolver
+from tests.fakes.tool_context import egress_context
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import ArgumentRole
+from toolhub_service.tools.egress.client import EgressClient
+from toolhub_service.tools.egress.dialer import Dialer
+from toolhub_service.tools.http import http_tools
+from toolhub_service.tools.tool import Tool, spec_of
+
+
+@pytest.fixture
+def tools() -> Iterator[dict[str, Tool]]:  # type: ignore[type-arg]
+    client = EgressClient(Dialer(FixedResolver(default=("127.0.0.1",))))
+    yield {tool.name: tool for tool in http_tools(client)}
+    client.close()
+
+
+def test_five_tools_are_offered(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    names = {"fetchText", "fetchJson", "head", "request", "downloadFile"}
+    assert set(tools) == {f"core/http.{name}" for name in names}
+
+
+def test_schemas_are_valid_and_accept_the_examples(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    for tool in tools.values():
+        spec = spec_of(tool, source="core")
+        Draft202012Validator.check_schema(spec.input_schema)
+        Draft202012Validator.check_schema(spec.output_schema)
+        for example in spec.examples:
+            Draft202012Validator(spec.input_schema).validate(example.args)
+
+
+def test_only_head_claims_to_be_read_only(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    assert [tool.name for tool in tools.values() if tool.annotations.read_only] == ["core/http.head"]
+
+
+def test_url_and_method_are_judged_by_policy(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    for tool in tools.values():
+        roles = {argument.name: argument.role for argument in tool.guarded}
+        properties = spec_of(tool, source="core").input_schema["properties"]
+        assert roles["url"] is ArgumentRole.URL
+        assert set(roles) <= set(properties)  # type: ignore[arg-type]
+        assert ("method" in properties) is (roles.get("method") is ArgumentRole.METHOD)  # type: ignore[operator]
+
+
+def test_upstream_is_the_host(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    for tool in tools.values():
+        extra = {"dest_path": "a"} if tool.name.endswith("downloadFile") else {}
+        assert tool.upstream(tool.In(url="https://API.example.com/x", **extra)) == "http:api.example.com"
+        assert tool.upstream(tool.In(url="nonsense", **extra)) == ""
+
+
+def test_effects_show_no_secret(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    for tool in tools.values():
+        extra = {"dest_path": "a"} if tool.name.endswith("downloadFile") else {}
+        effects = tool.effects(tool.In(url="https://a.example/x?token=canary", **extra))
+        assert "a.example" in effects[0]
+        assert "canary" not in " ".join(effects)
+
+
+async def test_evidence_names_who_answered_and_hides_secrets(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    async with serving(always(response(b"{}", set_cookie="canary"))) as server:
+        for name in ("fetchText", "fetchJson", "head", "request"):
+            tool, context = tools[f"core/http.{name}"], egress_context(server.rule())
+            args = tool.In(url=server.url("/x?api_key=canary&page=1"), headers={"Authorization": "Bearer canary"})
+            await tool.run(args, context)
+            (evidence,) = context.evidence
+            assert evidence.type is EvidenceType.URL
+            assert evidence.ref == server.url("/x?api_key=***&page=1")
+            assert evidence.attributes["address"] == "127.0.0.1"
+            assert evidence.attributes["status"] == "200"
+            assert "canary" not in repr(evidence)
+
+
+async def test_deadline_of_the_call_is_stronger_than_the_argument(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    tool = tools["core/http.fetchText"]
+    async with serving(always(b"")) as server:
+        with pytest.raises(ToolFailure) as caught:
+            await tool.run(tool.In(url=server.url()), egress_context(server.rule(), timeout_s=0.05))
+        assert caught.value.error.kind is ErrorKind.HTTP_TIMEOUT
