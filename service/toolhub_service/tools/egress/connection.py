@@ -1,7 +1,8 @@
 """HTTP/1.1 on one connection (RFC 9112), with h11 as the state machine: one request, one response, then maybe another.
 
 The head of a response is bounded at 64 KiB and 256 fields, interim responses by number. A connection may be used again
-only when both sides are done, nothing is left over (a second, unasked response would answer the next request) and it is quiet.
+only when both sides are done, it is quiet and nothing is left over: a second, unasked response would answer the next
+request.
 """
 
 from __future__ import annotations
