@@ -17,7 +17,7 @@ from typing import Protocol
 
 O_PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-O_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+O_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 O_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Never waits for a FIFO's writer and never takes a terminal."""
 

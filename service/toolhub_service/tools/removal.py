@@ -57,7 +57,7 @@ class _Removal:
     def remove_folder(self, folder: int, name: str, depth_left: int) -> None:
         if depth_left == 0:
             raise refuse(ErrorKind.INVALID_INPUT, "The folder is nested too deeply. Delete its inner folders first.")
-        inner = os.open(name, O_LISTED, dir_fd=folder)
+        inner = os.open(name, O_LISTED | os.O_NOFOLLOW, dir_fd=folder)
         try:
             self._empty(inner, depth_left - 1)
         finally:

@@ -1,0 +1,104 @@
+"""Calling the core/fs.* tools on a folder of the disk, with a real context and a sink that remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolhub_service.domain.constraints import Constraints, Sandbox
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.ports import Chunk, Progress
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.fs import fs_tools
+from toolhub_service.tools.opening import OpenBeneath, OpenByStep, Opening
+from toolhub_service.tools.workspace import Workspace
+
+OPENINGS: dict[str, Opening] = {"openat2": OpenBeneath(), "by_step": OpenByStep()}
+
+
+class RememberingSink:
+    def __init__(self) -> None:
+        self.reports: list[Progress] = []
+
+    def progress(self, progress: Progress) -> None:
+        self.reports.append(progress)
+
+    def chunk(self, chunk: Chunk) -> None:
+        raise AssertionError("file tools stream nothing")
+
+
+class FileCalls:
+    """`await calls("readText", path="a.txt")`: arguments as on the wire, the result as on the wire."""
+
+    def __init__(self, root: Path, opening: Opening, sandbox: Sandbox | None = None) -> None:
+        self.root = root
+        self.sandbox = sandbox or Sandbox()
+        self.sink = RememberingSink()
+        self._opening = opening
+        self._tools = {tool.name.removeprefix("core/fs."): tool for tool in fs_tools()}
+        self.context = self._new_context()
+
+    def _new_context(self) -> ToolContext:
+        return ToolContext(
+            call_id="call",
+            principal_id="local",
+            request_id="request",
+            deadline_s=0.0,
+            constraints=Constraints(sandbox=self.sandbox),
+            sink=self.sink,
+            open_workspace=lambda: Workspace(str(self.root), opening=self._opening),
+        )
+
+    async def __call__(self, name: str, /, **args: Any) -> Any:
+        """The last call's evidence is in `context`."""
+        tool = self._tools[name]
+        context = self.context = self._new_context()
+        try:
+            result = await tool.run(msgspec.convert(args, type=tool.In), context)
+        finally:
+            context.close()
+        assert isinstance(result, tool.Out)
+        return msgspec.json.decode(msgspec.json.encode(result))
+
+    async def refused(self, name: str, /, **args: Any) -> ToolFailure:
+        """The refusal of a call that must not succeed."""
+        with pytest.raises(ToolFailure) as refused:
+            await self(name, **args)
+        assert refused.value.error.message
+        assert str(self.root) not in refused.value.error.message
+        return refused.value
+
+    async def kind(self, name: str, /, **args: Any) -> ErrorKind:
+        return (await self.refused(name, **args)).error.kind
+
+    def put(self, path: str, content: str | bytes = "") -> Path:
+        """A file on the disk, made without the tools."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return file
+
+    async def settled(self) -> None:
+        """Reports made on the loop have arrived."""
+        await asyncio.sleep(0)
+
+
+def descriptors() -> int:
+    """How many this process holds."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def content_of(folder: Path) -> dict[str, str | bytes | None]:
+    """Every path beneath and what stands there: bytes of files, targets of links."""
+    found: dict[str, str | bytes | None] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = str(path.readlink())
+        else:
+            found[name] = path.read_bytes() if path.is_file() else None
+    return found
