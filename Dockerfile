@@ -1,0 +1,38 @@
+# syntax=docker/dockerfile:1
+# Two stages: the first installs the locked, hashed packages and the project; the second is what runs.
+FROM python:3.11-slim-bookworm AS build
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /src
+COPY .ci/toolchain/runtime.txt .ci/toolchain/build.txt ./
+RUN python -m venv /opt/toolhub && /opt/toolhub/bin/pip install --require-hashes --requirement runtime.txt \
+    && python -m pip install --require-hashes --requirement build.txt
+COPY pyproject.toml README.md LICENSE* ./
+COPY gen/python gen/python
+COPY service service
+COPY clients/python clients/python
+RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /opt/toolhub/bin/pip install --no-deps --no-index /wheels/*.whl
+
+FROM python:3.11-slim-bookworm
+# bubblewrap: commands of core/exec.run see nothing but their workspace. Where the container may not make user
+# namespaces, they are held by rlimits alone, or refused, as policy says.
+RUN apt-get update && apt-get install -y --no-install-recommends bubblewrap && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin toolhub \
+    && install --directory --owner=toolhub --group=toolhub --mode=0700 /data
+COPY --from=build /opt/toolhub /opt/toolhub
+# Beyond loopback nobody is trusted without a credential: `toolhub keys create NAME` makes one in /data.
+ENV PATH=/opt/toolhub/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    TOOLHUB_DATA_DIR=/data \
+    TOOLHUB_SERVER_LISTEN=0.0.0.0:50051 \
+    TOOLHUB_AUTH_MODES=api-key \
+    TOOLHUB_METRICS_LISTEN=0.0.0.0:9464 \
+    TOOLHUB_LOGS_FORMAT=json
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 50051 9464
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=15s --retries=3 CMD ["toolhub", "health"]
+ENTRYPOINT ["toolhub"]
+CMD ["serve"]
