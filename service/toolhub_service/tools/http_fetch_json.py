@@ -98,6 +98,9 @@ class HttpFetchJson(Tool["HttpFetchJson.In", "HttpFetchJson.Out"]):
     def effects(self, args: In) -> Sequence[str]:
         return (effect_of(args.method, args.url),)
 
+    def has_side_effects(self, args: In) -> bool:
+        return args.method != "GET"
+
     def upstream(self, args: In) -> str:
         return upstream_of(args.url)
 

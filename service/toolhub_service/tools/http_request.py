@@ -55,7 +55,7 @@ class HttpRequestTool(Tool["HttpRequestTool.In", "HttpRequestTool.Out"]):
     capabilities = frozenset({capability.NETWORK})
     annotations = Annotations(destructive=True, open_world=True)
     cost = CostHints(latency_ms_p50=200, latency_ms_p95=3_000)
-    limits = ToolLimits(timeout_s=60.0)
+    limits = ToolLimits(timeout_s=60.0, max_retries=2)
     guarded = GUARDED_URL_AND_METHOD
     examples = (
         Example(
@@ -102,6 +102,9 @@ class HttpRequestTool(Tool["HttpRequestTool.In", "HttpRequestTool.Out"]):
 
     def effects(self, args: In) -> Sequence[str]:
         return (effect_of(args.method, args.url),)
+
+    def has_side_effects(self, args: In) -> bool:
+        return args.method not in {"GET", "HEAD"}
 
     def upstream(self, args: In) -> str:
         return upstream_of(args.url)

@@ -44,6 +44,16 @@ def test_only_head_claims_to_be_read_only(tools: dict[str, Tool]) -> None:  # ty
     assert [tool.name for tool in tools.values() if tool.annotations.read_only] == ["core/http.head"]
 
 
+def test_call_that_only_reads_has_no_side_effects(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+    for name in ("fetchText", "fetchJson", "request"):
+        tool = tools[f"core/http.{name}"]
+        assert not tool.has_side_effects(tool.In(url="https://a.example/"))
+        assert tool.has_side_effects(tool.In(url="https://a.example/", method="POST"))
+    assert not tools["core/http.head"].has_side_effects(tools["core/http.head"].In(url="https://a.example/"))
+    download = tools["core/http.downloadFile"]
+    assert download.has_side_effects(download.In(url="https://a.example/", dest_path="f"))
+
+
 def test_url_and_method_are_judged_by_policy(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
     for tool in tools.values():
         roles = {argument.name: argument.role for argument in tool.guarded}
