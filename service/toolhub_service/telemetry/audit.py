@@ -1,0 +1,311 @@
+"""The audit log in SQLite: append-only, hash-chained, group-committed, checkpointed.
+
+Every process run is a writer with a chain of its own, `<name>-<start time>-<random>`, whose start is attested by a
+signed `open` checkpoint before its first event. A new chain instead of continuing the old one, because then no worker
+ever waits for another, nothing has to be trusted at the start, and a database restored from a backup does not grow over
+what it lost. The chain a killed process left behind is checked and attested (`adopt`) by the next one that starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sqlite3
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import orjson
+
+from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
+from toolhub_service.domain.ports import Clock
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry import audit_adopt, audit_verify
+from toolhub_service.telemetry.audit_rows import COLUMNS, chained, condition, connect, connect_to_read, keep_copy
+from toolhub_service.telemetry.audit_tail import TAIL_LIMIT, Tail
+from toolhub_service.telemetry.audit_writer import GroupWriter, Rhythm
+from toolhub_service.telemetry.chain import GENESIS, Chain, canonical, encodable, presentable
+from toolhub_service.telemetry.checkpoint import OPEN, CheckpointFile
+from toolhub_service.telemetry.keyring import Keyring, open_keyring
+
+_PUBLISH_LIMIT: Final = 1_000
+_EXPORT_PAGE: Final = 500
+
+
+class CommitObserver(Protocol):
+    """Metrics of the log; called from the writer's thread."""
+
+    def audit_committed(self, events: int, seconds: float) -> None: ...
+
+    def audit_failed(self, reason: str) -> None: ...
+
+
+class SqliteAuditLog:
+    """Implements `AuditLog`. `append` and `append_durably` belong to the loop's thread; start before use."""
+
+    def __init__(
+        self,
+        database: Path,
+        checkpoints: Path,
+        key: Path,
+        *,
+        clock: Clock,
+        redactor: Redactor,
+        name: str = "hub",
+        rhythm: Rhythm | None = None,
+        max_size_bytes: int = 0,
+        observer: CommitObserver | None = None,
+        witness: Callable[[str], None] | None = None,
+        tail_limit: int = TAIL_LIMIT,
+    ) -> None:
+        """`max_size_bytes` 0: as the disk allows. `witness` gets every signed checkpoint line, to be carried away."""
+        self._database = database
+        self._checkpoint_path = checkpoints
+        self._key_path = key
+        self._clock = clock
+        self._redactor = redactor
+        self.writer = f"{name}-{clock.unix_ms():013d}-{secrets.token_hex(4)}"
+        self._rhythm = rhythm or Rhythm()
+        self._max_size_bytes = max_size_bytes
+        self._observer = observer
+        self._witness = witness
+        self._tail_limit = tail_limit
+        self._tails: set[Tail] = set()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._group: GroupWriter | None = None
+
+    async def start(self) -> None:
+        """Open the files, attest chains left behind and the start of this one.
+
+        Raises HubFailure (see `open_keyring`) and ToolFailure IO_ERROR when the files cannot be written.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._keyring, checkpoints = await asyncio.to_thread(self._open)
+        except (sqlite3.Error, OSError) as error:
+            raise _broken("disk") from error
+        self._chain = Chain(self.writer, self._keyring)
+        self._checkpoints = checkpoints
+        self._group = GroupWriter(
+            self._database,
+            self.writer,
+            checkpoints,
+            told=self,
+            rhythm=self._rhythm,
+            max_size_bytes=self._max_size_bytes,
+        )
+        self._group.start()
+
+    def _open(self) -> tuple[Keyring, CheckpointFile]:
+        connection = connect(self._database, max_size_bytes=self._max_size_bytes)
+        try:
+            empty = connection.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None
+            keyring = open_keyring(self._key_path, create=empty)
+            checkpoints = CheckpointFile(self._checkpoint_path, keyring, self._clock.unix_ms, self._witness)
+            audit_adopt.adopt(connection, self._checkpoint_path, checkpoints, keyring)
+            opened = checkpoints.append(OPEN, self.writer, 0, GENESIS)
+            keep_copy(connection, opened.number, opened.line())
+        finally:
+            connection.close()
+        return keyring, checkpoints
+
+    async def close(self) -> None:
+        """Write what is left and attest the end. Raises ToolFailure IO_ERROR when some of it could not be written."""
+        if self._group is None:
+            return
+        group, self._group = self._group, None
+        await asyncio.to_thread(group.stop)
+        self._settle(group.durable[0], group.failure)
+        for tail in list(self._tails):
+            tail.end()
+        if group.failure:
+            raise _broken("disk")
+
+    # Writing
+
+    def append(self, event: Event) -> None:
+        """Chain the event and write it within `linger_s`. Raises ToolFailure IO_ERROR when broken, full or closed."""
+        self._put(event, urgent=False)
+
+    async def append_durably(self, event: Event) -> None:
+        """Return when the event, and all before it, are on disk. Raises ToolFailure IO_ERROR when that fails."""
+        sequence = self._put(event, urgent=True)
+        await self._until(sequence)
+
+    async def flush(self) -> None:
+        """Return when all that was appended is on disk. Raises ToolFailure IO_ERROR when that fails."""
+        if self._group is not None and self._group.durable[0] < self._chain.sequence:
+            self._group.hurry()
+            await self._until(self._chain.sequence)
+
+    @property
+    def depth(self) -> int:
+        """Events that are not on disk yet."""
+        return self._group.depth if self._group is not None else 0
+
+    def _put(self, event: Event, *, urgent: bool) -> int:
+        group = self._group
+        if group is None:
+            raise _broken("closed")
+        if group.failure:
+            raise _broken("disk")
+        if group.full:
+            raise _broken("queue_full")
+        event = presentable(event, self._redactor)
+        try:
+            body = canonical(event)
+        except TypeError:
+            event = encodable(event)
+            body = canonical(event)
+        chain = self._chain
+        sequence, previous, tag = chain.add(body)
+        at, kind = event.at_unix_ms, event.type.value
+        named = (at, kind, event.principal, event.tool, event.call_id, event.request_id)
+        group.put((chain.writer, sequence, *named, body.decode(), previous, tag, chain.key_id), urgent=urgent)
+        return sequence
+
+    async def _until(self, sequence: int) -> None:
+        assert self._loop is not None
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append((sequence, future))
+        await future
+
+    # What the writer's thread tells
+
+    def committed(self, sequence: int, events: int, seconds: float) -> None:
+        self._on_loop(partial(self._settle, sequence, ""))
+        if self._observer is not None:
+            self._observer.audit_committed(events, seconds)
+
+    def failed(self, reason: str) -> None:
+        self._on_loop(partial(self._settle, 0, reason))
+        if self._observer is not None:
+            self._observer.audit_failed(reason)
+
+    def publish(self, connection: sqlite3.Connection) -> bool:
+        tails = list(self._tails)
+        if not tails:
+            return False
+        first = min(tail.after_row for tail in tails)
+        query = f"SELECT row, {COLUMNS} FROM events WHERE row > ? ORDER BY row LIMIT {_PUBLISH_LIMIT}"  # noqa: S608 — fixed
+        while rows := connection.execute(query, (first,)).fetchall():
+            first = rows[-1][0]
+            news = [(row[0], event) for row in rows if (event := _legible(row[1:])) is not None]
+            for tail in tails:
+                fresh = [event for number, event in news if number > tail.after_row]
+                tail.after_row = max(first, tail.after_row)
+                self._on_loop(partial(tail.offer, fresh))
+        return True
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+    def _settle(self, durable: int, failure: str) -> None:
+        """Wake those whose events are on disk; all others too, with the bad news, when the disk failed."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= durable:
+            future = waiting.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+        while failure and waiting:
+            future = waiting.popleft()[1]
+            if not future.done():
+                future.set_exception(_broken("disk"))
+
+    # Reading
+
+    async def read(
+        self, where: EventFilter, *, after: tuple[int, str, int] | None, limit: int
+    ) -> Sequence[ChainedEvent]:
+        """Events in (at_unix_ms, writer, sequence) order after the cursor; what was appended before is included."""
+        await self._flush_if_well()
+        return await asyncio.to_thread(self._select, where, after, limit)
+
+    def _select(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> list[ChainedEvent]:
+        terms, parameters = condition(where, after)
+        query = f"SELECT {COLUMNS} FROM events WHERE {terms} ORDER BY at_unix_ms, writer, sequence LIMIT ?"  # noqa: S608 — bound
+        connection = connect_to_read(self._database)
+        try:
+            return [chained(row) for row in connection.execute(query, (*parameters, max(0, limit)))]
+        except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
+            message = "The audit log is damaged. Run `toolhub audit verify`: it names the first bad event."
+            raise HubFailure(HubStatus.INTERNAL, "AUDIT_DAMAGED", message) from error
+        finally:
+            connection.close()
+
+    async def export(self, where: EventFilter) -> AsyncIterator[bytes]:
+        """JSON lines, each event with its place in the chain; `event` is the very text the tag was taken over."""
+        after: tuple[int, str, int] | None = None
+        while page := await self.read(where, after=after, limit=_EXPORT_PAGE):
+            for each in page:
+                yield orjson.dumps({**_place(each), "event": orjson.Fragment(canonical(each.event))}) + b"\n"
+            after = (page[-1].event.at_unix_ms, page[-1].writer, page[-1].sequence)
+
+    def tail(self, where: EventFilter) -> Tail:
+        """Events of every process from now on, as they become durable."""
+        connection = connect_to_read(self._database)
+        try:
+            (last_row,) = connection.execute("SELECT coalesce(max(row), 0) FROM events").fetchone()
+        finally:
+            connection.close()
+        tail = Tail(where, last_row, closed=self._tails.discard, limit=self._tail_limit)
+        if self._group is None:
+            tail.end()
+        else:
+            self._tails.add(tail)
+            self._group.hurry()
+        return tail
+
+    async def verify(self, witnesses: Iterable[str] = ()) -> Verification:
+        """Check every event and every checkpoint; what this process wrote itself counts as attested too."""
+        await self._flush_if_well()
+        own = (self.writer, *self._group.durable) if self._group is not None else None
+        return await asyncio.to_thread(
+            audit_verify.verify_log, self._database, self._checkpoint_path, self._keyring, witnesses=witnesses, own=own
+        )
+
+    async def prune(self, before_unix_ms: int) -> int:
+        """Remove events older than that from the start of each chain, attested by a checkpoint; how many they were."""
+        await self.flush()
+        return await asyncio.to_thread(audit_adopt.prune, self._database, self._checkpoints, before_unix_ms)
+
+    async def _flush_if_well(self) -> None:
+        """Events still in memory cannot be shown when the disk refuses them; the others can."""
+        try:
+            await self.flush()
+        except ToolFailure:
+            if self._group is None or not self._group.failure:
+                raise
+
+
+def _legible(row: tuple[Any, ...]) -> ChainedEvent | None:
+    """Watchers are not shown what cannot be read; verification names it."""
+    try:
+        return chained(row)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _place(each: ChainedEvent) -> dict[str, str | int]:
+    return {
+        "writer": each.writer,
+        "sequence": each.sequence,
+        "previous_mac": each.previous_mac,
+        "mac": each.mac,
+        "key_id": each.key_id,
+    }
+
+
+def _broken(cause: str) -> ToolFailure:
+    """`cause` is `closed`, `queue_full` or `disk`; what the disk said goes to the observer, never to a caller."""
+    message = "The audit log cannot be written, so nothing with an effect may run. Tell the operator; try again later."
+    return refuse(ErrorKind.IO_ERROR, message, retryable=True, retry_after_s=1.0, component="audit", cause=cause)
+
+
+__all__ = ["CommitObserver", "Rhythm", "SqliteAuditLog"]

@@ -1,0 +1,150 @@
+"""How chained events lie in SQLite: tables, rows, and the search over them.
+
+The body column is the canonical event and the only truth; the others repeat parts of it for the indexes, and
+verification compares them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from toolhub_service.domain.event import ChainedEvent, EventFilter
+from toolhub_service.telemetry.chain import parse
+
+Row: TypeAlias = tuple[str, int, int, str, str, str, str, str, str, str, str, str]
+"""The columns of `COLUMNS`, in their order."""
+
+_SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS events (
+        row INTEGER PRIMARY KEY AUTOINCREMENT, writer TEXT NOT NULL, sequence INTEGER NOT NULL,
+        at_unix_ms INTEGER NOT NULL, type TEXT NOT NULL, principal TEXT NOT NULL, tool TEXT NOT NULL,
+        call_id TEXT NOT NULL, request_id TEXT NOT NULL, body TEXT NOT NULL,
+        previous_mac TEXT NOT NULL, mac TEXT NOT NULL, key_id TEXT NOT NULL, UNIQUE (writer, sequence))""",
+    "CREATE INDEX IF NOT EXISTS events_by_time ON events (at_unix_ms, writer, sequence)",
+    "CREATE INDEX IF NOT EXISTS events_by_call ON events (call_id)",
+    "CREATE INDEX IF NOT EXISTS events_by_request ON events (request_id)",
+    "CREATE TABLE IF NOT EXISTS checkpoints (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
+)
+COLUMNS: Final = (
+    "writer, sequence, at_unix_ms, type, principal, tool, call_id, request_id, body, previous_mac, mac, key_id"
+)
+_ONE: Final = "(" + ", ".join("?" * 12) + ")"
+_CHUNKS: Final = (256, 64, 16, 4, 1)
+_INSERTS: Final = {size: f"INSERT INTO events ({COLUMNS}) VALUES " + ", ".join([_ONE] * size) for size in _CHUNKS}  # noqa: S608 — fixed text
+
+
+def connect(path: Path, *, max_size_bytes: int = 0) -> sqlite3.Connection:
+    """A connection that writes: WAL, every commit fsynced, the file for its owner only. Raises sqlite3.Error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+    if max_size_bytes:
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {max_size_bytes // page_bytes}")
+    with transaction(connection):
+        for statement in _SCHEMA:
+            connection.execute(statement)
+    return connection
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that only reads; text that is no longer UTF-8 comes out changed. Raises sqlite3.Error."""
+    connection = sqlite3.connect(path.absolute().as_uri() + "?mode=rw", uri=True, timeout=5.0, isolation_level=None)
+    connection.execute("PRAGMA query_only = 1")
+    connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+    return connection
+
+
+class transaction:  # noqa: N801 — used as a statement
+    """`with transaction(connection):` one BEGIN IMMEDIATE … COMMIT, rolled back on any exception."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._commit()
+        else:
+            self._roll_back()
+
+    def _commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def keep_copy(connection: sqlite3.Connection, number: int, line: str) -> None:
+    """Remember a checkpoint beside the events, so that a checkpoint file that was cut is noticed."""
+    with transaction(connection):
+        connection.execute("INSERT OR IGNORE INTO checkpoints VALUES (?, ?)", (number, line))
+
+
+def insert(connection: sqlite3.Connection, rows: list[Row]) -> None:
+    """Insert many rows in few statements: the interpreter's lock is given up once a statement, and the event loop
+    may keep it for milliseconds each time."""
+    done = 0
+    for size in _CHUNKS:
+        while len(rows) - done >= size:
+            chunk = rows[done : done + size]
+            connection.execute(_INSERTS[size], [column for row in chunk for column in row])
+            done += size
+
+
+def chained(row: tuple[Any, ...]) -> ChainedEvent:
+    """The event of a row. Raises ValueError, KeyError or TypeError when the row was tampered with."""
+    writer, sequence, *_, body, previous, tag, key_id = row
+    event = parse(body.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    return ChainedEvent(event=event, writer=writer, sequence=sequence, previous_mac=previous, mac=tag, key_id=key_id)
+
+
+def matches(where: EventFilter, chained_event: ChainedEvent) -> bool:
+    """Whether an event passes the filter: the same judgement as `condition`, without SQL."""
+    event = chained_event.event
+    return (
+        (not where.principal or where.principal == event.principal)
+        and (not where.tool or where.tool == event.tool)
+        and (not where.types or event.type in where.types)
+        and (not where.call_id or where.call_id == event.call_id)
+        and (not where.request_id or where.request_id == event.request_id)
+        and (not where.writer or where.writer == chained_event.writer)
+        and event.at_unix_ms >= where.from_unix_ms
+        and (not where.to_unix_ms or event.at_unix_ms < where.to_unix_ms)
+    )
+
+
+def condition(where: EventFilter, after: tuple[int, str, int] | None) -> tuple[str, list[Any]]:
+    """The filter and the cursor as a WHERE clause with its parameters."""
+    terms: list[str] = ["at_unix_ms >= ?"]
+    parameters: list[Any] = [where.from_unix_ms]
+    for column in ("principal", "tool", "call_id", "request_id", "writer"):
+        wanted = getattr(where, column)
+        if wanted:
+            terms.append(f"{column} = ?")
+            parameters.append(wanted)
+    if where.to_unix_ms:
+        terms.append("at_unix_ms < ?")
+        parameters.append(where.to_unix_ms)
+    if where.types:
+        terms.append(f"type IN ({', '.join('?' * len(where.types))})")
+        parameters.extend(sorted(type.value for type in where.types))
+    if after is not None:
+        terms.append("(at_unix_ms, writer, sequence) > (?, ?, ?)")
+        parameters.extend(after)
+    return " AND ".join(terms), parameters

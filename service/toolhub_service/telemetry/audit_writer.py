@@ -1,0 +1,204 @@
+"""The thread that writes the audit log: many events a commit, one fsync a commit.
+
+Appending only queues. The thread lingers a few milliseconds for company unless somebody waits for the disk, takes all
+there is, and commits it in one transaction (group commit: while one fsync runs, the next group gathers). When the disk
+refuses, nothing is lost and nothing is skipped: the group stays at the head of the queue and is tried again every
+second, while every append is told that the log is broken.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from toolhub_service.telemetry.audit_rows import Row, connect, insert, keep_copy, transaction
+from toolhub_service.telemetry.chain import GENESIS
+from toolhub_service.telemetry.checkpoint import CLOSE, PERIODIC, CheckpointFile
+
+_RETRY_S: Final = 1.0
+_TAIL_POLL_S: Final = 0.25
+"""How often other processes' events are looked for, while somebody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """When the writer acts."""
+
+    linger_s: float = 0.01
+    """How long an event that nobody waits for may lie in memory."""
+    queue_limit: int = 10_000
+    """Events in memory; beyond, appends are refused."""
+    group_limit: int = 2_000
+    """Events a commit."""
+    checkpoint_events: int = 10_000
+    checkpoint_s: float = 30.0
+    """At the latest so many events, or so long after an event, the chain is attested."""
+
+
+class Committed(Protocol):
+    """Told from the writer's thread; must not wait."""
+
+    def committed(self, sequence: int, events: int, seconds: float) -> None:
+        """All up to `sequence` is on disk."""
+        ...
+
+    def failed(self, reason: str) -> None:
+        """A group could not be written; it will be tried again."""
+        ...
+
+    def publish(self, connection: sqlite3.Connection) -> bool:
+        """Feed those who watch; whether there are any."""
+        ...
+
+
+class GroupWriter:
+    """Owns the queue, the connection and the thread of one writer's chain."""
+
+    def __init__(
+        self,
+        database: Path,
+        writer: str,
+        checkpoints: CheckpointFile,
+        *,
+        told: Committed,
+        rhythm: Rhythm,
+        max_size_bytes: int,
+    ) -> None:
+        self._connect: Callable[[], sqlite3.Connection] = lambda: connect(database, max_size_bytes=max_size_bytes)
+        self._writer = writer
+        self._checkpoints = checkpoints
+        self._told = told
+        self._rhythm = rhythm
+        self._wake = threading.Condition(threading.Lock())
+        self._queue: list[Row] = []
+        self._group: list[Row] = []
+        self._idle = False
+        self._urgent = False
+        self._closing = False
+        self._tailing = False
+        self.failure = ""
+        """Why the log is broken now; empty when it is well."""
+        self.durable: tuple[int, str] = (0, GENESIS)
+        """Sequence and tag of the last event on disk."""
+        self._attested = 0
+        self._attested_at_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is queued, attest the end of the chain, end the thread. Look at `failure` afterwards."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    @property
+    def depth(self) -> int:
+        """Events in memory."""
+        return len(self._queue) + len(self._group)
+
+    @property
+    def full(self) -> bool:
+        return len(self._queue) + len(self._group) >= self._rhythm.queue_limit
+
+    def put(self, row: Row, *, urgent: bool) -> None:
+        """Queue one event. The thread is woken only when it sleeps or somebody waits for the disk."""
+        with self._wake:
+            self._queue.append(row)
+            if urgent:
+                self._urgent = True
+            if self._idle or urgent:
+                self._wake.notify()
+
+    def hurry(self) -> None:
+        """Write now what is queued, or feed the watchers."""
+        with self._wake:
+            self._urgent = True
+            self._wake.notify()
+
+    def _run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while True:
+            self._gather()
+            try:
+                if connection is None:
+                    connection = self._connect()
+                self._commit(connection)
+                self._attest(connection)
+                self._tailing = self._told.publish(connection)
+                self.failure = ""
+            except Exception as error:  # noqa: BLE001 — a dead writer would leave everyone waiting for ever
+                self._fail(error)
+                _close(connection)
+                connection = None
+            if self._finished():
+                _close(connection)
+                return
+
+    def _gather(self) -> None:
+        """Sleep until there is something to do, then linger for company."""
+        with self._wake:
+            if not (self._queue or self._group or self._urgent or self._closing):
+                self._idle = True
+                self._wake.wait(self._patience_s())
+                self._idle = False
+            if not (self._urgent or self._closing) and self._queue and not self.failure:
+                self._wake.wait(self._rhythm.linger_s)
+            elif self.failure and not self._closing:
+                self._wake.wait(_RETRY_S)
+            self._urgent = False
+            room = self._rhythm.group_limit - len(self._group)
+            self._group += self._queue[:room]
+            self._queue = self._queue[room:]
+            self._urgent = self._urgent or bool(self._queue)
+
+    def _patience_s(self) -> float | None:
+        if self._tailing:
+            return _TAIL_POLL_S
+        if self.durable[0] > self._attested:
+            return max(0.0, self._attested_at_s + self._rhythm.checkpoint_s - time.monotonic())
+        return None
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        group = self._group
+        if not group:
+            return
+        started_s = time.perf_counter()
+        with transaction(connection):
+            insert(connection, group)
+        if self.durable[0] == self._attested:
+            self._attested_at_s = time.monotonic()
+        self.durable = (group[-1][1], group[-1][10])
+        self._group = []
+        self._told.committed(self.durable[0], len(group), time.perf_counter() - started_s)
+
+    def _attest(self, connection: sqlite3.Connection) -> None:
+        """Sign what is on disk when it is time, and at the end."""
+        count, head = self.durable
+        last = self._closing and not self._queue
+        due_s = self._attested_at_s + self._rhythm.checkpoint_s
+        due = count - self._attested >= self._rhythm.checkpoint_events or time.monotonic() >= due_s
+        if last or (due and count > self._attested):
+            checkpoint = self._checkpoints.append(CLOSE if last else PERIODIC, self._writer, count, head)
+            keep_copy(connection, checkpoint.number, checkpoint.line())
+            self._attested, self._attested_at_s = count, time.monotonic()
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = f"{type(error).__name__}: {error}"
+        self._told.failed(self.failure)
+
+    def _finished(self) -> bool:
+        """At the end a failing disk is tried once more and not for ever."""
+        return self._closing and (bool(self.failure) or not (self._queue or self._group))
+
+
+def _close(connection: sqlite3.Connection | None) -> None:
+    if connection is not None:
+        connection.close()

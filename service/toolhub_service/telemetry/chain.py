@@ -1,0 +1,106 @@
+"""The hash chain of one writer: each event is sealed together with the seal of the one before.
+
+The tag is HMAC-SHA256 over previous tag, writer, sequence, key id and the canonical event (orjson: fields in the order
+of `Event`, attributes sorted, no white space). An edit, a deletion, a swap or an insertion breaks the tag at that very
+sequence, and nobody without the key can mend it; what a chain alone cannot show, a cut tail, checkpoints do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, Final
+
+import orjson
+
+from toolhub_service.domain.event import Event, EventType
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry.keyring import Keyring, Mac
+
+GENESIS: Final = "0" * 64
+ARGS_SUMMARY_BYTES: Final = 1024
+_CUT: Final = "…"
+_TEXTS: Final = tuple(
+    name for name in (f.name for f in fields(Event)) if name not in {"type", "at_unix_ms", "duration_us", "attributes"}
+)
+
+
+class Chain:
+    """Where one writer stands. Adding is all it does; it knows of no storage."""
+
+    __slots__ = ("_mac", "head", "key_id", "sequence", "writer")
+
+    def __init__(self, writer: str, keyring: Keyring) -> None:
+        mac = keyring.chain()
+        assert mac is not None
+        self._mac: Mac = mac
+        self.writer = writer
+        self.key_id = keyring.active_id
+        self.sequence = 0
+        self.head = GENESIS
+
+    def add(self, body: bytes) -> tuple[int, str, str]:
+        """Seal the next canonical event: its sequence, the tag before it, and its tag."""
+        sequence, previous = self.sequence + 1, self.head
+        tag = self._mac.hex(sealed(previous, self.writer, sequence, self.key_id, body))
+        self.sequence, self.head = sequence, tag
+        return sequence, previous, tag
+
+
+def sealed(previous: str, writer: str, sequence: int, key_id: str, body: bytes) -> bytes:
+    """What the tag is taken over. Only the body may hold a line feed, and it comes last: no two events share it."""
+    return f"{previous}\n{writer}\n{sequence}\n{key_id}\n".encode("utf-8", "surrogateescape") + body
+
+
+def canonical(event: Event) -> bytes:
+    """The event's one spelling. Raises TypeError when UTF-8 cannot carry its text; see `encodable`."""
+    return orjson.dumps(event, default=dict, option=orjson.OPT_SORT_KEYS)
+
+
+def parse(body: str | bytes) -> Event:
+    """The event of a canonical body."""
+    data: dict[str, Any] = orjson.loads(body)
+    return Event(**{**data, "type": EventType(data["type"])})
+
+
+def presentable(event: Event, redactor: Redactor) -> Event:
+    """The event without secrets and with its summary cut; the very same object when nothing had to change.
+
+    Hidden first and cut afterwards: half a secret would no longer be recognised.
+    """
+    if redactor.suspects(_all_text(event).encode("utf-8", "surrogatepass")):
+        hidden: dict[str, Any] = {name: redactor.text(getattr(event, name)) for name in _TEXTS}
+        event = replace(event, attributes=redactor.value(dict(event.attributes)), **hidden)
+    if len(event.args_summary) * 4 > ARGS_SUMMARY_BYTES:
+        event = _cut(event)
+    return event
+
+
+def _all_text(event: Event) -> str:
+    """Every text of the event, attributes by name: one search judges them all."""
+    e = event
+    text = (
+        f"{e.principal}\n{e.tool}\n{e.tool_digest}\n{e.call_id}\n{e.request_id}\n{e.args_digest}\n{e.args_summary}\n"
+        f"{e.purpose}\n{e.policy_revision}\n{e.rule_id}\n{e.outcome}"
+    )
+    if e.attributes:
+        text += "".join([f'\n"{name}":"{value}"' for name, value in e.attributes.items()])
+    return text
+
+
+def _cut(event: Event) -> Event:
+    data = event.args_summary.encode("utf-8", "replace")
+    if len(data) <= ARGS_SUMMARY_BYTES:
+        return event
+    kept = data[: ARGS_SUMMARY_BYTES - len(_CUT.encode())].decode("utf-8", "ignore")
+    return replace(event, args_summary=kept + _CUT)
+
+
+def encodable(event: Event) -> Event:
+    """The event with `?` for what UTF-8 cannot carry: an event is never lost to a character."""
+    texts: dict[str, Any] = {name: _mended(getattr(event, name)) for name in _TEXTS}
+    attributes = {_mended(str(name)): _mended(str(value)) for name, value in event.attributes.items()}
+    return replace(event, attributes=attributes, **texts)
+
+
+def _mended(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,150 @@
+"""What every audit log must do, whatever it is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry.audit import SqliteAuditLog
+
+KNOWN_SECRET = "suite-canary-5f3a91"
+REDACTOR = Redactor([KNOWN_SECRET])
+TAIL_LIMIT = 50
+EVERYTHING = EventFilter()
+
+
+def called(number: int, **changes: object) -> Event:
+    """A TOOL_CALLED event at `number` milliseconds."""
+    event = Event(
+        EventType.TOOL_CALLED,
+        at_unix_ms=number,
+        principal="agent-a",
+        tool="core/fs.readText",
+        call_id=f"call-{number}",
+        request_id=f"req-{number // 10}",
+        args_summary='{"path":"notes.md"}',
+        attributes={"mode": "EXECUTE"},
+    )
+    return replace(event, **changes)  # type: ignore[arg-type]
+
+
+class AuditLogSuite:
+    """Subclass it, and give it a `log` fixture: started, empty, redacting KNOWN_SECRET, TAIL_LIMIT events a watcher."""
+
+    async def test_what_was_appended_is_read_in_order_with_its_place_in_the_chain(self, log: SqliteAuditLog) -> None:
+        for number in range(1, 6):
+            log.append(called(number))
+        events = await log.read(EVERYTHING, after=None, limit=10)
+        assert [event.event for event in events] == [called(number) for number in range(1, 6)]
+        assert [event.sequence for event in events] == [1, 2, 3, 4, 5]
+        assert events[0].previous_mac == "0" * 64
+        assert [event.previous_mac for event in events[1:]] == [event.mac for event in events[:-1]]
+        assert len({event.writer for event in events}) == 1
+
+    async def test_a_durable_append_returns_and_is_there(self, log: SqliteAuditLog) -> None:
+        log.append(called(1))
+        await log.append_durably(called(2))
+        assert len(await log.read(EVERYTHING, after=None, limit=10)) == 2
+
+    async def test_many_durable_appends_at_once_all_return(self, log: SqliteAuditLog) -> None:
+        await asyncio.gather(*(log.append_durably(called(number)) for number in range(1, 201)))
+        assert (await log.verify()).events_checked == 200
+
+    async def test_pages_follow_the_cursor_without_gap_or_repetition(self, log: SqliteAuditLog) -> None:
+        for number in (3, 1, 2, 2, 2, 5, 4):
+            log.append(called(number))
+        seen: list[ChainedEvent] = []
+        after: tuple[int, str, int] | None = None
+        while page := await log.read(EVERYTHING, after=after, limit=2):
+            seen += page
+            after = (page[-1].event.at_unix_ms, page[-1].writer, page[-1].sequence)
+        assert [event.event.at_unix_ms for event in seen] == [1, 2, 2, 2, 3, 4, 5]
+        assert len({event.sequence for event in seen}) == 7
+
+    async def test_every_field_of_the_filter_selects(self, log: SqliteAuditLog) -> None:
+        log.append(called(10, principal="agent-b"))
+        log.append(called(20, tool="core/http.get"))
+        log.append(called(30, type=EventType.POLICY_DENIED))
+        log.append(called(40, call_id="the-call"))
+        log.append(called(50, request_id="the-request"))
+        writer = (await log.read(EVERYTHING, after=None, limit=1))[0].writer
+
+        async def times(where: EventFilter) -> list[int]:
+            return [event.event.at_unix_ms for event in await log.read(where, after=None, limit=10)]
+
+        assert await times(EventFilter(principal="agent-b")) == [10]
+        assert await times(EventFilter(tool="core/http.get")) == [20]
+        assert await times(EventFilter(types=frozenset({EventType.POLICY_DENIED, EventType.RETRY}))) == [30]
+        assert await times(EventFilter(call_id="the-call")) == [40]
+        assert await times(EventFilter(request_id="the-request")) == [50]
+        assert await times(EventFilter(writer=writer)) == [10, 20, 30, 40, 50]
+        assert await times(EventFilter(writer="another")) == []
+        assert await times(EventFilter(from_unix_ms=20, to_unix_ms=40)) == [20, 30]
+
+    async def test_a_watcher_sees_what_comes_after_it_and_passes_its_filter(self, log: SqliteAuditLog) -> None:
+        await log.append_durably(called(1))
+        async with aclosing(log.tail(EventFilter(principal="agent-b"))) as tail:
+            log.append(called(2))
+            log.append(called(3, principal="agent-b"))
+            log.append(called(4, principal="agent-b"))
+            assert (await anext(tail)).event.at_unix_ms == 3
+            assert (await anext(tail)).event.at_unix_ms == 4
+
+    async def test_a_slow_watcher_is_told_that_it_lagged_and_holds_nobody_up(self, log: SqliteAuditLog) -> None:
+        async with aclosing(log.tail(EVERYTHING)) as slow, aclosing(log.tail(EVERYTHING)) as quick:
+            for number in range(1, TAIL_LIMIT + 2):
+                await log.append_durably(called(number))
+                assert (await anext(quick)).event.at_unix_ms == number
+            taken = [(await anext(slow)).event.at_unix_ms for _ in range(TAIL_LIMIT)]
+            assert taken == list(range(1, TAIL_LIMIT + 1))
+            with pytest.raises(HubFailure) as caught:
+                await anext(slow)
+            assert caught.value.reason == "TAIL_LAGGED"
+
+    async def test_a_closed_watcher_ends(self, log: SqliteAuditLog) -> None:
+        tail = log.tail(EVERYTHING)
+        await tail.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(tail)
+
+    async def test_an_untouched_log_verifies(self, log: SqliteAuditLog) -> None:
+        assert (await log.verify()).ok
+        for number in range(1, 30):
+            log.append(called(number))
+        verification = await log.verify()
+        assert (verification.ok, verification.events_checked, verification.writers) == (True, 29, 1)
+
+    async def test_a_secret_is_hidden_before_it_is_chained(self, log: SqliteAuditLog) -> None:
+        await log.append_durably(
+            called(
+                1,
+                principal=KNOWN_SECRET,
+                purpose=f"because {KNOWN_SECRET}",
+                args_summary='{"headers":{"Authorization":"Bearer abcdefgh1"},"token":"t0psecret","x":"' + KNOWN_SECRET,
+                attributes={"password": "hunter2", "note": KNOWN_SECRET, "url": "https://u:pw123@host/"},
+            )
+        )
+        shown = repr(await log.read(EVERYTHING, after=None, limit=1))
+        for secret in (KNOWN_SECRET, "abcdefgh1", "t0psecret", "hunter2", "pw123"):
+            assert secret not in shown
+        assert (await log.verify()).ok
+
+    async def test_a_long_summary_is_cut_to_a_kibibyte_after_it_was_redacted(self, log: SqliteAuditLog) -> None:
+        log.append(called(1, args_summary="ü" * 500 + f'{{"password":"{"s3cret" * 40}"}}' + "x" * 2000))
+        (event,) = await log.read(EVERYTHING, after=None, limit=1)
+        summary = event.event.args_summary
+        assert len(summary.encode()) <= 1024
+        assert summary.endswith("…")
+        assert "s3cret" not in summary
+
+    async def test_text_that_utf8_cannot_carry_is_kept_as_well_as_can_be(self, log: SqliteAuditLog) -> None:
+        await log.append_durably(called(1, principal="a\ud800b", purpose="x\udfff", attributes={"k\ud800": "v\ud800"}))
+        (event,) = await log.read(EVERYTHING, after=None, limit=1)
+        assert event.event.principal == "a?b"
+        assert (await log.verify()).ok

@@ -1,0 +1,34 @@
+"""The suite, for the log in SQLite and for the fake."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.audit_log import MemoryAuditLog
+from tests.ports.audit_log_suite import REDACTOR, TAIL_LIMIT, AuditLogSuite, called
+from tests.unit.telemetry.logs_in import started_log
+from toolhub_service.telemetry.audit import SqliteAuditLog
+
+
+class TestSqliteAuditLog(AuditLogSuite):
+    @pytest.fixture
+    async def log(self, tmp_path: Path) -> AsyncIterator[SqliteAuditLog]:
+        log = await started_log(tmp_path, redactor=REDACTOR, tail_limit=TAIL_LIMIT)
+        yield log
+        await log.close()
+
+
+class TestMemoryAuditLog(AuditLogSuite):
+    @pytest.fixture
+    def log(self) -> MemoryAuditLog:
+        return MemoryAuditLog(REDACTOR, tail_limit=TAIL_LIMIT)
+
+    async def test_tampering_with_the_fake_is_found(self, log: MemoryAuditLog) -> None:
+        for number in range(1, 6):
+            log.append(called(number))
+        log.events[2] = replace(log.events[2], event=called(3, principal="agent-x"))
+        assert [(fault.sequence) for fault in (await log.verify()).faults] == [3]

@@ -1,0 +1,38 @@
+"""Audit logs in a temporary folder, for tests."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from toolhub_service.domain.event import Verification
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry.audit import SqliteAuditLog
+from toolhub_service.telemetry.audit_verify import verify_log
+from toolhub_service.telemetry.keyring import open_keyring
+
+
+class WallClock:
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def unix_ms(self) -> int:
+        return int(time.time() * 1000)
+
+
+def files_in(folder: Path) -> tuple[Path, Path, Path]:
+    """Database, checkpoint file and key file."""
+    return folder / "audit.db", folder / "checkpoints" / "audit.jsonl", folder / "keys" / "audit.key"
+
+
+async def started_log(folder: Path, *, redactor: Redactor | None = None, **options: Any) -> SqliteAuditLog:
+    log = SqliteAuditLog(*files_in(folder), clock=WallClock(), redactor=redactor or Redactor(), **options)
+    await log.start()
+    return log
+
+
+def verified(folder: Path, **options: Any) -> Verification:
+    """What `toolhub audit verify` finds, with no hub running."""
+    database, checkpoints, key = files_in(folder)
+    return verify_log(database, checkpoints, open_keyring(key, create=False), **options)
