@@ -8,9 +8,9 @@ exception, which travels as `__cause__` for the log. Cancellation always passes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -25,6 +25,7 @@ from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, spec_of
 
 AnyTool: TypeAlias = Tool[Any, Any]
+Answer = TypeVar("Answer")
 
 CORE_SOURCE: Final = "core"
 CUSTOM_SOURCE: Final = "custom"
@@ -81,25 +82,19 @@ class CoreAdapter:
 
     def effects(self, planned: PlannedCall) -> Sequence[str]:
         tool = self._tool(planned)
-        args = _typed(tool, planned.args)
-        try:
-            return tuple(tool.effects(args))
-        except ToolFailure:
-            raise
-        except Exception as error:
-            raise _unforeseen(planned.spec.name) from error
+        return tuple(_asked(tool, tool.effects, planned))
+
+    def has_side_effects(self, planned: PlannedCall) -> bool:
+        tool = self._tool(planned)
+        if tool.annotations.read_only or type(tool).has_side_effects is Tool.has_side_effects:
+            return planned.spec.has_side_effects
+        return _asked(tool, tool.has_side_effects, planned)
 
     def upstream(self, planned: PlannedCall) -> str:
         tool = self._tool(planned)
         if type(tool).upstream is Tool.upstream:
             return planned.spec.upstream_key
-        args = _typed(tool, planned.args)
-        try:
-            return tool.upstream(args) or planned.spec.upstream_key
-        except ToolFailure:
-            raise
-        except Exception as error:
-            raise _unforeseen(planned.spec.name) from error
+        return _asked(tool, tool.upstream, planned) or planned.spec.upstream_key
 
     def _tool(self, planned: PlannedCall) -> AnyTool:
         tool = self._tools.get(planned.spec.name)
@@ -112,8 +107,35 @@ class CoreAdapter:
 def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:
     try:
         return msgspec.convert(args, tool.In)
+    except msgspec.ValidationError:
+        pass
+    # JSON Schema takes 5.0 for an integer and msgspec does not; rare enough to try the plain way first.
+    try:
+        return msgspec.convert(_whole(args), tool.In)
     except msgspec.ValidationError as error:
         raise _invalid(tool.name, str(error)) from error
+
+
+def _whole(value: JsonValue) -> JsonValue:
+    """The value with every float that is a whole number as an integer."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        return {key: _whole(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(entry) for entry in value]
+    return value
+
+
+def _asked(tool: AnyTool, question: Callable[[ToolInput], Answer], planned: PlannedCall) -> Answer:
+    """What the tool says about a call that does not run yet."""
+    args = _typed(tool, planned.args)
+    try:
+        return question(args)
+    except ToolFailure:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _unforeseen(planned.spec.name) from error
 
 
 def _outcome(output: Any, context: ToolContext) -> Outcome:

@@ -96,8 +96,8 @@ def load_custom_tools(
 ) -> CustomTools:
     """Load what the configuration names. Never raises for a tool that is broken or not trusted.
 
-    `allowed_entry_points`: False for none, True for all, or names, each of a distribution, of one of its entry points
-    (`distribution:entry`), or of an entry point that only one installed distribution offers.
+    `allowed_entry_points`: False for none, True or `*` for all, or names, each of a distribution, of one of its entry
+    points (`distribution:entry`), or of an entry point that only one installed distribution offers.
     `entry_point_arguments`: constructor arguments by entry point name.
     """
     candidates = [
@@ -142,6 +142,8 @@ def _finder(path: str, trusted_namespaces: Collection[str]) -> Callable[[], obje
 def _entry_point_candidates(
     allowed: bool | Collection[str], arguments: Mapping[str, Mapping[str, JsonValue]]
 ) -> list[_Candidate]:
+    if allowed is not True and allowed is not False and "*" in allowed:
+        allowed = True
     if allowed is False:
         return []
     found = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (_distribution(point), point.name))

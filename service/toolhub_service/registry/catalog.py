@@ -17,8 +17,8 @@ from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.names import CORE_PREFIX, check_name, check_not_reserved, skeleton
 from toolhub_service.registry.snapshot import Snapshot, snapshot_of
 
-SchemaCheck = Callable[[JsonObject], None]
-"""Raises ToolFailure, HubFailure or ValueError when a schema is malformed or hostile."""
+SchemaCheck = Callable[[JsonObject], object]
+"""Raises ToolFailure, HubFailure or ValueError when a schema is malformed or hostile; what it returns is not used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Tools of the imaginary firm Acme for tool-hub."""
