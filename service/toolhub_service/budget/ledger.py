@@ -15,7 +15,7 @@ from toolhub_service.budget.lease import Lease, Upstream, crowded, resting
 from toolhub_service.budget.limits import Counter, Counters
 from toolhub_service.budget.quota import RequestCalls
 from toolhub_service.budget.recent import Recent
-from toolhub_service.budget.retry import max_attempts
+from toolhub_service.budget.retry import is_safe_to_repeat, max_attempts
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors import ErrorKind, refuse
@@ -34,12 +34,19 @@ class Budgets:
         self._upstreams: Recent[Upstream] = Recent(self._terms.max_upstreams, lambda known, _: known.slots.is_idle)
 
     def take(
-        self, planned: PlannedCall, verdict: Verdict, upstream: str, *, upstream_honours_keys: bool = False
+        self,
+        planned: PlannedCall,
+        verdict: Verdict,
+        upstream: str,
+        *,
+        reads_only: bool = False,
+        upstream_honours_keys: bool = False,
     ) -> Lease:
         """Everything the call needs to run, or a refusal that has spent nothing.
 
-        `upstream` is the adapter's key of breaker and concurrency (empty: the tool's own); `upstream_honours_keys`
-        says whether it deduplicates by idempotency key, so that a keyed side effect may be tried again.
+        `upstream` is the adapter's key of breaker and concurrency (empty: the tool's own). `reads_only` says that this
+        very call changes nothing, `upstream_honours_keys` that the upstream deduplicates by idempotency key: either
+        makes it safe to try again.
 
         Raises:
             ToolFailure: TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN, `retry_after_s` where waiting helps.
@@ -56,6 +63,7 @@ class Budgets:
             self._check_request(request, context.budget.max_tool_calls)
         counters = self._counters.of(verdict.limits, now_s) if verdict.limits else ()
         self._check(counters, remote, now_s, deadline_s)
+        is_safe = is_safe_to_repeat(planned, reads_only=reads_only, upstream_honours_keys=upstream_honours_keys)
         lease = Lease(
             clock=self._clock,
             randomness=self._randomness,
@@ -65,7 +73,7 @@ class Budgets:
             request=request,
             now_s=now_s,
             deadline_s=deadline_s,
-            max_attempts=max_attempts(planned, terms, upstream_honours_keys),
+            max_attempts=max_attempts(planned, terms, is_safe),
             fair_s=min(terms.breaker.fair_timeout_s, planned.spec.limits.timeout_s),
         )
         if request:

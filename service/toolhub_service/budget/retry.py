@@ -16,17 +16,17 @@ from toolhub_service.domain.tool import IdempotencyMode
 _NEVER = frozenset({ErrorKind.OUTCOME_UNKNOWN, ErrorKind.CANCELLED})
 
 
-def is_safe_to_repeat(planned: PlannedCall, upstream_honours_keys: bool) -> bool:
+def is_safe_to_repeat(planned: PlannedCall, *, reads_only: bool = False, upstream_honours_keys: bool = False) -> bool:
     """Whether running the call twice does what running it once does."""
-    if planned.spec.annotations.safe_to_repeat:
+    if reads_only or planned.spec.annotations.safe_to_repeat:
         return True
     has_key = bool(planned.call.idempotency_key) or planned.spec.idempotency is IdempotencyMode.DERIVED
     return has_key and upstream_honours_keys
 
 
-def max_attempts(planned: PlannedCall, terms: BudgetTerms, upstream_honours_keys: bool) -> int:
+def max_attempts(planned: PlannedCall, terms: BudgetTerms, is_safe: bool) -> int:
     """How often the adapter may be asked: the caller's wish or else the tool's, within the hub's bound; at least 1."""
-    if not is_safe_to_repeat(planned, upstream_honours_keys):
+    if not is_safe:
         return 1
     wished = planned.call.context.budget.max_retries
     retries = planned.spec.limits.max_retries if wished is None else wished

@@ -76,7 +76,8 @@ def _load(text: str) -> tuple[JsonValue, Lines]:
     try:
         loader = _StrictLoader(text)
         node = loader.get_single_node()
-        return ({} if node is None else _value(loader, node, "$", lines)), lines
+        data = None if node is None else _value(loader, node, "$", lines)
+        return {} if data is None else data, lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise InvalidPolicy(

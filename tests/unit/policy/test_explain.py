@@ -1,0 +1,99 @@
+"""An explanation shows all that was considered, in order, and the verdict that `decide` gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, TIME_NOW, a_call
+from toolhub_service.domain.call import PlannedCall
+from toolhub_service.policy.explain import Consideration, explain
+from toolhub_service.policy.snapshot import PolicySnapshot
+
+SOURCE = PolicySnapshot.load(
+    {
+        "grants": [
+            {"principals": ["local"], "capabilities": ["danger:destructive"]},
+            {"principals": ["bot"], "capabilities": ["*"]},
+        ],
+        "rules": [
+            {"id": "wave", "effect": "ALLOW", "tools": ["core/fs.*"]},
+            {"id": "ask", "effect": "REQUIRE_APPROVAL", "tools": ["core/fs.*"], "when": "args.path == 'asked'"},
+            {"id": "secret", "effect": "DENY", "tools": ["core/fs.*"], "when": "args.path.startsWith('secret')"},
+            {"id": "bots", "effect": "DENY", "principals": ["bot"], "tools": ["core/util.*"]},
+            {"id": "nets", "effect": "DENY", "capabilities": ["network"]},
+        ],
+    }
+)
+
+
+def considered(planned: PlannedCall) -> dict[str, Consideration]:
+    explanation = explain(SOURCE, planned)
+    assert explanation.verdict == SOURCE.decide(planned)
+    return {consideration.id: consideration for consideration in explanation.considerations}
+
+
+def test_tells_everything_in_the_order_of_asking() -> None:
+    ids = list(considered(a_call(READ_TEXT, {"path": "a"})))
+    assert ids == [
+        "identity",
+        "grants[0]",
+        "grants[1]",
+        "grants[2]",
+        "capabilities",
+        "permissions",
+        "secret",
+        "bots",
+        "nets",
+        "guard:path",
+        "ask",
+        "wave",
+        "grant:local",
+    ]
+
+
+def test_tells_why_each_rule_did_or_did_not_match() -> None:
+    told = considered(a_call(READ_TEXT, {"path": "asked"}))
+    assert told["ask"].matched
+    assert told["ask"].why == "`args.path == 'asked'` is true"
+    assert not told["secret"].matched
+    assert "false" in told["secret"].why
+    assert told["bots"].why == "names other principals"
+    assert told["nets"].why == "the tool has none of its capabilities"
+    assert told["grants[0]"].why.endswith("covers read:fs of what the tool needs")
+    assert told["grants[2]"].why == "names other principals"
+
+
+def test_tells_why_a_star_lifts_no_plan() -> None:
+    told = considered(a_call(DELETE_PATH, {"path": "a"}))
+    assert not told["wave"].matched
+    assert "name the tool" in told["wave"].why
+    assert told["destructive_requires_plan"].matched
+
+
+def test_tells_a_fault_of_a_condition() -> None:
+    told = considered(a_call(READ_TEXT, {}))
+    assert told["secret"].matched
+    assert "which is a deny" in told["secret"].why
+    assert told["guard:path"].why == "nothing to judge: the argument is absent"
+
+
+@pytest.mark.parametrize(
+    ("call", "id"),
+    [
+        (a_call(TIME_NOW, user_id="ann"), "identity"),
+        (a_call(TIME_NOW, principal="stranger"), "capabilities"),
+        (a_call(READ_TEXT, {"path": "a"}, permissions=frozenset({"gpu"})), "permissions"),
+        (a_call(READ_TEXT, {"path": "/etc"}), "guard:path"),
+        (a_call(READ_TEXT, {"path": "secret/x"}), "secret"),
+    ],
+)
+def test_the_gate_that_refused_is_marked(call: PlannedCall, id: str) -> None:
+    assert considered(call)[id].matched
+
+
+def test_impersonation_is_told() -> None:
+    trusted = PolicySnapshot.load({"impersonate": ["local"]})
+    first: Any = explain(trusted, a_call(TIME_NOW, user_id="ann")).considerations[0]
+    assert (first.matched, first.why) == (False, "the caller may act for others")

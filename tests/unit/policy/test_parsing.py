@@ -1,0 +1,134 @@
+"""Documents that are no policy, and what the operator is told; documents that are, and what they mean."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolhub_service.policy.document import PolicyDocument, canonical_bytes, document_schema
+from toolhub_service.policy.parsing import MAX_TEXT_CHARS, InvalidPolicy, parse_policy
+from toolhub_service.policy.snapshot import PolicySnapshot
+
+REFUSED = {
+    "a key written twice": ("grants: []\nrules: []\ngrants: []\n", 3, "written twice"),
+    "an inner key written twice": ("rules:\n- id: a\n  effect: DENY\n  effect: ALLOW\n", 4, "written twice"),
+    "a misspelt key": ("grants:\n- principals: [a]\n  capabilites: [x]\n", 3, "did you mean `capabilities`"),
+    "a misspelt section": ("graints: []\n", 1, "did you mean `grants`"),
+    "a misspelt key of the sandbox": ("sandbox:\n  max_reed_bytes: 1\n", 2, "did you mean `max_read_bytes`"),
+    "a misspelt key of a flag": ("commands:\n- name: a\n  path: /a\n  flags: [{flg: -n}]\n", 4, "did you mean `flag`"),
+    "a misspelt approval term": ("rules:\n- {id: a, effect: DENY, approval: {expire_s: 1}}\n", 2, "expires_s"),
+    "an unknown effect": ("rules:\n- id: a\n  effect: DENIED\n", 3, "DENIED"),
+    "a lower-case effect": ("rules:\n- id: a\n  effect: deny\n", 3, "deny"),
+    "a text for a list": ("grants:\n- principals: everybody\n", 2, "Expected `array`"),
+    "no principals": ("grants:\n- principals: []\n", 2, "length"),
+    "an empty glob": ("grants:\n- principals: ['']\n", 2, "length"),
+    "a bool for a number": ("sandbox:\n  max_read_bytes: yes\n", 2, "Expected `int`"),
+    "a negative size": ("sandbox: {max_read_bytes: -1}\n", 1, ">= 0"),
+    "no number": ("limits:\n- id: a\n  rate_per_s: .nan\n", 3, "> 0"),
+    "infinity": ("limits:\n- id: a\n  rate_per_s: .inf\n", 3, "<= 1000000"),
+    "a limit that bounds nothing": ("limits:\n- id: a\n", 2, "bounds nothing"),
+    "a rule id twice": ("rules:\n- {id: a, effect: DENY}\n- {id: a, effect: ALLOW}\n", 3, "there already"),
+    "a limit id twice": ("limits:\n- {id: a, quota: 1}\n- {id: a, quota: 2}\n", 3, "there already"),
+    "an id that looks built in": ("rules:\n- {id: 'guard:path', effect: ALLOW}\n", 2, "regex"),
+    "a star over destruction": ("grants:\n- principals: [a]\n  capabilities: ['danger:*']\n", 3, "no star covers"),
+    "a URL for a host": ("egress:\n- hosts: ['https://x.org']\n", 2, "is no host"),
+    "a host with a path": ("egress:\n- hosts: [x.org/y]\n", 2, "is no host"),
+    "a star inside a host": ("egress:\n- hosts: ['api.*.org']\n", 2, "is no host"),
+    "an address in disguise": ("egress:\n- hosts: ['0x7f.1']\n", 2, "is no host"),
+    "a scheme of files": ("egress:\n- hosts: [x.org]\n  schemes: [file]\n", 3, "file"),
+    "a port beyond": ("egress:\n- hosts: [x.org]\n  ports: [70000]\n", 3, "65535"),
+    "a method in lower case": ("egress:\n- hosts: [x.org]\n  methods: [get]\n", 3, "regex"),
+    "a network with host bits": ("egress:\n- hosts: [x.org]\n  cidrs: [10.0.0.1/8]\n", 3, "is no network"),
+    "a relative binary": ("commands:\n- {name: git, path: git}\n", 2, "absolute"),
+    "a command with a path for a name": ("commands:\n- {name: /bin/sh, path: /bin/sh}\n", 2, "regex"),
+    "a command without a name": ("commands:\n- {path: /bin/sh}\n", 2, "bare name"),
+    "a preset with more": ("commands:\n- {preset: safe, name: sh, path: /bin/sh}\n", 2, "stands alone"),
+    "an unknown preset": ("commands:\n- {preset: dangerous}\n", 2, "dangerous"),
+    "a look-around": ("commands:\n- {name: a, path: /a, positionals: '(?=x)'}\n", 2, "RE2"),
+    "a flag without a dash": ("commands:\n- {name: a, path: /a, flags: [{flag: n}]}\n", 2, "regex"),
+    "an alias": ("grants: &g []\nrules: *g\n", 2, "aliases"),
+    "a bomb of aliases": ("a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n", 2, "aliases"),
+    "an object": ("grants: !!python/object/apply:os.system [id]\n", 1, ""),
+    "a set": ("grants: !!set {a}\n", 1, "unsupported YAML type"),
+    "a date": ("extends: 2026-01-01\n", 1, "quotes"),
+    "a date that is none": ("extends: 2026-99-99\n", None, "quotes"),
+    "a merge key": ("<<: {grants: []}\n", 1, ""),
+    "a list for a key": ("? [a]\n: 1\n", 1, "plain names"),
+    "a number for a key": ("1: 2\n", 1, "plain names"),
+    "two documents": ("grants: []\n---\nrules: []\n", 2, "another document"),
+    "a list at the top": ("- grants\n", 1, "Expected `object`"),
+    "a text at the top": ("allow everything\n", 1, "Expected `object`"),
+    "a broken line": ("grants: [\n", 2, "not YAML"),
+    "a tab": ("grants:\n\t- a\n", 2, "not YAML"),
+    "a NUL": ("grants: []\x00", None, "not YAML"),
+    "a bottomless nest": ("grants: " + "[" * 5_000, None, "too deeply"),
+    "a file without end": ("#" * (MAX_TEXT_CHARS + 1), None, "characters"),
+    "an extension of nothing known": ("extends: prod\n", 1, "prod"),
+    "a null section": ("grants: null\n", 1, "null"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refuses_a_document_with(name: str) -> None:
+    text, line, says = REFUSED[name]
+    with pytest.raises(InvalidPolicy) as caught:
+        PolicySnapshot.load(text)
+    assert says in caught.value.problem
+    assert caught.value.line == line
+    assert line is None or f"line {line}" in str(caught.value)
+
+
+def test_names_the_path_of_the_problem() -> None:
+    with pytest.raises(InvalidPolicy) as caught:
+        parse_policy("rules:\n- id: a\n  effect: DENY\n- id: b\n  effekt: DENY\n")
+    assert caught.value.path == "rules[1].effekt"
+
+
+def test_data_already_loaded_is_read_alike() -> None:
+    text = "grants:\n- {principals: [a], capabilities: ['read:*']}\nsandbox: {may_overwrite: false}\n"
+    data: dict[str, Any] = {
+        "grants": [{"principals": ["a"], "capabilities": ["read:*"]}],
+        "sandbox": {"may_overwrite": False},
+    }
+    assert parse_policy(text)[0] == parse_policy(data)[0]
+    with pytest.raises(InvalidPolicy) as caught:
+        parse_policy({"grants": [{"principals": [1]}]})
+    assert caught.value.line is None
+    assert caught.value.path == "grants[0].principals[0]"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "{}\n", "---\n"])
+def test_an_empty_file_is_the_starter_policy(text: str) -> None:
+    assert PolicySnapshot.load(text).revision == PolicySnapshot().revision
+
+
+def test_json_is_yaml() -> None:
+    text = json.dumps({"grants": [{"principals": ["é \u2028 \t"], "capabilities": ["gpu"]}]})
+    assert parse_policy(text)[0].grants[0].principals == ("é \u2028 \t",)
+
+
+def test_every_key_is_documented_in_the_schema() -> None:
+    schema = document_schema()
+    undocumented = [
+        f"{name}.{key}"
+        for name, definition in schema["$defs"].items()
+        for key, value in definition["properties"].items()
+        if "description" not in json.dumps(value)
+    ]
+    assert undocumented == []
+    assert schema["$defs"]["PolicyDocument"]["additionalProperties"] is False
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="grants:rule[]{}-\n '\"&*!|>#?%@`,01\t", max_size=60))
+def test_any_text_is_a_policy_or_an_invalid_policy(text: str) -> None:
+    try:
+        document, _ = parse_policy(text)
+    except InvalidPolicy:
+        return
+    assert isinstance(document, PolicyDocument)
+    assert json.loads(canonical_bytes(document))["extends"] in ("starter", "none")

@@ -1,0 +1,125 @@
+"""Plan digests commit exactly what was shown, and say what differs when it does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes.planned_calls import DELETE_PATH, a_call, a_tool
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.verdict import Effect
+from toolhub_service.policy.plan_digest import check, committed, seal
+from toolhub_service.policy.snapshot import PolicySnapshot
+
+KEY = b"k" * 32
+NOW, LATER = 1_000_000, 1_600_000
+POLICY: dict[str, Any] = {"grants": [{"principals": ["*"], "capabilities": ["*", "danger:destructive"]}]}
+SOURCE = PolicySnapshot.load(POLICY)
+SHOWN = a_call(DELETE_PATH, {"path": "old"})
+VERDICT = SOURCE.decide(SHOWN)
+DIGEST = seal(SHOWN, VERDICT, LATER, KEY)
+
+
+def differs(
+    digest: str = DIGEST, planned: Any = SHOWN, verdict: Any = VERDICT, now: int = NOW, key: bytes = KEY
+) -> Any:
+    with pytest.raises(ToolFailure) as caught:
+        check(digest, planned, verdict, now, key)
+    assert caught.value.error.kind is ErrorKind.PLAN_REQUIRED
+    return caught.value.error.details["differs"]
+
+
+def test_a_plan_makes_the_verdict_that_asked_for_it_an_allow() -> None:
+    assert VERDICT.effect is Effect.REQUIRE_PLAN
+    check(DIGEST, SHOWN, VERDICT, NOW, KEY)
+    verdict = committed(VERDICT)
+    assert verdict.effect is Effect.ALLOW
+    assert (verdict.rule_id, verdict.constraints) == (VERDICT.rule_id, VERDICT.constraints)
+
+
+def test_a_plan_lifts_no_other_refusal() -> None:
+    denied = replace(VERDICT, effect=Effect.DENY)
+    assert committed(denied) == denied
+
+
+def test_other_arguments_are_named() -> None:
+    assert differs(planned=a_call(DELETE_PATH, {"path": "new"})) == ["arguments"]
+
+
+def test_another_definition_is_named() -> None:
+    changed = a_tool("core/fs.deletePath", "write:fs", "danger:destructive", destructive=True, idempotent=True)
+    assert differs(planned=a_call(changed, {"path": "old"})) == ["tool definition"]
+
+
+def test_another_caller_is_named() -> None:
+    assert differs(planned=a_call(DELETE_PATH, {"path": "old"}, principal="ann")) == ["principal"]
+
+
+def test_another_policy_or_rule_is_named() -> None:
+    changed = PolicySnapshot.load({**POLICY, "sandbox": {"max_read_bytes": 1}})
+    assert differs(verdict=changed.decide(SHOWN)) == ["policy verdict"]
+    assert differs(verdict=replace(VERDICT, rule_id="other")) == ["policy verdict"]
+    assert differs(verdict=replace(VERDICT, effect=Effect.REQUIRE_APPROVAL)) == ["policy verdict"]
+
+
+def test_everything_that_differs_is_named() -> None:
+    other = a_call(DELETE_PATH, {"path": "new"}, principal="ann")
+    assert differs(planned=other) == ["principal", "arguments"]
+
+
+def test_a_plan_expires() -> None:
+    check(DIGEST, SHOWN, VERDICT, LATER - 1, KEY)
+    assert differs(now=LATER) == ["expired"]
+
+
+@pytest.mark.parametrize(
+    "digest",
+    [
+        "",
+        "v1",
+        "v1.1.2.3",
+        "x" * 10_000,
+        "v1.9999999.a-b-c-d.mac",
+        "é.é.é.é",
+        DIGEST + "0",
+        DIGEST[:-1],
+        DIGEST.upper(),
+    ],
+)
+def test_what_this_hub_did_not_make_is_forged(digest: str) -> None:
+    assert differs(digest=digest) == ["forged"]
+
+
+def test_its_time_cannot_be_prolonged() -> None:
+    assert differs(digest=DIGEST.replace(str(LATER), str(LATER * 2))) == ["forged"]
+
+
+def test_another_key_makes_another_digest() -> None:
+    assert differs(key=b"other" * 8) == ["forged"]
+    assert seal(SHOWN, VERDICT, LATER, b"other" * 8) != DIGEST
+
+
+def test_any_replica_with_the_key_makes_the_same_digest() -> None:
+    assert seal(SHOWN, PolicySnapshot.load(POLICY).decide(SHOWN), LATER, KEY) == DIGEST
+    assert len(DIGEST) < 256
+
+
+def test_a_plan_without_an_arguments_digest_is_a_defect() -> None:
+    with pytest.raises(ValueError, match="digest"):
+        seal(replace(SHOWN, args_digest=""), VERDICT, LATER, KEY)
+
+
+@given(st.text(max_size=200))
+def test_no_text_passes_for_a_digest(text: str) -> None:
+    assert differs(digest=text) == ["forged"]
+
+
+@given(st.integers(0, len(DIGEST) - 1), st.sampled_from("0aZ.-_"))
+def test_no_changed_sign_passes(at: int, sign: str) -> None:
+    changed = DIGEST[:at] + sign + DIGEST[at + 1 :]
+    if changed != DIGEST:
+        assert differs(digest=changed) == ["forged"]
