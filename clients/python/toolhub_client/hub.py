@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import orjson
 
 from toolhub.v1 import call_pb2, job_pb2, job_service_pb2, plan_pb2, tool_pb2, tool_service_pb2
-from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub, JobServiceStub
-from toolhub.v1.tool_service_pb2_grpc import ToolServiceAsyncStub, ToolServiceStub
+from toolhub.v1.job_service_pb2_grpc import JobServiceStub
+from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_client import jobs
 from toolhub_client.answer import Answer, Chunk, Progress
 from toolhub_client.context import Context
+
+if TYPE_CHECKING:  # asyncio stubs exist as types only
+    from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub
+    from toolhub.v1.tool_service_pb2_grpc import ToolServiceAsyncStub
 
 EXPORT_FORMATS = {
     "openai": tool_service_pb2.EXPORT_FORMAT_OPENAI,

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 import grpc
 
 from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
-from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub
+
+if TYPE_CHECKING:  # asyncio stubs exist as types only
+    from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub
 
 FINAL_STATES = frozenset(
     {
