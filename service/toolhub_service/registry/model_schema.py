@@ -3,8 +3,9 @@
 OpenAI and Anthropic refuse a whole request when one tool's schema is not `"type": "object"` at its root or has `oneOf`,
 `anyOf` or `allOf` there (OpenAI also `enum`, `const` and `not`). Such a root becomes one object schema with the
 properties of all branches, required where every branch requires them (for allOf: where any does); a reference at the
-root gives way to its target. The outcome accepts all that the original accepts, and the hub judges calls by the
-original. Below the root nothing is changed.
+root gives way to its target. A property is shown as the branches that name it define it, which is what a model needs
+to know; nothing is required that the original does not require, and the hub judges calls by the original. Below the
+root nothing is changed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from tests.corpora import FOLDER
+from tests.ports.catalog_suite import tool
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.tool import Annotations, ToolSpec
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.export import Dialect, Exporter, mcp_hints
+from toolhub_service.registry.exported_names import ExportedNames, original_name, plain_name
+from toolhub_service.registry.model_schema import object_schema
+
+ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+
+
+def catalog_of(*specs: ToolSpec) -> ToolCatalog:
+    catalog = ToolCatalog(check_schema=lambda schema: None)
+    catalog.register_builtins([spec for spec in specs if spec.name.startswith("core/")])
+    catalog.register_all([spec for spec in specs if not spec.name.startswith("core/")])
+    return catalog
+
+
+READ = tool("core/fs.readText", "Read a file.", input_schema=SCHEMA, source="core", output_schema={"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("name", "exported"),
+    [
+        ("core/fs.readText", "core__fs_readText"),
+        ("github/search_issues", "github__search_issues"),
+        ("core/util.json.select", "core__util_json_select"),
+        ("a/b-c", "a__b-c"),
+    ],
+)
+def test_names_read_like_their_originals(name: str, exported: str) -> None:
+    assert plain_name(name) == exported
+    assert original_name(exported, catalog_of(tool(name))) == name
+
+
+def test_an_unknown_exported_name_has_no_original() -> None:
+    assert original_name("core__fs_readText", catalog_of()) is None
+
+
+def test_any_set_of_names_can_be_turned_back_in_any_order() -> None:
+    chance = random.Random(3)
+    names = {"a/b_c", "a/b.c", "a__b/c", "a/_b/c", "x" * 128, "x" * 127 + "y", "x" * 127 + "."}
+    names |= {"".join(chance.choices("ab./_-", k=chance.randint(1, 100))) for _ in range(3_000)}
+    names |= {plain_name(name) for name in list(names)[:500]}
+    ordered = sorted(names)
+    mapped = ExportedNames(ordered)
+    chance.shuffle(ordered)
+    again = ExportedNames(ordered)
+    for name in names:
+        assert ACCEPTED.fullmatch(mapped.exported(name))
+        assert mapped.original(mapped.exported(name)) == name
+        assert again.exported(name) == mapped.exported(name)
+
+
+def test_a_name_made_to_look_like_the_short_form_of_a_long_one_takes_nothing_over() -> None:
+    long = "git/" + "very_long_name." * 8 + "x"
+    forged = plain_name(long).replace("git__", "git/", 1)
+    mapped = ExportedNames([long, forged])
+    assert mapped.exported(long) != mapped.exported(forged)
+    assert mapped.original(mapped.exported(long)) == long
+    assert mapped.original(mapped.exported(forged)) == forged
+
+
+def test_openai_form() -> None:
+    export = Exporter(catalog_of(READ)).export(Dialect.OPENAI, [READ])
+    function = {"name": "core__fs_readText", "description": "Read a file.", "parameters": SCHEMA}
+    assert export.tools == ({"type": "function", "function": function},)
+    assert export.names == {"core__fs_readText": "core/fs.readText"}
+
+
+def test_anthropic_form() -> None:
+    export = Exporter(catalog_of(READ)).export(Dialect.ANTHROPIC, [READ])
+    assert export.tools == ({"name": "core__fs_readText", "description": "Read a file.", "input_schema": SCHEMA},)
+
+
+def test_mcp_form() -> None:
+    (definition,) = Exporter(catalog_of(READ)).export(Dialect.MCP, [READ]).tools
+    assert definition == {
+        "name": "core__fs_readText",
+        "title": "core/fs.readText",
+        "description": "Read a file.",
+        "inputSchema": SCHEMA,
+        "outputSchema": {"type": "object"},
+        "annotations": {
+            "readOnlyHint": False,
+            "destructiveHint": False,
+            "idempotentHint": False,
+            "openWorldHint": False,
+        },
+    }
+
+
+def test_an_output_that_is_no_object_is_left_out_of_the_mcp_form() -> None:
+    spec = tool("a/x", output_schema={"type": "array"})
+    (definition,) = Exporter(catalog_of(spec)).export(Dialect.MCP, [spec]).tools
+    assert "outputSchema" not in definition
+
+
+@pytest.mark.parametrize(
+    ("annotations", "hints"),
+    [
+        (Annotations(), (False, False, False, False)),
+        (Annotations(read_only=True, destructive=True), (True, False, True, False)),
+        (Annotations(destructive=True, open_world=True), (False, True, False, True)),
+        (Annotations(idempotent=True), (False, False, True, False)),
+    ],
+)
+def test_annotations_become_hints(annotations: Annotations, hints: tuple[bool, ...]) -> None:
+    names = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+    assert mcp_hints(annotations) == dict(zip(names, hints, strict=True))
+
+
+def test_exports_are_ordered_and_equal_from_run_to_run() -> None:
+    specs = [tool(f"a/t{number}") for number in range(20)]
+    exporter = Exporter(catalog_of(*specs))
+    export = exporter.export(Dialect.OPENAI, specs)
+    assert json.dumps(export.tools) == json.dumps(exporter.export(Dialect.OPENAI, reversed(specs)).tools)
+    assert list(export.names.values()) == sorted(spec.name for spec in specs)
+
+
+def test_a_tool_has_one_exported_name_whatever_is_exported_with_it() -> None:
+    specs = [tool("a/" + "x" * 100), tool("a/y")]
+    exporter = Exporter(catalog_of(*specs))
+    alone = exporter.export(Dialect.MCP, specs[:1]).names
+    assert alone.items() <= exporter.export(Dialect.MCP, specs).names.items()
+
+
+def test_the_exporter_follows_the_catalog() -> None:
+    catalog = catalog_of()
+    exporter = Exporter(catalog)
+    assert exporter.original_name("a__x") is None
+    catalog.register(tool("a/x"))
+    assert exporter.original_name("a__x") == "a/x"
+
+
+def test_a_schema_that_is_accepted_everywhere_is_not_touched() -> None:
+    nested: JsonObject = {
+        "type": "object",
+        "properties": {"x": {"anyOf": [{"type": "null"}]}},
+        "if": {},
+        "$schema": "s",
+    }
+    assert object_schema(nested) is nested
+
+
+@pytest.mark.parametrize(
+    ("schema", "flat"),
+    [
+        ({}, {"type": "object", "properties": {}}),
+        ({"type": "object"}, {"type": "object", "properties": {}}),
+        (
+            {
+                "anyOf": [
+                    {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]},
+                    {"properties": {"a": {}}, "required": ["a"]},
+                ]
+            },
+            {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"]},
+        ),
+        (
+            {"type": "object", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {"type": "object", "properties": {"a": {}}},
+        ),
+        (
+            {"allOf": [{"required": ["a"], "properties": {"a": {"const": 1}}}, {"required": ["b"]}]},
+            {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a", "b"]},
+        ),
+        (
+            {"oneOf": [{"properties": {"op": {"const": "x"}}}, {"properties": {"op": {"const": "y"}}}]},
+            {"type": "object", "properties": {"op": {"anyOf": [{"const": "x"}, {"const": "y"}]}}},
+        ),
+        (
+            {"$ref": "#/$defs/T", "$defs": {"T": {"type": "object", "properties": {"a": {}}, "required": ["a"]}}},
+            {
+                "type": "object",
+                "properties": {"a": {}},
+                "required": ["a"],
+                "$defs": {"T": {"type": "object", "properties": {"a": {}}, "required": ["a"]}},
+            },
+        ),
+        ({"type": ["object", "null"], "not": {"required": ["a"]}}, {"type": "object", "properties": {}}),
+        ({"$ref": "#"}, {"$ref": "#", "type": "object", "properties": {}}),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, None),
+    ],
+)
+def test_a_root_that_is_refused_becomes_one_object(schema: JsonObject, flat: JsonObject | None) -> None:
+    found = object_schema(schema)
+    assert found["type"] == "object"
+    assert not {"anyOf", "oneOf", "allOf", "not", "enum", "const"} & found.keys()
+    if flat is not None:
+        assert found == flat
+
+
+def test_no_property_is_required_or_forbidden_that_the_original_lets_be() -> None:
+    chance = random.Random(9)
+    compared = 0
+    for _ in range(300):
+        schema = _random_schema(chance, 3)
+        original = jsonschema_rs.validator_for(schema)
+        exported = jsonschema_rs.validator_for(dict(object_schema(schema)))
+        for _ in range(20):
+            value = {name: chance.choice([1, "x", None]) for name in chance.sample("abcd", chance.randint(0, 4))}
+            if original.is_valid(value):
+                compared += 1
+                assert exported.is_valid(value), (schema, object_schema(schema), value)
+    assert compared > 500
+
+
+def _random_schema(chance: random.Random, depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"} if chance.random() < 0.5 else {}
+    if chance.random() < 0.7:
+        schema["properties"] = {name: {} for name in chance.sample("abcd", 2)}
+    if chance.random() < 0.5:
+        schema["required"] = chance.sample("abcd", 1)
+    if chance.random() < 0.2:
+        schema["additionalProperties"] = False
+    if depth and chance.random() < 0.8:
+        keyword = chance.choice(["anyOf", "oneOf", "allOf", "not"])
+        branches = [_random_schema(chance, depth - 1) for _ in range(2)]
+        schema[keyword] = branches[0] if keyword == "not" else branches
+    return schema
+
+
+@pytest.mark.parametrize("corpus", ["github_mcp", "docker_mcp_registry"])
+def test_real_catalogues_are_exported_whole(corpus: str) -> None:
+    path = FOLDER / "search" / corpus / "tools.jsonl.gz"
+    if not path.is_file():
+        pytest.skip(f"corpus search/{corpus} is not here: set TEST_CORPORA to the folder that holds it")
+    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    catalog = ToolCatalog(check_schema=lambda schema: None)
+    report = catalog.register_all(
+        [tool(row["name"].lower(), row["description"], input_schema=row.get("input_schema", {})) for row in rows]
+    )
+    if not report.applied:
+        refused = {entry.name for entry in report.refused}
+        kept = {row["name"].lower(): row for row in rows if row["name"].lower() not in refused}
+        assert len(kept) > len(rows) * 0.97, sorted(refused)
+        catalog.register_all(
+            [tool(name, row["description"], input_schema=row.get("input_schema", {})) for name, row in kept.items()]
+        )
+    exporter = Exporter(catalog)
+    for dialect in Dialect:
+        export = exporter.export(dialect, catalog.all())
+        assert len(export.tools) == len(catalog.all()) > 100
+        assert all(ACCEPTED.fullmatch(name) for name in export.names)
