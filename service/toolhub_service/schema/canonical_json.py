@@ -1,0 +1,90 @@
+"""One way to write a JSON value: for digests, for the wire, for comparing.
+
+Keys sorted by code point, no whitespace, UTF-8, shortest escapes, integers exact at any size, doubles in their
+shortest round-trip form. The bytes equal RFC 8785 (JCS) for every value whose integers are below 2^53 in size,
+whose doubles are neither integral nor written with an exponent, and whose keys do not mix astral characters with
+U+E000 to U+FFFF (JCS sorts by UTF-16 unit). It departs from JCS on purpose: JCS would turn 2^53 + 1 into a double
+and lose the digit; here 1 and 1.0 stay two different texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from toolhub_service.domain.json import JsonValue
+
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+class NotJson(ValueError):
+    """A value cannot be written as JSON: NaN, infinity, a lone surrogate, a key that is no string, another type."""
+
+
+def dumps(value: JsonValue) -> bytes:
+    """Canonical JSON. Raises NotJson; a value nested beyond 254 levels is refused too."""
+    try:
+        text = orjson.dumps(value, _plain, _OPTIONS)
+    except orjson.JSONEncodeError:
+        text = _dump_large_integers(value)
+    if b"null" in text and _has_non_finite(value):
+        raise NotJson("NaN and infinity are not JSON numbers")
+    return text
+
+
+def digest(value: JsonValue) -> str:
+    """sha256 (hex) over the canonical JSON. Raises NotJson."""
+    return hashlib.sha256(dumps(value)).hexdigest()
+
+
+def _dump_large_integers(value: JsonValue) -> bytes:
+    """orjson stops at 64 bits: integers beyond are handed to it already written."""
+    try:
+        return orjson.dumps(_with_large_integers_written(value), _plain, _OPTIONS)
+    except (orjson.JSONEncodeError, RecursionError):
+        raise NotJson("the value is not JSON: only null, booleans, numbers, text, arrays and objects are") from None
+
+
+def _with_large_integers_written(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_large_integers_written(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_large_integers_written(item) for item in value]
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return orjson.Fragment(_decimal(value))
+    return value
+
+
+def _decimal(value: int) -> bytes:
+    try:
+        return str(value).encode()
+    except ValueError:
+        raise NotJson("an integer has more digits than can be written") from None
+
+
+def _plain(value: Any) -> Any:
+    """What orjson does not know: read-only mappings and sequences; nothing else becomes JSON."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return list(value)
+    raise TypeError(type(value).__name__)
+
+
+def _has_non_finite(value: JsonValue) -> bool:
+    """orjson writes NaN as null; only a text that holds a null is looked through."""
+    pending: list[Any] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                return True
+        elif isinstance(item, Mapping):
+            pending.extend(item.values())
+        elif isinstance(item, Sequence) and not isinstance(item, str):
+            pending.extend(item)
+    return False

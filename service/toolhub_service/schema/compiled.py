@@ -1,0 +1,141 @@
+"""A schema compiled once and run many times: bounded before, offline always, linear patterns only.
+
+Engine: jsonschema_rs (Rust) with retrieval off and a linear regex engine. The declared draft is honoured (4, 6, 7,
+2019-09, 2020-12; default 2020-12, as in MCP). `format` is an annotation, as drafts 2019-09 and later say, and is not
+asserted in any draft: what must hold (paths, hosts, addresses) is judged by guards, not by a format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, cast
+
+import jsonschema_rs
+
+from toolhub_service.domain.errors import ToolFailure, Violation
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.schema import violations
+from toolhub_service.schema.bounded_cache import BoundedCache
+from toolhub_service.schema.canonical_json import NotJson, dumps
+from toolhub_service.schema.measure import measure
+from toolhub_service.schema.pattern_bound import LINEAR_PATTERNS, bound_patterns
+from toolhub_service.schema.references import References
+from toolhub_service.schema.refusal import (
+    MAX_SCHEMA_BYTES,
+    MAX_SCHEMA_DEPTH,
+    MAX_TOTAL_WORK,
+    SchemaRefused,
+)
+from toolhub_service.schema.strict_json import loads
+from toolhub_service.schema.wording import pointer
+from toolhub_service.schema.work_bound import WorkBound, bound_work
+
+_CACHED_SCHEMAS: Final = 4096
+_MAX_DETAILED_WORK: Final = 20_000
+"""The engine collects every error before it shows the first: beyond this much work it is shown a part of the value."""
+
+
+class CompiledSchema:
+    """One schema, ready to judge values. Immutable; safe to share between tasks and threads."""
+
+    __slots__ = ("_accepts_all", "_engine", "_hints", "bound", "document")
+
+    def __init__(self, document: dict[str, Any] | bool, text: bytes) -> None:
+        """`text` is the canonical JSON of `document`, which nobody else holds. Raises SchemaRefused."""
+        references = References(document if isinstance(document, dict) else {})
+        self.bound: WorkBound = bound_work(references)
+        bound_patterns(references.nodes)
+        self.document = document
+        """The schema itself: read, never change."""
+        self._engine = compile_engine(text)
+        self._accepts_all = document is True or document == {}
+        self._hints = {} if references.has_embedded_resources else references.document
+
+    def is_valid(self, value: JsonValue) -> bool:
+        """Whether `value` fits and is within the bounds of the schema."""
+        return self._accepts_all or (self._beyond_bounds(value) is None and self._fits(value))
+
+    def validate(self, value: JsonValue) -> tuple[Violation, ...]:
+        """At most five broken rules, told for repair; empty when `value` fits."""
+        if self._accepts_all:
+            return ()
+        beyond = self._beyond_bounds(value)
+        if beyond is not None:
+            return (beyond,)
+        try:
+            return () if self._engine.is_valid(value) else self._explain(value)
+        except ValueError:
+            return (violations.not_json(),)
+
+    def _fits(self, value: JsonValue) -> bool:
+        try:
+            return self._engine.is_valid(value)
+        except ValueError:
+            return False
+
+    def _beyond_bounds(self, value: JsonValue) -> Violation | None:
+        values, depth = measure(value, self.bound.max_depth)
+        if depth > self.bound.max_depth:
+            return violations.too_deep(self.bound.max_depth)
+        if values * self.bound.chain_work > MAX_TOTAL_WORK:
+            return violations.too_large(values, MAX_TOTAL_WORK // self.bound.chain_work)
+        return None
+
+    def _explain(self, value: JsonValue) -> tuple[Violation, ...]:
+        return violations.explain(self._engine, self._hints, value, _MAX_DETAILED_WORK // self.bound.chain_work)
+
+
+def compile_schema(schema: JsonObject | bool) -> CompiledSchema:
+    """The compiled form of `schema`, made once per canonical digest. Raises SchemaRefused."""
+    text = _text(schema)
+    digest = hashlib.sha256(text).hexdigest()
+    compiled = _cache.get(digest)
+    if compiled is None:
+        compiled = CompiledSchema(_document(text), text)
+        _cache.put(digest, compiled)
+    return compiled
+
+
+def compile_engine(text: bytes) -> jsonschema_rs.Validator:
+    """The bare validator of a schema in canonical JSON. Raises SchemaRefused."""
+    try:
+        return jsonschema_rs.validator_for(
+            text.decode(), offline=True, pattern_options=LINEAR_PATTERNS, validate_formats=False
+        )
+    except jsonschema_rs.ValidationError as error:
+        raise _refused(error) from None
+    except (ValueError, jsonschema_rs.ReferencingError):
+        raise SchemaRefused("invalid", "It cannot be compiled; check it against its draft.") from None
+
+
+def _document(text: bytes) -> dict[str, Any] | bool:
+    """The schema as containers of its own, its depth bounded before anything walks it recursively."""
+    try:
+        return cast("dict[str, Any] | bool", loads(text, max_bytes=MAX_SCHEMA_BYTES, max_depth=MAX_SCHEMA_DEPTH))
+    except ToolFailure:
+        raise SchemaRefused("too_deep", f"Nest it at most {MAX_SCHEMA_DEPTH} levels; move parts to $defs.") from None
+
+
+def _text(schema: JsonObject | bool) -> bytes:
+    try:
+        text = dumps(schema)
+    except NotJson:
+        raise SchemaRefused("invalid", "It is not a JSON value, or is nested too deeply.") from None
+    if not text.startswith((b"{", b"true", b"false")):
+        raise SchemaRefused("invalid", "A schema is an object or a boolean.")
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise SchemaRefused("too_large", f"It has {len(text):,} bytes; the limit is {MAX_SCHEMA_BYTES:,}.")
+    return text
+
+
+def _refused(error: jsonschema_rs.ValidationError) -> SchemaRefused:
+    kind = error.kind
+    where = pointer(error.instance_path) or "the root"
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Referencing):
+        if "meta-schema" in error.message:
+            return SchemaRefused("dialect", "Its $schema is not draft 4, 6, 7, 2019-09 or 2020-12.")
+        return SchemaRefused("reference", "A $ref does not lead into the document itself; copy what it names to $defs.")
+    return SchemaRefused("invalid", f"The keyword at {where} breaks its draft's meta-schema ({kind.name}).")
+
+
+_cache: BoundedCache[CompiledSchema] = BoundedCache(_CACHED_SCHEMAS)

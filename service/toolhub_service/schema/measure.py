@@ -1,0 +1,27 @@
+"""How large and how deep a value is, found without recursion: native validators overflow the stack on deep values."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from toolhub_service.domain.json import JsonValue
+
+_CONTAINERS: Final = (dict, list, tuple)
+
+
+def measure(root: JsonValue, max_depth: int) -> tuple[int, int]:
+    """(values in it, depth). Stops at the first level beyond `max_depth`; `[]` and `{}` have depth 1, scalars 0."""
+    values = 1
+    depth = 0
+    level: list[Any] = [root] if isinstance(root, _CONTAINERS) else []
+    while level:
+        depth += 1
+        if depth > max_depth:
+            break
+        deeper: list[Any] = []
+        for container in level:
+            values += len(container)
+            items = container.values() if isinstance(container, dict) else container
+            deeper += [item for item in items if isinstance(item, _CONTAINERS)]
+        level = deeper
+    return values, depth

@@ -1,0 +1,151 @@
+"""Where a reference inside a schema leads, without ever leaving the document.
+
+Every subschema that stands behind a known keyword is visited once, with its base URI, and its `$id` and anchors are
+noted. A reference is then a look-up; what is not found in the document is refused, whatever its scheme.
+Drafts differ in two points that matter here: up to draft 7 `$ref` hides its siblings, and an anchor is an `$id`
+that begins with `#` (JSON Schema core, sections 8.2 and 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import unquote, urldefrag, urljoin
+
+from toolhub_service.schema.refusal import MAX_SUBSCHEMAS, SchemaRefused
+
+Node = dict[str, Any]
+
+IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
+IN_PLACE: Final = ("not", "if", "then", "else")
+IN_PLACE_MAPS: Final = ("dependentSchemas", "dependencies")
+CHILD_MAPS: Final = ("properties", "patternProperties")
+CHILDREN: Final = (
+    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+    *("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"),
+)
+_DEFINITIONS: Final = ("$defs", "definitions")
+_MAPS: Final = (*IN_PLACE_MAPS, *CHILD_MAPS, *_DEFINITIONS)
+_SINGLES: Final = (*IN_PLACE, *CHILDREN, *IN_PLACE_LISTS, "contentSchema")
+_LEGACY: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
+
+
+class References:
+    """The index of one schema document, whose containers must not be shared or changed afterwards."""
+
+    def __init__(self, document: Node) -> None:
+        self.document = document
+        self.legacy = any(draft in str(document.get("$schema", "")) for draft in _LEGACY)
+        self.dynamic: list[tuple[str, Node]] = []
+        """Every `$dynamicAnchor` (and `$recursiveAnchor` as the empty name) with its subschema."""
+        self.nodes: list[Node] = []
+        """Every subschema visited so far; references to unusual places add to it."""
+        self._resources: dict[str, Node] = {"": document}
+        self._anchors: dict[tuple[str, str], Node] = {}
+        self._bases: dict[int, str] = {}
+        self._visit(document, "")
+
+    def resolve(self, node: Node, reference: str) -> Any:
+        """The subschema that `reference`, standing in `node`, names.
+
+        Raises:
+            SchemaRefused: `reference` when it does not lead to a place in the document.
+        """
+        base = self._bases.get(id(node), "")
+        url, fragment = urldefrag(base + reference if reference.startswith("#") else _join(base, reference))
+        found: Any = self._resources.get(url)
+        fragment = unquote(fragment)
+        if found is not None and fragment.startswith("/"):
+            return self._follow(found, fragment, url, reference)
+        if found is not None and fragment:
+            found = self._anchors.get((url, fragment))
+        if found is None:
+            raise _unresolved(reference)
+        return found
+
+    @property
+    def has_embedded_resources(self) -> bool:
+        """Whether subschemas have an `$id` of their own: places in errors are then relative to it."""
+        return any(resource is not self.document for resource in self._resources.values())
+
+    def is_embedded(self, node: Node) -> bool:
+        """Whether `node` stands in a resource of its own, where pointers from the root do not reach it for sure."""
+        return self._bases.get(id(node)) != self._bases[id(self.document)]
+
+    def _follow(self, start: Node, pointer: str, base: str, reference: str) -> Any:
+        found: Any = start
+        for token in pointer[1:].split("/"):
+            found = _step(found, token.replace("~1", "/").replace("~0", "~"))
+            if found is None:
+                raise _unresolved(reference)
+            if isinstance(found, dict):
+                base = self._bases.get(id(found)) or base
+        if isinstance(found, dict) and id(found) not in self._bases:
+            self._visit(found, base)
+        return found
+
+    def _visit(self, node: Node, base: str) -> None:
+        pending = [(node, base)]
+        while pending:
+            node, base = pending.pop()
+            if id(node) in self._bases:
+                continue
+            if len(self._bases) >= MAX_SUBSCHEMAS:
+                raise SchemaRefused("too_complex", f"Use at most {MAX_SUBSCHEMAS:,} subschemas.")
+            base = self._note(node, base)
+            pending.extend((child, base) for child in subschemas(node))
+
+    def _note(self, node: Node, base: str) -> str:
+        """Remember the node's id and anchors; the base URI that holds inside it."""
+        identifier = node.get("$id", node.get("id") if self.legacy else None)
+        if isinstance(identifier, str) and not (self.legacy and "$ref" in node):
+            url, fragment = urldefrag(_join(base, identifier))
+            if not identifier.startswith("#"):
+                base = url
+                self._resources.setdefault(url, node)
+            if fragment:
+                self._anchors[(base, fragment)] = node
+        self._bases[id(node)] = base
+        self.nodes.append(node)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if isinstance(name := node.get(keyword), str):
+                self._anchors[(base, name)] = node
+        if isinstance(name := node.get("$dynamicAnchor"), str):
+            self.dynamic.append((name, node))
+        if node.get("$recursiveAnchor") is True:
+            self.dynamic.append(("", node))
+        return base
+
+
+def subschemas(node: Node) -> Iterator[Node]:
+    """The object subschemas directly behind known keywords."""
+    for keyword in _SINGLES:
+        value = node.get(keyword)
+        if isinstance(value, dict):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, dict))
+    for keyword in _MAPS:
+        value = node.get(keyword)
+        if isinstance(value, dict):
+            yield from (item for item in value.values() if isinstance(item, dict))
+
+
+def _join(base: str, reference: str) -> str:
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        raise _unresolved(reference) from None
+
+
+def _step(container: Any, token: str) -> Any:
+    if isinstance(container, dict):
+        return container.get(token)
+    if isinstance(container, list) and token.isdecimal() and int(token) < len(container):
+        return container[int(token)]
+    return None
+
+
+def _unresolved(reference: str) -> SchemaRefused:
+    shown = reference if len(reference) <= 80 else reference[:79] + "…"
+    return SchemaRefused("reference", f"{shown!r} does not lead into the document itself; copy what it names to $defs.")

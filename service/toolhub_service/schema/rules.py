@@ -1,0 +1,220 @@
+"""One broken rule in one sentence, with what would have been accepted and the likeliest repair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import jsonschema_rs
+
+from toolhub_service.domain.errors import Violation
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.schema.secret_names import is_secret_path
+from toolhub_service.schema.subschema_places import beside_references, schema_at
+from toolhub_service.schema.wording import listing, nearest, pointer, shorten, subject, type_name
+
+_MAX_OPTIONS: Final = 20
+Told = tuple[str, JsonValue, str]
+"""What the value must be or must not do (continues "<subject> …"), expected, hint."""
+
+
+class Rule:
+    """An engine error with what the hub may say about it."""
+
+    __slots__ = ("error", "facts", "path", "root", "secret")
+
+    def __init__(self, error: jsonschema_rs.ValidationError, root: dict[str, Any]) -> None:
+        self.error = error
+        self.root = root
+        self.path = error.instance_path
+        self.secret = is_secret_path(error.instance_path)
+        self.facts: dict[str, Any] = error.kind.as_dict()
+
+    @property
+    def value(self) -> Any:
+        return self.error.instance
+
+    def got(self) -> str:
+        """The value as it may be shown: its type, and itself when it is a short public scalar."""
+        value = self.value
+        name = type_name(value)
+        if value is None or self.secret or isinstance(value, dict | list):
+            return name
+        return f"{name} {listing([value])}"
+
+    def parent_schema(self) -> dict[str, Any]:
+        """The schema object that holds the broken keyword; empty when it cannot be told."""
+        return schema_at(self.root, self.error.schema_path[:-1])
+
+
+def describe_rule(rule: Rule, name_error: jsonschema_rs.ValidationError | None = None) -> Violation:
+    """The violation that `rule` is; `name_error` is what was wrong with a property's name."""
+    keyword = rule.error.kind.name
+    if name_error is not None:
+        told = _property_name(name_error)
+    else:
+        told = _FIXED.get(keyword) or _TELLERS.get(keyword, _other)(rule)
+    text, expected, hint = told
+    return Violation(pointer(rule.path), keyword, f"{subject(rule.path)} {text}.", expected, hint)
+
+
+def _type(rule: Rule) -> Told:
+    types: list[str] = rule.facts["types"]
+    expected: JsonValue = types[0] if len(types) == 1 else types
+    return f"must be {' or '.join(types)}, not {rule.got()}", expected, type_hint(rule, types)
+
+
+def type_hint(rule: Rule, types: list[str]) -> str:
+    """The usual repair of a value of another type than `types`."""
+    value = rule.value
+    if isinstance(value, str):
+        text = value.strip()
+        if ("object" in types and text[:1] == "{") or ("array" in types and text[:1] == "["):
+            return "Send the JSON itself, not a string that holds it."
+        if _is_number(text) and {"integer", "number"} & set(types):
+            return "Send the number without quotes."
+        if text.lower() in ("true", "false") and "boolean" in types:
+            return "Send true or false without quotes."
+    if value is None:
+        return "Leave the property out instead of sending null."
+    if "array" in types and not isinstance(value, dict | list):
+        return "Send an array, even for one item."
+    return ""
+
+
+def _enum(rule: Rule) -> Told:
+    options: list[Any] = rule.facts["options"]
+    shown = options[:_MAX_OPTIONS]
+    more = f" (the first {_MAX_OPTIONS} of {len(options)})" if len(options) > _MAX_OPTIONS else ""
+    text = f"must be one of {listing(shown)}{more}, not {rule.got()}"
+    hint = "" if rule.secret or isinstance(rule.value, dict | list) else _did_you_mean(nearest(rule.value, options))
+    return text, shown, hint
+
+
+def _const(rule: Rule) -> Told:
+    expected = rule.facts["expected_value"]
+    return f"must be {listing([expected])}, not {rule.got()}", expected, ""
+
+
+def _required(rule: Rule) -> Told:
+    name = rule.facts["property"]
+    declared = _declared(rule, name)
+    facts: dict[str, JsonValue] = {key: declared[key] for key in ("type", "enum", "default") if key in declared}
+    if isinstance(declared.get("description"), str):
+        facts["description"] = shorten(declared["description"].strip(), 200)
+    parts = [f"of type {facts['type']}"] if isinstance(facts.get("type"), str) else []
+    if "default" in facts:
+        parts.append(f"default {listing([facts['default']])}")
+    if "description" in facts:
+        parts.append(str(facts["description"]).rstrip("."))
+    hint = f"Add `{shorten(name)}`" + (": " + "; ".join(parts) if parts else "") + "."
+    return f"lacks the required property `{shorten(name)}`", {"property": name, **facts}, hint
+
+
+def _additional(rule: Rule) -> Told:
+    unknown: list[str] = rule.facts["unexpected"]
+    declared = [name for name in rule.parent_schema().get("properties", {}) if isinstance(name, str)]
+    present = rule.value if isinstance(rule.value, dict) else {}
+    guesses = [(name, nearest(name, [known for known in declared if known not in present])) for name in unknown[:5]]
+    hints = [f"`{shorten(name)}` → `{shorten(guess)}`" for name, guess in guesses if guess is not None]
+    names = ", ".join(f"`{shorten(name)}`" for name in unknown[:5]) + (" and more" if len(unknown) > 5 else "")
+    hint = f"Did you mean {', '.join(hints)}?" if hints else "Leave it out."
+    return f"has no property {names}", declared[:_MAX_OPTIONS], hint
+
+
+def _property_name(error: jsonschema_rs.ValidationError) -> Told:
+    name = shorten(str(error.instance))
+    rule_name = error.kind.name
+    return f"has a property whose name breaks `{rule_name}`: `{name}`", _limit(error.kind.as_dict()), ""
+
+
+def _limit_teller(text: str) -> Callable[[Rule], Told]:
+    def tell(rule: Rule) -> Told:
+        limit = _limit(rule.facts)
+        return f"{text.format(limit)}, not {rule.got()}", limit, ""
+
+    return tell
+
+
+def _count_teller(text: str, counted: str) -> Callable[[Rule], Told]:
+    def tell(rule: Rule) -> Told:
+        limit = _limit(rule.facts)
+        return f"{text.format(limit)} {counted}, not {len(rule.value):,}", limit, ""
+
+    return tell
+
+
+def _pattern(rule: Rule) -> Told:
+    pattern = shorten(rule.facts["pattern"], 200)
+    return f"must match the pattern {pattern}, not {rule.got()}", pattern, ""
+
+
+def _format(rule: Rule) -> Told:
+    return f"must be a {rule.facts['format']}, not {rule.got()}", rule.facts["format"], ""
+
+
+def _one_of(rule: Rule) -> Told:
+    fitting = [position for position, errors in enumerate(rule.facts.get("context", ())) if not errors]
+    text = "fits more than one of the alternatives, exactly one must fit"
+    return text, None, f"Alternatives {listing(list(fitting))} fit: leave out what makes it fit one of them."
+
+
+def _other(rule: Rule) -> Told:
+    return f"breaks the rule `{rule.error.kind.name}`", _limit(rule.facts), ""
+
+
+_TELLERS: Final[dict[str, Callable[[Rule], Told]]] = {
+    "type": _type,
+    "enum": _enum,
+    "const": _const,
+    "required": _required,
+    "additionalProperties": _additional,
+    "unevaluatedProperties": _additional,
+    "minimum": _limit_teller("must be at least {}"),
+    "maximum": _limit_teller("must be at most {}"),
+    "exclusiveMinimum": _limit_teller("must be more than {}"),
+    "exclusiveMaximum": _limit_teller("must be less than {}"),
+    "multipleOf": _limit_teller("must be a multiple of {}"),
+    "minLength": _count_teller("must have at least {}", "characters"),
+    "maxLength": _count_teller("must have at most {}", "characters"),
+    "minItems": _count_teller("must have at least {}", "items"),
+    "maxItems": _count_teller("must have at most {}", "items"),
+    "minProperties": _count_teller("must have at least {}", "properties"),
+    "maxProperties": _count_teller("must have at most {}", "properties"),
+    "pattern": _pattern,
+    "format": _format,
+    "oneOf": _one_of,
+}
+
+
+_FIXED: Final[dict[str, Told]] = {
+    "unevaluatedItems": ("has more items than the schema describes", None, "Leave the last ones out."),
+    "additionalItems": ("has more items than the schema describes", None, "Leave the last ones out."),
+    "uniqueItems": ("must not hold the same item twice", "unique items", "Send each item once."),
+    "falseSchema": ("is not accepted here", None, "Leave it out."),
+    "not": ("has a form that is ruled out", None, "Change or leave out what the schema's `not` names."),
+    "contains": ("must hold another number of items of the wanted kind", None, ""),
+}
+
+
+def _limit(facts: dict[str, Any]) -> JsonValue:
+    limit = facts.get("limit", facts.get("multiple_of"))
+    return limit if limit is None or isinstance(limit, int | float | str) else float(limit)
+
+
+def _declared(rule: Rule, name: str) -> dict[str, Any]:
+    properties = rule.parent_schema().get("properties", {})
+    declared = properties.get(name) if isinstance(properties, dict) else None
+    return beside_references(rule.root, declared)
+
+
+def _did_you_mean(guess: Any) -> str:
+    return "" if guess is None else f"Did you mean {listing([guess])}?"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

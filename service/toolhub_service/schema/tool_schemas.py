@@ -1,0 +1,73 @@
+"""What steps 2, 3 and 7 need of a tool's contract, made once per definition digest."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from toolhub_service.domain.errors import Violation
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.schema.bounded_cache import BoundedCache
+from toolhub_service.schema.compiled import CompiledSchema, compile_schema
+from toolhub_service.schema.defaults import DefaultsPlan, compile_defaults
+
+_CACHED_TOOLS: Final = 16_384
+_MAX_TRIED_DEFAULTS: Final = 32
+
+
+class ToolSchemas:
+    """The compiled contract of one tool. Immutable; safe to share between tasks and threads."""
+
+    __slots__ = ("defaults", "input", "output")
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self.input: CompiledSchema = compile_schema(spec.input_schema)
+        self.output: CompiledSchema = compile_schema(spec.output_schema)
+        self.defaults: DefaultsPlan = compile_defaults(self.input)
+
+    def validate_input(self, args: JsonObject) -> tuple[Violation, ...]:
+        """Step 2: broken rules of the raw arguments; empty when they fit."""
+        return self.input.validate(args)
+
+    def complete(self, args: JsonObject) -> tuple[JsonObject, tuple[str, ...]]:
+        """Step 3: valid arguments with defaults, and JSON Pointers of what was filled. The result is valid too.
+
+        Where all defaults together break the schema, they are tried one by one and those that break it are given up.
+        """
+        completed, filled = self.defaults.fill(args)
+        if not filled or self.input.is_valid(completed):
+            return completed, filled
+        return self._complete_one_by_one(args, filled)
+
+    def validate_output(self, result: JsonValue) -> tuple[Violation, ...]:
+        """Step 7: broken rules of a result; empty when it fits."""
+        return self.output.validate(result)
+
+    def _complete_one_by_one(self, args: JsonObject, filled: tuple[str, ...]) -> tuple[JsonObject, tuple[str, ...]]:
+        left_out = set(filled)
+        completed = args
+        kept: tuple[str, ...] = ()
+        for path in filled[:_MAX_TRIED_DEFAULTS]:
+            left_out.discard(path)
+            attempt, attempted = self.defaults.fill(args, skip=left_out)
+            if self.input.is_valid(attempt):
+                completed, kept = attempt, attempted
+            else:
+                left_out.add(path)
+        return completed, kept
+
+
+def for_tool(spec: ToolSpec) -> ToolSchemas:
+    """The compiled contract of `spec`, found by its digest.
+
+    Raises:
+        SchemaRefused: a schema of the tool is invalid, hostile or too large; the tool must be quarantined.
+    """
+    schemas = _cache.get(spec.digest)
+    if schemas is None:
+        schemas = ToolSchemas(spec)
+        _cache.put(spec.digest, schemas)
+    return schemas
+
+
+_cache: BoundedCache[ToolSchemas] = BoundedCache(_CACHED_TOOLS)

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from toolhub_service.schema.bounded_cache import BoundedCache
+
+
+def test_what_was_used_least_recently_is_forgotten() -> None:
+    cache: BoundedCache[int] = BoundedCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), len(cache)) == (1, None, 3, 2)
+
+
+def test_a_value_can_be_replaced() -> None:
+    cache: BoundedCache[int] = BoundedCache(1)
+    cache.put("a", 1)
+    cache.put("a", 2)
+    assert (cache.get("a"), len(cache)) == (2, 1)

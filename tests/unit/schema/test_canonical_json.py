@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from toolhub_service.schema.canonical_json import NotJson, digest, dumps
+
+
+def test_keys_are_sorted_and_nothing_is_wasted() -> None:
+    assert dumps({"b": [1, 2.5, None], "a": {"é": "ü\n"}}) == '{"a":{"é":"ü\\n"},"b":[1,2.5,null]}'.encode()
+
+
+def test_the_order_of_members_does_not_change_the_digest() -> None:
+    assert digest({"a": 1, "b": {"c": 2, "d": 3}}) == digest({"b": {"d": 3, "c": 2}, "a": 1})
+    assert digest({"a": 1}) == hashlib.sha256(b'{"a":1}').hexdigest()
+
+
+def test_different_values_have_different_texts() -> None:
+    texts = {
+        dumps(value) for value in (1, 1.0, True, "1", [1], {"1": 1}, None, "null", 2**53, 2**53 + 1, 2**64, 2**64 + 1)
+    }
+    assert len(texts) == 12
+
+
+def test_integers_beyond_64_bits_are_written_exactly_wherever_they_stand() -> None:
+    large = 10**40 + 1
+    assert dumps({"b": [large], "a": -large, "c": 1e16}) == f'{{"a":-{large},"b":[{large}],"c":1e+16}}'.encode()
+    assert dumps(1e16) == b"1e+16"
+
+
+def test_read_only_mappings_and_sequences_are_json_too() -> None:
+    assert dumps(MappingProxyType({"b": (1, 2), "a": MappingProxyType({})})) == b'{"a":{},"b":[1,2]}'
+    assert (
+        dumps({"n": 2**70, "m": MappingProxyType({"x": (2**70,)})}) == f'{{"m":{{"x":[{2**70}]}},"n":{2**70}}}'.encode()
+    )
+
+
+@dataclass
+class _Thing:
+    a: int = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        [None, float("inf")],
+        {"a": {"b": float("-inf")}, "c": None},
+        (float("nan"),),
+        "\ud800",
+        {"\udfff": 1},
+        {1: 2},
+        {1, 2},
+        b"bytes",
+        datetime.now(UTC),
+        _Thing(),
+        object(),
+        [2**70, {1: 2}],
+        pytest.param(10**5000, id="5001 digits"),
+    ],
+)
+def test_what_is_not_json_is_refused_instead_of_altered(value: Any) -> None:
+    with pytest.raises(NotJson):
+        dumps(value)
+
+
+def test_a_null_beside_finite_numbers_is_no_fault() -> None:
+    assert dumps({"a": None, "b": [1.5, "null"]}) == b'{"a":null,"b":[1.5,"null"]}'
+
+
+def test_nesting_beyond_the_writer_is_refused() -> None:
+    value: Any = []
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(NotJson):
+        dumps(value)
