@@ -151,7 +151,7 @@ class ToolCatalog:
         self._apply(_Batch(put={name: replace(spec, state=state, state_reason=reason)}))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` after each change, at once and in order of subscription; it must not raise. Returns its end."""
+        """Call `listener` after each change, in order of subscription; it must not raise. Returns how to stop it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
