@@ -15,7 +15,7 @@ import jsonschema_rs
 
 from toolhub_service.domain.errors import Violation
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.schema.rules import Rule, type_hint
+from toolhub_service.schema.rules import Rule, null_last, type_hint
 from toolhub_service.schema.wording import listing, nearest, pointer, subject
 
 _Errors = list[jsonschema_rs.ValidationError]
@@ -75,7 +75,7 @@ class Branches:
         return None
 
     def _wrong_type(self, branches: list[_Errors]) -> Violation:
-        types = list(dict.fromkeys(name for branch in branches for name in self._wanted_types(branch) or ()))
+        types = null_last(list(dict.fromkeys(name for branch in branches for name in self._wanted_types(branch) or ())))
         expected: JsonValue = list(types)
         return Violation(
             path=pointer(self._rule.path),

@@ -59,9 +59,14 @@ def describe_rule(rule: Rule, name_error: jsonschema_rs.ValidationError | None =
 
 
 def _type(rule: Rule) -> Told:
-    types: list[str] = rule.facts["types"]
+    types = null_last(rule.facts["types"])
     expected: JsonValue = types[0] if len(types) == 1 else types
     return f"must be {' or '.join(types)}, not {rule.got()}", expected, type_hint(rule, types)
+
+
+def null_last(types: list[str]) -> list[str]:
+    """The engine sorts types by name; null is the one that is rarely meant."""
+    return sorted(types, key=lambda name: name == "null")
 
 
 def type_hint(rule: Rule, types: list[str]) -> str:
