@@ -8,6 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH
 # Parallel tests: set TESTS_IN_PARALLEL=auto (or a number) where the machine has the cores for it.
 TESTS_IN_PARALLEL ?= 0
 TESTS ?= tests
+BENCHES ?= governed_call registry_speed search_quality
 IMAGE ?= tool-hub:dev
 
 .DEFAULT_GOAL := help
@@ -67,7 +68,7 @@ test: setup ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
 
 bench: ## measure; numbers, not pass or fail
 	@$(PYTHON) .ci/setup.py bench
-	@python -m tests.bench
+	@for bench in $(BENCHES); do echo "== $$bench"; python -m tests.bench.$$bench || exit 1; done
 
 image: ## build the container image
 	docker build --tag $(IMAGE) .

@@ -1,0 +1,77 @@
+"""What stands under deploy/ speaks of things that exist: metrics, settings, services, probes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from google.protobuf import descriptor_pb2
+
+from toolhub_service.settings.loading import load_settings
+from toolhub_service.telemetry.names import METRICS, MetricKind
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+SUFFIXES = {MetricKind.HISTOGRAM: ("_bucket", "_count", "_sum")}
+EXPORTED = {metric.name + suffix for metric in METRICS for suffix in SUFFIXES.get(metric.kind, ("",))}
+OURS = re.compile(r"\b(?:tool|toolhub|policy|grpc_server)_[a-z0-9_]+\b")
+
+
+def documents(path: Path) -> list[Any]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def rules() -> list[dict[str, Any]]:
+    (found,) = documents(DEPLOY / "prometheus" / "rules.yaml")
+    return [rule for group in found["groups"] for rule in group["rules"]]
+
+
+def expressions() -> list[str]:
+    panels = json.loads((DEPLOY / "grafana" / "toolhub.json").read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel["targets"]] + [rule["expr"] for rule in rules()]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_an_expression_names_only_metrics_that_the_hub_exports(expression: str) -> None:
+    without_labels = re.sub(r"\{[^}]*\}|by \([^)]*\)", "", expression)
+    named = set(OURS.findall(without_labels))
+    assert named <= EXPORTED
+    assert named or "toolhub:" in expression or "up{" in expression
+
+
+def test_every_alert_says_how_urgent_it_is_and_what_is_wrong() -> None:
+    for alert in (rule for rule in rules() if "alert" in rule):
+        assert alert["labels"]["severity"] in {"page", "ticket"}, alert["alert"]
+        assert alert["annotations"]["summary"], alert["alert"]
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.y*ml")), ids=lambda path: path.name)
+def test_every_file_is_yaml(path: Path) -> None:
+    assert all(isinstance(document, dict) for document in documents(path))
+
+
+def test_the_settings_of_the_cluster_are_settings_of_the_hub() -> None:
+    settings = load_settings(DEPLOY / "kubernetes" / "toolhub.yaml", {})
+    assert settings.auth.modes == ("api-key",)
+    (pod,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")
+    grace_s = pod["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace_s > settings.server.drain_notice_s + settings.server.drain_s
+
+
+def test_the_cluster_is_told_of_every_file_that_it_applies() -> None:
+    folder = DEPLOY / "kubernetes"
+    (kustomization,) = documents(folder / "kustomization.yaml")
+    named = {*kustomization["resources"], *kustomization["configMapGenerator"][0]["files"], "kustomization.yaml"}
+    assert named == {path.name for path in folder.iterdir()}
+
+
+def test_the_transcoder_serves_every_service_of_the_contract() -> None:
+    (envoy,) = documents(DEPLOY / "envoy.yaml")
+    (listener,) = envoy["static_resources"]["listeners"]
+    transcoder, _ = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+    described = descriptor_pb2.FileDescriptorSet.FromString((DEPLOY.parent / "gen" / "toolhub.binpb").read_bytes())
+    services = {f"{file.package}.{service.name}" for file in described.file for service in file.service}
+    assert set(transcoder["typed_config"]["services"]) == services
