@@ -64,11 +64,11 @@ def _print_search(search: ToolSearch) -> None:
     times_ms = []
     for _ in range(2_000):
         query = " ".join(chance.choices(WORDS, k=8)) + f" rare{chance.randrange(TOOLS)}"
-        start = time.perf_counter()
+        start = time.thread_time()
         search.search(query, allowed=lambda spec: True, viewer="someone")
-        times_ms.append((time.perf_counter() - start) * 1e3)
+        times_ms.append((time.thread_time() - start) * 1e3)
     times_ms.sort()
-    print(f"search, 9 words, p50 / p99        {times_ms[1000]:7.2f} / {times_ms[1980]:.2f} ms")
+    print(f"search, 9 words, CPU p50 / p99    {times_ms[1000]:7.2f} / {times_ms[1980]:.2f} ms")
 
 
 def _print_change(catalog: ToolCatalog, spec: ToolSpec) -> None:
