@@ -53,11 +53,7 @@ def test_sees_arguments_tool_principal_and_context(text: str) -> None:
 )
 def test_what_cannot_be_compiled_makes_the_document_invalid(text: str, says: str) -> None:
     with pytest.raises(InvalidPolicy) as caught:
-        PolicySnapshot.load(f'rules:
-- id: r
-  effect: DENY
-  when: "{text}"
-')
+        PolicySnapshot.load(f'rules:\n- id: r\n  effect: DENY\n  when: "{text}"\n')
     assert says in caught.value.problem
     assert caught.value.path == "rules[0].when"
     assert caught.value.line == 4
