@@ -1,0 +1,158 @@
+"""Breakers: what opens one, what a rest is, how it closes, and what says nothing about an upstream."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolhub_service.budget.breaker import Breaker, BreakerState, Health, health
+from toolhub_service.budget.terms import BreakerTerms
+from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream
+
+TERMS = BreakerTerms(window_s=30.0, min_calls=4, failure_ratio=0.5, cooldown_s=5.0, max_cooldown_s=20.0, probes=2)
+WELL, ILL, SILENT = Health.WELL, Health.ILL, Health.SILENT
+
+
+def run(breaker: Breaker, outcomes: str, now_s: float = 0.0) -> None:
+    """One admitted call a letter: `.` well, `x` ill, `?` silent."""
+    for letter in outcomes:
+        breaker.settle(breaker.admit(now_s), {".": WELL, "x": ILL, "?": SILENT}[letter], now_s)
+
+
+def opened(now_s: float = 0.0) -> Breaker:
+    breaker = Breaker(TERMS)
+    run(breaker, "xxxx", now_s)
+    assert breaker.state is BreakerState.OPEN
+    return breaker
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state"),
+    [
+        ("xxx", BreakerState.CLOSED),
+        ("xxxx", BreakerState.OPEN),
+        ("..xx", BreakerState.OPEN),
+        ("...x", BreakerState.CLOSED),
+        ("...xx", BreakerState.CLOSED),
+        ("xx??????", BreakerState.CLOSED),
+        ("." * 100, BreakerState.CLOSED),
+    ],
+)
+def test_opens_when_enough_calls_failed_and_their_share_is_great(outcomes: str, state: BreakerState) -> None:
+    breaker = Breaker(TERMS)
+    run(breaker, outcomes)
+    assert breaker.state is state
+
+
+def test_old_failures_are_forgotten() -> None:
+    breaker = Breaker(TERMS)
+    run(breaker, "xxx", 0.0)
+    run(breaker, "x", 61.0)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_failures_of_the_window_before_still_count() -> None:
+    breaker = Breaker(TERMS)
+    run(breaker, "xxx", 0.0)
+    run(breaker, "x", 31.0)
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_an_open_one_says_when_to_come_back() -> None:
+    breaker = opened(10.0)
+    assert breaker.wait_s(10.0) == 5.0
+    assert breaker.wait_s(14.0) == 1.0
+    assert breaker.wait_s(15.0) == 0.0
+
+
+def test_half_open_lets_only_its_probes_pass_and_closes_when_they_succeed() -> None:
+    breaker = opened()
+    first, second = breaker.admit(5.0), breaker.admit(5.0)
+    assert breaker.state is BreakerState.HALF_OPEN
+    assert breaker.wait_s(5.0) > 0
+    states = []
+    for ticket in (first, second):
+        breaker.settle(ticket, WELL, 5.5)
+        states.append(breaker.state)
+    assert states == [BreakerState.HALF_OPEN, BreakerState.CLOSED]
+    assert breaker.wait_s(5.5) == 0
+
+
+def test_a_failed_probe_opens_it_again_for_twice_as_long_up_to_a_maximum() -> None:
+    breaker, now = opened(), 5.0
+    for rest in (10.0, 20.0, 20.0):
+        run(breaker, "x", now)
+        assert breaker.state is BreakerState.OPEN
+        assert breaker.wait_s(now) == rest
+        now += rest
+    run(breaker, "..", now)
+    assert breaker.state is BreakerState.CLOSED
+    run(breaker, "xxxx", now)
+    assert breaker.wait_s(now) == 5.0
+
+
+def test_a_probe_that_says_nothing_makes_room_for_another() -> None:
+    breaker = opened()
+    first = breaker.admit(5.0)
+    breaker.admit(5.0)
+    breaker.settle(first, SILENT, 5.0)
+    assert breaker.wait_s(5.0) == 0
+
+
+@pytest.mark.parametrize("late", [WELL, ILL])
+def test_an_answer_from_before_the_outage_changes_nothing(late: Health) -> None:
+    breaker = Breaker(TERMS)
+    old = breaker.admit(0.0)
+    run(breaker, "xxxx")
+    breaker.settle(old, late, 1.0)
+    assert (breaker.state, breaker.wait_s(0.0)) == (BreakerState.OPEN, 5.0)
+    breaker.admit(5.0)
+    breaker.settle(old, late, 5.0)
+    breaker.settle(old, late, 5.0)
+    assert breaker.state is BreakerState.HALF_OPEN
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        (None, WELL),
+        (ErrorKind.UPSTREAM_ERROR, ILL),
+        (ErrorKind.TIMEOUT, ILL),
+        (ErrorKind.HTTP_TIMEOUT, ILL),
+        (ErrorKind.NETWORK_ERROR, ILL),
+        (ErrorKind.OUTCOME_UNKNOWN, ILL),
+        (ErrorKind.NOT_FOUND, WELL),
+        (ErrorKind.INVALID_INPUT, WELL),
+        (ErrorKind.OUTPUT_SCHEMA_INVALID, WELL),
+        (ErrorKind.CANCELLED, SILENT),
+        (ErrorKind.INTERNAL, SILENT),
+        (ErrorKind.HTTP_DISALLOWED_HOST, SILENT),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(404)), WELL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(429)), WELL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(408)), ILL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(503)), ILL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, ""), ILL),
+    ],
+)
+def test_only_what_speaks_of_the_upstream_counts(outcome: ErrorKind | ToolError | None, says: Health) -> None:
+    assert health(outcome) is says
+
+
+def test_a_timeout_that_the_caller_forced_says_nothing() -> None:
+    assert health(ErrorKind.TIMEOUT, had_fair_time=False) is SILENT
+    assert health(ErrorKind.NETWORK_ERROR, had_fair_time=False) is ILL
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from("x.?"), st.floats(0.0, 12.0)), max_size=80))
+def test_it_never_lets_a_call_pass_during_a_rest_and_never_stays_shut(steps: list[tuple[str, float]]) -> None:
+    breaker, now = Breaker(TERMS), 0.0
+    for letter, gap in steps:
+        now += gap
+        if breaker.wait_s(now) == 0:
+            run(breaker, letter, now)
+    now += TERMS.max_cooldown_s
+    assert breaker.wait_s(now) == 0
+    run(breaker, "..", now)
+    assert breaker.state is BreakerState.CLOSED

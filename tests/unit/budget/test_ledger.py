@@ -1,0 +1,410 @@
+"""Leases: taken whole or not at all, given back once, refunded to the last token."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes.clock import FixedRandomness, ManualClock
+from tests.fakes.planned_calls import TIME_NOW, a_call, a_tool
+from toolhub_service.budget.breaker import BreakerState
+from toolhub_service.budget.lease import Lease
+from toolhub_service.budget.ledger import Budgets
+from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
+from toolhub_service.domain.call import BudgetRequest, PlannedCall
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream
+from toolhub_service.domain.tool import ToolLimits
+from toolhub_service.domain.verdict import Effect, Limit, Verdict
+
+BREAKER = BreakerTerms(min_calls=2, cooldown_s=5.0, probes=1)
+TERMS = BudgetTerms(breaker=BREAKER, upstream_concurrency=2, max_waiting=3)
+FAILED = ToolError(ErrorKind.UPSTREAM_ERROR, "")
+CALL = a_call(TIME_NOW, request_id="r-1")
+
+
+class House:
+    """Budgets with a clock in hand."""
+
+    def __init__(self, *limits: Limit, terms: BudgetTerms = TERMS) -> None:
+        self.clock = ManualClock()
+        self.budgets = Budgets(self.clock, FixedRandomness(), terms)
+        self.verdict = Verdict(Effect.ALLOW, "rev", "grant:local", "ok", limits=limits)
+
+    def take(self, call: PlannedCall = CALL, upstream: str = "up", **terms: Any) -> Lease:
+        return self.budgets.take(call, self.verdict, upstream, **terms)
+
+    def refused(self, call: PlannedCall = CALL, upstream: str = "up") -> ToolError:
+        with pytest.raises(ToolFailure) as caught:
+            self.take(call, upstream)
+        return caught.value.error
+
+    def fail(self, times: int, upstream: str = "up") -> None:
+        for _ in range(times):
+            self.take(upstream=upstream).release(FAILED)
+
+    def state(self, upstream: str = "up") -> BreakerState:
+        return dict(self.budgets.breaker_states())[upstream]
+
+
+def test_a_plain_call_needs_no_waiting() -> None:
+    house = House()
+    lease = house.take()
+    assert (lease.is_pending, lease.deadline_s, lease.max_attempts) == (False, 1_030.0, 1)
+    assert house.budgets.in_flight("up") == 1
+    lease.release()
+    assert house.budgets.in_flight("up") == 0
+
+
+def test_a_tool_without_an_upstream_is_its_own() -> None:
+    assert House().take(upstream="").upstream == TIME_NOW.name
+
+
+def test_giving_back_twice_gives_back_once() -> None:
+    house = House(Limit("l", quota=5))
+    first, second = house.take(), house.take()
+    first.release()
+    first.release(FAILED)
+    first.refund()
+    assert house.budgets.in_flight("up") == 1
+    second.refund()
+    second.refund()
+    second.release()
+    assert house.budgets.in_flight("up") == 0
+
+
+class TestLimits:
+    def test_the_rate_is_refused_with_the_time_to_wait(self) -> None:
+        house = House(Limit("l", rate_per_s=2.0, burst=1))
+        house.take().release()
+        error = house.refused()
+        assert (error.kind, error.retry_after_s, error.details["limit"]) == (ErrorKind.RATE_LIMITED, 0.5, "l")
+        house.clock.advance(0.5)
+        house.take().release()
+
+    def test_the_quota_is_refused_until_its_window_closes(self) -> None:
+        house = House(Limit("l", quota=1, quota_window_s=60.0))
+        house.take().release()
+        assert house.refused().retry_after_s == 60.0
+        house.clock.advance(60.0)
+        house.take().release()
+
+    def test_limits_with_equal_ids_share_one_count(self) -> None:
+        house = House(Limit("l", quota=1))
+        house.take().release()
+        house.verdict = replace(house.verdict, limits=(Limit("l", quota=1),))
+        assert house.refused(a_call(a_tool("other/tool"))).kind is ErrorKind.RATE_LIMITED
+
+    def test_a_call_that_one_limit_refuses_costs_no_other(self) -> None:
+        generous, strict = Limit("generous", quota=2), Limit("strict", quota=1, quota_window_s=10.0)
+        house = House(generous, strict)
+        house.take().release()
+        for _ in range(5):
+            assert house.refused().details["limit"] == "strict"
+        house.clock.advance(10.0)
+        house.take().release()
+
+    def test_a_changed_policy_changes_the_limit_and_keeps_the_count(self) -> None:
+        house = House(Limit("l", quota=1, rate_per_s=100.0, burst=9, concurrency=9))
+        house.take().release()
+        house.verdict = replace(house.verdict, limits=(Limit("l", quota=2, rate_per_s=50.0, burst=9, concurrency=1),))
+        lease = house.take()
+        assert house.refused().kind is ErrorKind.RATE_LIMITED
+        lease.release()
+        house.verdict = replace(house.verdict, limits=(Limit("l", concurrency=1),))
+        house.take().release()
+
+    def test_memory_is_bounded_and_only_what_says_nothing_is_forgotten(self) -> None:
+        house = House(terms=replace(TERMS, max_limits=2))
+        for index in range(2):
+            house.verdict = replace(house.verdict, limits=(Limit(f"l{index}", quota=1, quota_window_s=60.0),))
+            house.take().release()
+        house.verdict = replace(house.verdict, limits=(Limit("l2", quota=1),))
+        assert house.refused().kind is ErrorKind.RATE_LIMITED
+        house.clock.advance(60.0)
+        house.take().release()
+        assert len(house.budgets._counters) == 2
+
+
+class TestRequests:
+    LAST = a_call(TIME_NOW, request_id="r-1", budget=BudgetRequest(max_tool_calls=2))
+
+    def test_calls_of_one_request_are_counted(self) -> None:
+        house = House()
+        house.take(self.LAST).release()
+        house.take(self.LAST).release(ErrorKind.NOT_FOUND)
+        error = house.refused(self.LAST)
+        assert error.kind is ErrorKind.BUDGET_EXCEEDED
+        assert error.details == {"max_tool_calls": 2, "used_tool_calls": 2}
+
+    def test_another_request_and_another_principal_have_their_own(self) -> None:
+        house = House()
+        for _ in range(2):
+            house.take(self.LAST).release()
+        house.take(a_call(TIME_NOW, request_id="r-2", budget=BudgetRequest(max_tool_calls=1))).release()
+        house.take(
+            a_call(TIME_NOW, principal="ann", request_id="r-1", budget=BudgetRequest(max_tool_calls=1))
+        ).release()
+
+    def test_calls_that_stated_no_maximum_count_too(self) -> None:
+        house = House()
+        for _ in range(2):
+            house.take(CALL).release()
+        assert house.refused(self.LAST).kind is ErrorKind.BUDGET_EXCEEDED
+
+    def test_a_refused_call_is_not_counted(self) -> None:
+        house = House(Limit("l", rate_per_s=1.0))
+        house.take(self.LAST).release()
+        assert house.refused(self.LAST).kind is ErrorKind.RATE_LIMITED
+        house.clock.advance(1.0)
+        house.take(self.LAST).release()
+
+
+class TestRefund:
+    LIMITED = a_call(TIME_NOW, request_id="r-1", budget=BudgetRequest(max_tool_calls=1))
+
+    def test_a_dry_run_spends_nothing(self) -> None:
+        house = House(Limit("l", rate_per_s=0.001, burst=1, quota=1, concurrency=1))
+        for _ in range(5):
+            house.take(self.LIMITED).refund()
+        house.take(self.LIMITED).release()
+        assert house.budgets.in_flight("up") == 0
+        house.refused(self.LIMITED)
+
+    def test_a_dry_run_says_nothing_to_the_breaker(self) -> None:
+        house = House()
+        house.fail(1)
+        for _ in range(20):
+            house.take().refund()
+        house.fail(1)
+        assert house.state() is BreakerState.OPEN
+
+    def test_a_dry_run_of_a_probe_makes_room_for_the_real_one(self) -> None:
+        house = House()
+        house.fail(2)
+        house.clock.advance(5.0)
+        house.take().refund()
+        house.take().release()
+        assert house.state() is BreakerState.CLOSED
+
+
+class TestBreaker:
+    def test_an_upstream_that_fails_is_given_a_rest_and_the_others_are_not(self) -> None:
+        house = House()
+        house.fail(2)
+        error = house.refused()
+        assert (error.kind, error.retry_after_s, error.is_retryable) == (ErrorKind.CIRCUIT_OPEN, 5.0, True)
+        house.take(upstream="other").release()
+        house.clock.advance(5.0)
+        house.take().release()
+        assert house.state() is BreakerState.CLOSED
+
+    def test_an_agent_that_asks_for_missing_pages_rests_nobody(self) -> None:
+        house = House()
+        missing = ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(404))
+        for _ in range(20):
+            house.take().release(missing)
+        assert house.state() is BreakerState.CLOSED
+
+    def test_an_agent_that_leaves_no_time_rests_nobody(self) -> None:
+        house = House()
+        hasty = a_call(TIME_NOW, budget=BudgetRequest(timeout_s=0.01))
+        for _ in range(20):
+            house.take(hasty).release(ErrorKind.TIMEOUT)
+        assert house.state() is BreakerState.CLOSED
+        for _ in range(2):
+            house.take().release(ErrorKind.TIMEOUT)
+        assert house.state() is BreakerState.OPEN
+
+
+class TestRetry:
+    READ = a_call(a_tool("a/read", read_only=True, limits=ToolLimits(max_retries=2)))
+
+    def test_a_failed_read_is_tried_again_as_often_as_allowed(self) -> None:
+        house = House(terms=replace(TERMS, breaker=BreakerTerms()))
+        lease = house.take(self.READ)
+        assert lease.max_attempts == 3
+        pauses = [lease.retry_pause_s(FAILED, attempt) for attempt in (1, 2, 3)]
+        assert pauses == [pytest.approx(0.1), pytest.approx(0.2), None]
+        lease.release(FAILED)
+
+    def test_a_side_effect_is_tried_once(self) -> None:
+        lease = House().take(a_call(a_tool("a/post", limits=ToolLimits(max_retries=2))))
+        assert lease.max_attempts == 1
+        assert lease.retry_pause_s(FAILED, 1) is None
+
+    def test_a_call_that_only_reads_and_a_keyed_one_are_safe(self) -> None:
+        house = House()
+        tool = a_tool("a/request", limits=ToolLimits(max_retries=1))
+        assert house.take(a_call(tool), reads_only=True).max_attempts == 2
+        assert house.take(a_call(tool, idempotency_key="k"), "o", upstream_honours_keys=True).max_attempts == 2
+
+    def test_the_breaker_hears_each_attempt_once_and_ends_the_retries(self) -> None:
+        house = House()
+        lease = house.take(self.READ)
+        assert lease.retry_pause_s(FAILED, 1) is not None
+        assert lease.retry_pause_s(FAILED, 2) is None
+        assert house.state() is BreakerState.OPEN
+        lease.release(FAILED)
+        house.clock.advance(5.0)
+        assert house.take().is_pending is False
+
+    def test_a_final_failure_is_counted_once(self) -> None:
+        house = House(terms=replace(TERMS, breaker=replace(BREAKER, min_calls=3)))
+        for _ in range(2):
+            lease = house.take()
+            assert lease.retry_pause_s(FAILED, 1) is None
+            lease.release(FAILED)
+        assert house.state() is BreakerState.CLOSED
+
+
+class TestWaiting:
+    async def test_a_call_waits_for_its_slot_and_gets_it(self) -> None:
+        house = House()
+        held = [house.take(), house.take()]
+        waiting = house.take()
+        assert waiting.is_pending
+        admitted = asyncio.create_task(waiting.admitted())
+        await queued(house, 1)
+        held[0].release()
+        await admitted
+        assert (waiting.is_pending, house.budgets.in_flight("up")) == (False, 2)
+        waiting.release()
+        held[1].release()
+        assert house.budgets.in_flight("up") == 0
+
+    async def test_a_slow_upstream_never_holds_up_another(self) -> None:
+        house = House()
+        held = [house.take(upstream="slow"), house.take(upstream="slow")]
+        assert house.take(upstream="slow").is_pending
+        assert not house.take(upstream="fast").is_pending
+        assert len(held) == 2
+
+    async def test_a_wait_beyond_the_deadline_is_refused_and_spends_nothing(self) -> None:
+        house = House(Limit("l", quota=3))
+        held = [house.take(), house.take()]
+        late = house.take(a_call(TIME_NOW, deadline_s=house.clock.monotonic_s() + 0.001))
+        with pytest.raises(ToolFailure) as caught:
+            await late.admitted()
+        assert caught.value.error.kind is ErrorKind.RATE_LIMITED
+        assert caught.value.error.retry_after_s is not None
+        for lease in held:
+            lease.release()
+        assert house.budgets.in_flight("up") == 0
+        house.take().release()
+        assert house.refused().details["limit"] == "l"
+
+    async def test_a_cancelled_wait_gives_everything_back(self) -> None:
+        house = House(Limit("l", quota=3))
+        held = [house.take(), house.take()]
+        waiting = asyncio.create_task(house.take().admitted())
+        await queued(house, 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        for lease in held:
+            lease.release()
+        house.take().release()
+        assert house.budgets.in_flight("up") == 0
+
+    async def test_a_full_queue_sheds_at_once(self) -> None:
+        house = House()
+        held = [house.take(), house.take()]
+        waiting = [asyncio.create_task(house.take().admitted()) for _ in range(3)]
+        await queued(house, 3)
+        assert house.refused().kind is ErrorKind.RATE_LIMITED
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert len(held) == 2
+
+    def test_a_call_that_cannot_get_its_turn_in_time_is_shed_at_once(self) -> None:
+        house = House()
+        slow = house.take()
+        house.clock.advance(20.0)
+        slow.release()
+        held = [house.take(), house.take()]
+        hasty = a_call(TIME_NOW, budget=BudgetRequest(timeout_s=5.0))
+        error = house.refused(hasty)
+        assert (error.kind, error.retry_after_s) == (ErrorKind.RATE_LIMITED, 10.0)
+        assert house.take(a_call(TIME_NOW)).is_pending
+        assert len(held) == 2
+
+    async def test_an_upstream_that_failed_meanwhile_is_left_alone(self) -> None:
+        house = House(Limit("l", quota=3))
+        held = [house.take(), house.take()]
+        waiting = asyncio.create_task(house.take().admitted())
+        await queued(house, 1)
+        for lease in held:
+            lease.release(FAILED)
+        with pytest.raises(ToolFailure) as caught:
+            await waiting
+        assert caught.value.error.kind is ErrorKind.CIRCUIT_OPEN
+        assert house.budgets.in_flight("up") == 0
+
+    async def test_slots_of_limits_are_waited_for_before_those_of_the_upstream(self) -> None:
+        house = House(Limit("l", concurrency=1))
+        held = house.take()
+        waiting = house.take()
+        assert waiting.is_pending
+        assert house.budgets.in_flight("up") == 1
+        admitted = asyncio.create_task(waiting.admitted())
+        await asyncio.sleep(0)
+        held.release()
+        await admitted
+        assert house.budgets.in_flight("up") == 1
+        waiting.release()
+        assert house.budgets.in_flight("up") == 0
+
+    def test_tools_that_share_an_upstream_share_its_smallest_bound(self) -> None:
+        house = House()
+        narrow = a_tool("a/narrow", limits=ToolLimits(max_concurrency=1))
+        assert not house.take().is_pending
+        assert house.take(a_call(narrow)).is_pending
+
+
+async def queued(house: House, count: int) -> None:
+    """A turn of the loop for each call that is to wait for the upstream."""
+    known = house.budgets._upstreams.get("up")
+    assert known is not None
+    for _ in range(count + 1):
+        await asyncio.sleep(0)
+    assert known.slots.waiting == count
+
+
+def test_upstreams_in_use_are_never_forgotten_and_their_number_is_bounded() -> None:
+    house = House(terms=replace(TERMS, max_upstreams=2))
+    first = house.take(upstream="a")
+    house.take(upstream="b").release()
+    house.take(upstream="c").release()
+    assert sorted(dict(house.budgets.breaker_states())) == ["a", "c"]
+    second = house.take(upstream="c")
+    assert house.refused(upstream="d").kind is ErrorKind.RATE_LIMITED
+    first.release()
+    second.release()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["take", "release", "fail", "refund", "tick"]), max_size=60))
+def test_whatever_happens_no_slot_is_lost_or_made_up(steps: list[str]) -> None:
+    house = House(Limit("l", rate_per_s=5.0, burst=3, concurrency=2, quota=50))
+    out: list[Lease] = []
+    for step in steps:
+        if step == "take":
+            try:
+                out.append(house.take())
+            except ToolFailure:
+                continue
+        elif step == "tick":
+            house.clock.advance(0.3)
+        elif out:
+            lease = out.pop(0)
+            lease.refund() if step == "refund" else lease.release(FAILED if step == "fail" else None)
+        assert house.budgets.in_flight("up") == sum(not lease.is_pending for lease in out) <= 2
+    for lease in out:
+        lease.release()
+    assert house.budgets.in_flight("up") == 0
