@@ -20,7 +20,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Chunk
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, CostHints, Example, GuardedArgument, ToolLimits
-from toolhub_service.guards.commands import JudgedCommand, argv_of, judge_command, judge_environment
+from toolhub_service.guards.commands import MAX_ARGUMENTS, JudgedCommand, argv_of, judge_command, judge_environment
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.tools.confinement import Confinement, Level
 from toolhub_service.tools.context import ToolContext
@@ -60,19 +60,28 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     )
 
     class In(ToolInput, frozen=True):
-        argv: Annotated[
-            list[str] | None,
-            Meta(description='The command and its arguments, such as ["ls", "-l", "src"].', max_length=128),
-        ] = None
-        command: Annotated[
-            str | None,
-            Meta(description="Instead of argv: the command as one line; quotes group words.", max_length=32768),
-        ] = None
+        argv: (
+            Annotated[
+                list[str],
+                Meta(
+                    description='The command and its arguments, such as ["ls", "-l", "src"].', max_length=MAX_ARGUMENTS
+                ),
+            ]
+            | None
+        ) = None
+        command: (
+            Annotated[
+                str,
+                Meta(description="Instead of argv: the command as one line; quotes group words.", max_length=32_768),
+            ]
+            | None
+        ) = None
         cwd: Annotated[str, Meta(description="Working directory, a folder of the workspace.")] = "."
         timeout_s: Annotated[float, Meta(description="Seconds after which the command is ended.", gt=0, le=600)] = 30.0
-        env: Annotated[
-            dict[str, str] | None, Meta(description="Environment variables; only those that the policy names.")
-        ] = None
+        env: (
+            Annotated[dict[str, str], Meta(description="Environment variables; only those that the policy names.")]
+            | None
+        ) = None
         max_output_chars: Annotated[
             int, Meta(description="Characters kept of stdout and of stderr.", ge=1, le=200_000)
         ] = 10_000

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes.outcomes import outcome
+from toolhub_service.domain.constraints import CommandRule, FlagRule
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.guards.commands import (
+    MAX_ARGUMENT_CHARS,
+    MAX_ARGUMENTS,
+    argv_of,
+    judge_command,
+    judge_environment,
+    rule_faults,
+)
+from toolhub_service.guards.safe_commands import SAFE_COMMANDS, safe_commands
+
+LIST = CommandRule(
+    name="list",
+    path="/opt/bin/list",
+    flags=(FlagRule("-l"), FlagRule("-a"), FlagRule("-n", "[0-9]+"), FlagRule("--depth", "[0-9]"), FlagRule("--all")),
+    positionals="[a-z./]+",
+    positionals_are_paths=True,
+    positionals_max=2,
+    environment={"MODE": "plain", "TOPIC": ""},
+)
+GIT = CommandRule(name="git", path="/opt/bin/git", flags=(FlagRule("--oneline"),), subcommands=("log", "status"))
+BROKEN = CommandRule(name="broken", path="/opt/bin/broken", positionals="(", end_of_options=False)
+RULES = (LIST, GIT, BROKEN)
+
+
+def refusal(argv: list[str], rules: tuple[CommandRule, ...] = RULES) -> ToolError:
+    with pytest.raises(ToolFailure) as caught:
+        judge_command(argv, rules)
+    return caught.value.error
+
+
+@pytest.mark.parametrize(
+    ("argv", "final"),
+    [
+        (["list"], ()),
+        (["list", "-l", "src"], ("-l", "--", "src")),
+        (["list", "src", "-l"], ("-l", "--", "src")),
+        (["list", "-la"], ("-la",)),
+        (["list", "-n", "5"], ("-n", "5")),
+        (["list", "-n5"], ("-n5",)),
+        (["list", "--depth=3"], ("--depth=3",)),
+        (["list", "--depth", "3", "a", "b"], ("--depth", "3", "--", "a", "b")),
+        (["list", "--", "a"], ("--", "a")),
+        (["git", "log", "--oneline"], ("log", "--oneline")),
+    ],
+)
+def test_a_command_within_its_grammar_runs_as_its_absolute_binary(argv: list[str], final: tuple[str, ...]) -> None:
+    judged = judge_command(argv, RULES)
+    assert judged.argv == (f"/opt/bin/{argv[0]}", *final)
+    assert judged.rule == argv[0]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["list", "-x"],
+        ["list", "--exec=sh"],
+        ["list", "--al"],
+        ["list", "-n"],
+        ["list", "-n", "-5"],
+        ["list", "-n", "5;id"],
+        ["list", "-n5x"],
+        ["list", "-ln5"],
+        ["list", "-lx"],
+        ["list", "--all=yes"],
+        ["list", "--depth=33"],
+        ["list", "--depth="],
+        ["list", "A"],
+        ["list", "a b"],
+        ["list", "-"],
+        ["list", "--", "-l"],
+        ["list", "--", "--exec=sh"],
+        ["list", "a", "b", "c"],
+        ["list", ""],
+        ["git"],
+        ["git", "push"],
+        ["git", "--oneline", "log"],
+        ["git", "log", "-c", "core.pager=sh"],
+        ["git", "log", "main"],
+        ["broken", "a"],
+    ],
+)
+def test_what_the_grammar_does_not_name_is_denied(argv: list[str]) -> None:
+    error = refusal(argv)
+    assert error.kind is ErrorKind.POLICY_DENIED
+    assert error.details["command"] == argv[0]
+
+
+def test_a_denial_names_what_the_command_takes() -> None:
+    error = refusal(["list", "-x"])
+    assert error.details["allowed_flags"] == {"-l": None, "-a": None, "-n": "[0-9]+", "--depth": "[0-9]", "--all": None}
+    assert error.details["argument_pattern"] == "[a-z./]+"
+    assert error.details["max_arguments"] == 2
+    assert refusal(["git", "push"]).details["allowed_subcommands"] == ["log", "status"]
+
+
+def test_an_unknown_command_is_told_which_ones_are_allowed() -> None:
+    error = refusal(["rm", "-rf", "/"])
+    assert error.kind is ErrorKind.POLICY_DENIED
+    assert error.details["allowed_commands"] == ["broken", "git", "list"]
+    assert "'list', the name without a folder" in refusal(["/usr/bin/list"]).message
+    assert "No command may be run" in refusal(["ls"], ()).message
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        [""],
+        ["list", "a\nb"],
+        ["list", "a\x00"],
+        ["list", "a\tb"],
+        ["list", "\x9b2J"],
+        ["list", chr(0xD800)],
+        ["list", "\x7f"],
+        ["list", "a" * (MAX_ARGUMENT_CHARS + 1)],
+        ["list"] * (MAX_ARGUMENTS + 1),
+        ["list"] + ["a" * 4000] * 10,
+    ],
+)
+def test_malformed_arguments_are_invalid_before_any_rule_is_asked(argv: list[str]) -> None:
+    assert refusal(argv).kind is ErrorKind.INVALID_INPUT
+
+
+def test_paths_are_named_for_the_path_guard() -> None:
+    assert judge_command(["list", "-l", "a", "../b"], RULES).paths == ("a", "../b")
+    assert judge_command(["git", "log"], RULES).paths == ()
+
+
+def test_a_hostile_pattern_value_is_judged_in_linear_time() -> None:
+    rule = CommandRule(name="x", path="/x", positionals="(a+)+$", end_of_options=False)
+    assert refusal(["x", "a" * 4000 + "!"], (rule,)).kind is ErrorKind.POLICY_DENIED
+
+
+def test_environment_takes_only_names_that_the_rule_leaves_open() -> None:
+    judged = judge_command(["list"], RULES)
+    assert judge_environment({}, judged) == {"MODE": "plain"}
+    assert judge_environment({"TOPIC": "birds"}, judged) == {"MODE": "plain", "TOPIC": "birds"}
+    for name in ("MODE", "LD_PRELOAD", "PATH"):
+        with pytest.raises(ToolFailure) as caught:
+            judge_environment({name: "x"}, judged)
+        assert caught.value.error.kind is ErrorKind.POLICY_DENIED
+        assert caught.value.error.details["settable_variables"] == ["TOPIC"]
+    for value in ("a\nb", "a\0b", "a" * 1025):
+        with pytest.raises(ToolFailure) as caught:
+            judge_environment({"TOPIC": value}, judged)
+        assert caught.value.error.kind is ErrorKind.INVALID_INPUT
+
+
+def test_faults_of_a_rule_are_told_when_a_policy_is_loaded() -> None:
+    assert rule_faults(LIST) == []
+    bad = CommandRule(name="a/b", path="b", flags=(FlagRule("x"), FlagRule("-y", "[")), positionals="(?=a)")
+    assert len(rule_faults(bad)) == 5
+
+
+def test_argv_and_command_line_are_the_same_to_the_guard() -> None:
+    assert argv_of("list -l 'a b'") == argv_of(["list", "-l", "a b"]) == ["list", "-l", "a b"]
+
+
+def test_safe_commands_are_sound_rules_of_existing_binaries() -> None:
+    assert {"echo", "ls", "cat", "head", "true"} <= {rule.name for rule in SAFE_COMMANDS}
+    for rule in SAFE_COMMANDS:
+        assert rule_faults(rule) == []
+        assert os.access(rule.path, os.X_OK)
+    assert safe_commands("/nowhere") == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "date -s 2020-01-01",
+        "date -f x",
+        "date 010100002020",
+        "tail -f x",
+        "tail --follow x",
+        "ls --color=x",
+        "wc --files0-from=x",
+        "du --files0-from=x",
+        "cut -d",
+        "echo -e x",
+        "diff -r a b",
+        "diff --to-file=x a",
+        "uname x",
+        "sleep 99999",
+        "cat -",
+    ],
+)
+def test_safe_commands_do_not_follow_write_or_set_anything(line: str) -> None:
+    with pytest.raises(ToolFailure) as caught:
+        judge_command(argv_of(line), SAFE_COMMANDS)
+    assert caught.value.error.kind is ErrorKind.POLICY_DENIED
+
+
+ARGUMENT = st.text(alphabet="-lan5=é/. \n\0", max_size=8)
+
+
+@given(st.lists(ARGUMENT, max_size=6))
+def test_no_argument_list_gets_past_the_grammar(arguments: Any) -> None:
+    judged = outcome(judge_command, ["list", *arguments], RULES)
+    if isinstance(judged, ToolError):
+        assert judged.kind in (ErrorKind.POLICY_DENIED, ErrorKind.INVALID_INPUT)
+        return
+    divider = judged.argv.index("--") if "--" in judged.argv else len(judged.argv)
+    assert all(word.startswith("-") or word.isdigit() for word in judged.argv[1:divider])
+    assert not any(word.startswith("-") for word in judged.argv[divider + 1 :])

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import select
+from pathlib import Path
+
+import pytest
+
+from toolhub_service.tools.process import FLOOD_BYTES, Capture, Finished, OnOutput, run_process
+
+
+async def run(
+    code: str,
+    folder: Path,
+    *,
+    seconds: float = 20.0,
+    keep_bytes: int = 1000,
+    on_output: OnOutput = lambda lines, stream: None,
+) -> Finished:
+    return await run_process(
+        ["/bin/sh", "-c", code],
+        environment={"PATH": "/usr/bin:/bin"},
+        working_directory=str(folder),
+        deadline_s=asyncio.get_running_loop().time() + seconds,
+        keep_bytes=keep_bytes,
+        on_output=on_output,
+    )
+
+
+def is_gone(pid_file: Path) -> bool:
+    """Whether the process has ended or ends soon: it was sent SIGKILL, and is not our child to wait for."""
+    try:
+        process = os.pidfd_open(int(pid_file.read_text()))
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], 5)[0])
+    finally:
+        os.close(process)
+
+
+async def test_a_deadline_ends_grandchildren_that_ignore_being_asked(tmp_path: Path) -> None:
+    grandchild = "sh -c 'echo $$ > grandchild; exec sleep 60'"
+    code = f"(trap '' TERM; {grandchild}) & trap '' TERM; wait; sleep 60"
+    finished = await run(code, tmp_path, seconds=0.3)
+    assert finished.timed_out
+    assert finished.exit_code == 128 + 9
+    assert is_gone(tmp_path / "grandchild")
+
+
+async def test_a_program_that_ends_when_asked_is_not_killed(tmp_path: Path) -> None:
+    finished = await run("trap 'echo bye; exit 3' TERM; while :; do sleep 0.05; done", tmp_path, seconds=0.3)
+    assert (finished.timed_out, finished.exit_code) == (True, 3)
+    assert bytes(finished.stdout.kept) == b"bye\n"
+
+
+async def test_background_children_end_with_their_parent_and_do_not_hold_the_call(tmp_path: Path) -> None:
+    finished = await run("sleep 60 & echo $! > child; echo done", tmp_path)
+    assert not finished.timed_out
+    assert finished.duration_s < 10
+    assert bytes(finished.stdout.kept) == b"done\n"
+    assert is_gone(tmp_path / "child")
+
+
+async def test_a_process_that_left_the_group_does_not_hold_the_call(tmp_path: Path) -> None:
+    finished = await run("setsid sleep 5 & echo done", tmp_path)
+    assert finished.duration_s < 4
+    assert bytes(finished.stdout.kept) == b"done\n"
+
+
+async def test_cancelling_kills_the_group_before_it_returns(tmp_path: Path) -> None:
+    up = asyncio.Event()
+    code = "echo $$ > parent; sh -c 'echo $$ > child; echo up; exec sleep 60' & wait"
+    running = asyncio.ensure_future(run(code, tmp_path, on_output=lambda lines, stream: up.set()))
+    await up.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert is_gone(tmp_path / "parent")
+    assert is_gone(tmp_path / "child")
+
+
+async def test_cancelling_twice_still_kills(tmp_path: Path) -> None:
+    up = asyncio.Event()
+    code = "trap '' TERM; echo $$ > parent; echo up; while :; do sleep 60; done"
+    running = asyncio.ensure_future(run(code, tmp_path, on_output=lambda lines, stream: up.set()))
+    await up.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert is_gone(tmp_path / "parent")
+
+
+async def test_a_flood_is_ended_and_never_held_in_memory(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    finished = await run("yes", tmp_path)
+    assert finished.flooded
+    assert finished.stdout.total_bytes >= FLOOD_BYTES
+    assert len(finished.stdout.kept) == 1000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024
+
+
+async def test_both_streams_count_towards_a_flood(tmp_path: Path) -> None:
+    assert (await run("yes >&2", tmp_path)).flooded
+
+
+async def test_what_cannot_be_started_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError):  # noqa: PT011
+        await run_process(
+            ["/nowhere/x"],
+            environment={},
+            working_directory=str(tmp_path),
+            deadline_s=1e9,
+            keep_bytes=0,
+            on_output=lambda lines, stream: None,
+        )
+
+
+async def test_it_leads_a_session_of_its_own(tmp_path: Path) -> None:
+    finished = await run("cut -d' ' -f1,5,6 /proc/$$/stat", tmp_path)
+    pid, group, session = finished.stdout.kept.split()
+    assert pid == group == session
+    assert int(pid) != os.getpid()
+
+
+def test_a_capture_keeps_the_first_bytes_and_hands_out_whole_lines_once() -> None:
+    capture = Capture(6)
+    assert [capture.feed(piece) for piece in (b"ab", b"c\nd", b"e\nfgh\n", b"i\n")] == [b"", b"abc\n", b"", b""]
+    assert capture.rest() == b"de"
+    assert capture.rest() == b""
+    assert (bytes(capture.kept), capture.total_bytes) == (b"abc\nde", 13)
+    assert capture.text(100) == ("abc\nde", True)
+    assert capture.text(3) == ("abc", True)
+
+
+def test_a_capture_that_lost_nothing_says_so() -> None:
+    capture = Capture(100)
+    capture.feed("grüße".encode())
+    assert capture.text(5) == ("grüße", False)
+    assert capture.text(4) == ("grüß", True)
