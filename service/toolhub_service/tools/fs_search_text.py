@@ -95,14 +95,14 @@ class _Search:
     def run(self, stop: threading.Event) -> SearchText.Out:
         matches: list[TextMatch] = []
         walk = FolderWalk(self._workspace, self.root, stop=stop)
-        for match in self._matches(walk):
+        for match in self._matches(walk, stop):
             if len(matches) == self._max_matches:
                 self._cut = True
                 break
             matches.append(match)
         return SearchText.Out(matches=matches, truncated=self._cut or walk.truncated)
 
-    def _matches(self, walk: FolderWalk) -> Iterator[TextMatch]:
+    def _matches(self, walk: FolderWalk, stop: threading.Event) -> Iterator[TextMatch]:
         start = 0 if self.root == "." else len(self.root) + 1
         for entry in walk:
             if entry.type != "file" or not self._is_wanted(entry.path[start:]):
@@ -110,13 +110,13 @@ class _Search:
             if self.files == self._max_files or self._left_bytes <= 0:
                 self._cut = True
                 return
-            yield from self._matches_in(entry.path)
+            yield from self._matches_in(entry.path, stop)
 
-    def _matches_in(self, path: str) -> Iterator[TextMatch]:
+    def _matches_in(self, path: str, stop: threading.Event) -> Iterator[TextMatch]:
         data = self._content(path)
         if data is None or is_binary(data):
             return
-        for found in matching_lines(self._expression, data):
+        for found in matching_lines(self._expression, data, stop):
             yield TextMatch(file=path, line=found.line, excerpt=found.excerpt)
 
     def _content(self, path: str) -> bytes | None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.ports import EventSink, Progress
 
-INLINE_BYTES = 256 * 1024
+INLINE_BYTES = 128 * 1024
 """Up to here reading, hashing or writing costs less than the way to a thread and back is worth."""
 _REPORT_EVERY_S = 0.1
 

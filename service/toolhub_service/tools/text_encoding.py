@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 
 _NAMES = (
     "utf-8 utf-8-sig utf-16 utf-16-le utf-16-be utf-32 utf-32-le utf-32-be ascii "
@@ -27,7 +27,7 @@ def judge_encoding(name: str) -> str:
     return known
 
 
-def undecodable(path: str, encoding: str, at_byte: int) -> Exception:
+def undecodable(path: str, encoding: str, at_byte: int) -> ToolFailure:
     """The refusal for bytes that are not text in `encoding`."""
     message = (
         f'"{path}" is not {encoding} text (byte {at_byte}). Read it with its own encoding, such as "gb18030" or '

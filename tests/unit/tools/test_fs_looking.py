@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.fakes.file_calls import OPENINGS, FileCalls
+from tests.fakes.file_calls import OPENINGS, FileCalls, descriptors
 from toolhub_service.domain import capability
 from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -153,7 +154,9 @@ async def test_searches_are_bounded(tmp_path: Path, tree: FileCalls) -> None:
     assert result == {"matches": [], "truncated": True}
 
 
-@pytest.mark.parametrize("query", ["(a", "a(?=b)", r"(a)\1", "((((a{100}){100}){100}){100})", "[z-a]"])
+@pytest.mark.parametrize(
+    "query", ["(a", "a(?=b)", r"(a)\1", "((((a{100}){100}){100}){100})", "[z-a]", "((a?b?){30}){30}c"]
+)
 async def test_expressions_that_re2_refuses_are_told(tree: FileCalls, query: str) -> None:
     assert await tree.kind("searchText", root=".", query=query, regex=True) is ErrorKind.INVALID_INPUT
 
@@ -175,6 +178,33 @@ def test_matches_stay_within_their_line() -> None:
     assert lines_of("x*", b"a\nb\n") == [1, 2]
     assert lines_of("a", b"") == []
     assert lines_of("é", "é\ne\né".encode()) == [1, 3]
+
+
+def test_lines_are_found_and_counted_across_blocks() -> None:
+    data = b"".join(b"%d %s\n" % (number, b"." * (number % 300)) for number in range(1, 5001))
+    assert lines_of("^[0-9]*00 ", data) == list(range(100, 5001, 100))
+    assert lines_of("^$", b"x" * 65_535 + b"\n\n" + b"y" * 70_000 + b"\n\nz") == [2, 4]
+
+
+def test_a_line_longer_than_a_block_is_told_once_and_has_one_end() -> None:
+    data = b"a" * 200_000 + b"END\nEND of a\n" + b"b" * 200_000
+    assert lines_of("a", data) == [1, 2]
+    assert lines_of("^a", data) == [1]
+    assert lines_of("a$", data) == [2]
+    assert lines_of("END", data) == [1, 2]
+    assert lines_of("b$", data) == [3]
+
+
+async def test_a_slow_search_ends_soon_after_it_is_cancelled(calls: FileCalls) -> None:
+    calls.put("f.txt", "ab" * 2_000_000)
+    await calls("listDir", path=".")
+    before = descriptors()
+    search = asyncio.create_task(calls("searchText", root=".", query="((a?b?){20}){20}c", regex=True))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await search
+    assert search.cancelled()
+    assert descriptors() == before
 
 
 def test_a_long_line_is_told_around_the_match() -> None:
