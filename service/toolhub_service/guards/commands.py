@@ -2,22 +2,17 @@
 
 A list of allowed names is no boundary: half of the harmless-looking Unix binaries can be talked into running another
 program by a flag (GTFOBins; `sort --compress-program`, `tar --to-command`, `git -c core.pager`). So every binary has
-a grammar: the flags it may be given, an RE2 pattern for each value, a pattern for positionals. What the grammar does
-not name is refused, and so is a positional that starts with `-` (argument injection, CWE-88). Patterns match whole
-values in linear time. No shell is ever involved: words.py splits a command line without one.
+a grammar (command_grammar.py). No shell is ever involved: words.py splits a command line without one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import NoReturn
 
-import re2
-
-from toolhub_service.domain.constraints import CommandRule, FlagRule
+from toolhub_service.domain.constraints import CommandRule
 from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.guards.command_grammar import Grammar, JudgedCommand, compiles
 from toolhub_service.guards.words import split_command
 
 __all__ = ["JudgedCommand", "argv_of", "judge_command", "judge_environment", "rule_faults", "split_command"]
@@ -26,24 +21,6 @@ MAX_ARGUMENTS = 128
 MAX_ARGUMENT_CHARS = 4096
 MAX_TOTAL_CHARS = 32_768
 _MAX_ENVIRONMENT_VALUE_CHARS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedCommand:
-    """A command that may run, exactly as it will run."""
-
-    rule: str
-    """Name of the rule that allowed it."""
-    argv: tuple[str, ...]
-    """argv[0] is the absolute path of the binary."""
-    environment: Mapping[str, str]
-    """What the rule adds to the empty environment."""
-    paths: tuple[str, ...] = ()
-    """Positionals that are workspace paths, for the path guard; relative to the working directory."""
-
-    @property
-    def binary(self) -> str:
-        return self.argv[0]
 
 
 def argv_of(command: str | Sequence[str]) -> list[str]:
@@ -63,7 +40,7 @@ def judge_command(argv: Sequence[str], rules: tuple[CommandRule, ...]) -> Judged
     rule = next((rule for rule in rules if rule.name == name), None)
     if rule is None:
         _unknown_command(name, rules)
-    return _Grammar(rule).judge(argv[1:])
+    return Grammar(rule).judge(argv[1:])
 
 
 def judge_environment(requested: Mapping[str, str], judged: JudgedCommand) -> dict[str, str]:
@@ -101,130 +78,9 @@ def rule_faults(rule: CommandRule) -> list[str]:
     ]
     patterns = [rule.positionals, *(flag.value for flag in rule.flags)]
     faults += [
-        f"commands.{rule.name}: {p!r} is not an RE2 pattern" for p in patterns if p is not None and not _compiles(p)
+        f"commands.{rule.name}: {p!r} is not an RE2 pattern" for p in patterns if p is not None and not compiles(p)
     ]
     return faults
-
-
-class _Grammar:
-    """One rule applied to one argument list."""
-
-    def __init__(self, rule: CommandRule) -> None:
-        self._rule = rule
-        self._flags = {flag.flag: flag for flag in rule.flags}
-
-    def judge(self, arguments: Sequence[str]) -> JudgedCommand:
-        subcommand, rest = self._subcommand(arguments)
-        options, positionals = self._parse(rest)
-        for positional in positionals:
-            self._check_positional(positional)
-        if len(positionals) > self._rule.positionals_max:
-            self._deny(f"takes at most {self._rule.positionals_max} arguments, not {len(positionals)}")
-        divider = ("--",) if self._rule.end_of_options and positionals else ()
-        return JudgedCommand(
-            rule=self._rule.name,
-            argv=(self._rule.path, *subcommand, *options, *divider, *positionals),
-            environment=self._rule.environment,
-            paths=tuple(positionals) if self._rule.positionals_are_paths else (),
-        )
-
-    def _subcommand(self, arguments: Sequence[str]) -> tuple[tuple[str, ...], Sequence[str]]:
-        if not self._rule.subcommands:
-            return (), arguments
-        if not arguments or arguments[0] not in self._rule.subcommands:
-            self._deny("needs one of its allowed subcommands as its first argument")
-        return (arguments[0],), arguments[1:]
-
-    def _parse(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Options as they will be passed, and positionals. `--` ends the options; a lone `-` is a positional."""
-        options: list[str] = []
-        positionals: list[str] = []
-        at = 0
-        while at < len(arguments):
-            argument = arguments[at]
-            if argument == "--":
-                return options, [*positionals, *arguments[at + 1 :]]
-            if not argument.startswith("-") or argument == "-":
-                positionals.append(argument)
-                at += 1
-                continue
-            taken = self._option(arguments, at)
-            options += taken
-            at += len(taken)
-        return options, positionals
-
-    def _option(self, arguments: Sequence[str], at: int) -> Sequence[str]:
-        """The option at `at`, with its value when that stands in the next argument."""
-        argument = arguments[at]
-        exact = self._flags.get(argument)
-        if exact is not None:
-            return (argument,) if exact.value is None else (argument, self._next_value(exact, arguments, at))
-        attached = self._attached(argument)
-        if attached is not None:
-            flag, value = attached
-            self._check_value(flag, value)
-            return (argument,)
-        if not self._is_bundle(argument):
-            self._deny(f"does not take the flag {argument[:64]!r}")
-        return (argument,)
-
-    def _attached(self, argument: str) -> tuple[FlagRule, str] | None:
-        """`--flag=value` or `-n5` as its flag and value; None when it is neither."""
-        name, equals, value = argument.partition("=")
-        flag = self._flags.get(name) if equals and len(name) > 2 else None
-        if flag is None and not argument.startswith("--"):
-            flag, value = self._flags.get(argument[:2]), argument[2:]
-        if flag is None or flag.value is None:
-            return None
-        return flag, value
-
-    def _next_value(self, flag: FlagRule, arguments: Sequence[str], at: int) -> str:
-        if at + 1 >= len(arguments):
-            self._deny(f"needs a value after {flag.flag}")
-        value = arguments[at + 1]
-        # A binary whose flag takes an optional value would read the next word as a flag of its own.
-        if value.startswith("-"):
-            self._deny(f"was given {value[:64]!r} as the value of {flag.flag}: a value may not start with '-' there")
-        self._check_value(flag, value)
-        return value
-
-    def _is_bundle(self, argument: str) -> bool:
-        """`-la`, where each letter is a flag without a value."""
-        if argument.startswith("--"):
-            return False
-        flags = [self._flags.get(f"-{letter}") for letter in argument[1:]]
-        return all(flag is not None and flag.value is None for flag in flags)
-
-    def _check_value(self, flag: FlagRule, value: str) -> None:
-        if flag.value is None or not self._matches(flag.value, value):
-            self._deny(f"does not take {value[:64]!r} as the value of {flag.flag}")
-
-    def _check_positional(self, positional: str) -> None:
-        if self._rule.positionals is None:
-            self._deny(f"takes no argument such as {positional[:64]!r}")
-        if positional.startswith("-"):
-            self._deny(
-                f"does not take {positional[:64]!r}: an argument may not start with '-' (for a file write ./-name)"
-            )
-        if not self._matches(self._rule.positionals, positional):
-            self._deny(f"does not take the argument {positional[:64]!r}")
-
-    def _matches(self, pattern: str, value: str) -> bool:
-        if not _compiles(pattern):
-            self._deny("has a broken rule in the policy, so nothing can be allowed; tell the operator")
-        return _pattern(pattern).fullmatch(value) is not None
-
-    def _deny(self, why: str) -> NoReturn:
-        rule = self._rule
-        raise refuse(
-            ErrorKind.POLICY_DENIED,
-            f"{rule.name} {why}. See allowed_flags and argument_pattern for what it takes.",
-            command=rule.name,
-            allowed_flags={flag.flag: flag.value for flag in rule.flags},
-            allowed_subcommands=list(rule.subcommands),
-            argument_pattern=rule.positionals,
-            max_arguments=rule.positionals_max if rule.positionals is not None else 0,
-        )
 
 
 def _check_form(argv: Sequence[str]) -> None:
@@ -267,19 +123,3 @@ def _is_clean(text: str) -> bool:
     return text.isprintable() or not any(
         char < " " or "\x7f" <= char <= "\x9f" or "\ud800" <= char <= "\udfff" for char in text
     )
-
-
-@lru_cache(maxsize=2048)
-def _pattern(text: str) -> re2._Regexp:
-    options = re2.Options()
-    options.log_errors = False
-    return re2.compile(text, options)
-
-
-@lru_cache(maxsize=2048)
-def _compiles(text: str) -> bool:
-    try:
-        _pattern(text)
-    except re2.error:
-        return False
-    return True

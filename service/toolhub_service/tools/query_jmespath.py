@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import jmespath.exceptions
@@ -16,6 +17,8 @@ from toolhub_service.tools.query_weight import CHARS_PER_STEP, weigh
 from toolhub_service.tools.step_budget import StepBudget
 
 _JSON_NUMBER = re2.compile(r"-?(0|[1-9][0-9]{0,300})(\.[0-9]{1,300})?([eE][+-]?[0-9]{1,3})?")
+_KEPT_CHARS = 256
+"""Longer expressions are parsed anew each time: their trees are not worth their memory."""
 _DEEP = frozenset({"to_string", "contains", "join"})
 """Functions whose work grows with all of their arguments' content, not with the number of elements alone."""
 
@@ -23,7 +26,7 @@ _DEEP = frozenset({"to_string", "contains", "join"})
 def select_jmespath(document: Any, path: str, budget: StepBudget) -> Any:
     """The value that the expression selects. Raises ToolFailure INVALID_INPUT."""
     try:
-        tree = jmespath.parser.Parser().parse(path).parsed
+        tree = _parsed_short(path) if len(path) <= _KEPT_CHARS else _parsed(path)
         return _MeteredInterpreter(budget).visit(tree, document)
     except jmespath.exceptions.JMESPathError as error:
         raise _told(error) from None
@@ -33,6 +36,17 @@ def select_jmespath(document: Any, path: str, budget: StepBudget) -> Any:
             "The path asks for something that cannot be computed, such as a slice with step 0 or too large a number.",
             reason=type(error).__name__,
         ) from None
+
+
+def _parsed(path: str) -> Any:
+    """The expression as a tree. The library's own cache keeps trees of any size, so it is emptied at once."""
+    try:
+        return jmespath.parser.Parser().parse(path).parsed
+    finally:
+        jmespath.parser.Parser.purge()
+
+
+_parsed_short = lru_cache(maxsize=256)(_parsed)
 
 
 class _MeteredFunctions(jmespath.functions.Functions):

@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -287,6 +289,60 @@ async def test_inside_bubblewrap_there_is_only_the_workspace_and_no_network(fold
     assert [line.split()[1] for line in result["stdout"].splitlines() if line.startswith("Cap")] == ["0" * 16] * 5
     assert (folder / "made").read_text(encoding="utf-8") == "in\n"
     assert not (folder.parent / "x").exists()
+
+
+HUB = """
+import asyncio, sys
+from pathlib import Path
+from tests.fakes.commands import command_context
+from tests.fakes.tool_context import RecordingSink
+from tests.fakes.util_context import called
+from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.exec_run import ExecRun
+
+class Telling(RecordingSink):
+    def chunk(self, chunk):
+        print("up", flush=True)
+
+async def main(folder, bubblewrap, seconds):
+    context = command_context(Path(folder), sink=Telling(), timeout_s=90)
+    tool = ExecRun(Confinement(bubblewrap=bubblewrap))
+    await called(tool, context, argv=["script", "-c", f"echo up; exec sleep {seconds}"], timeoutS=90)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_a_command_does_not_outlive_a_hub_that_is_killed(folder: Path, level: str) -> None:
+    seconds = f"600{os.getpid()}"
+    arguments = [str(folder), confinement_of(level).bubblewrap, seconds]
+    root = str(Path(__file__).parents[3])
+    hub = subprocess.Popen([sys.executable, "-c", HUB, *arguments], cwd=root, stdout=subprocess.PIPE)
+    with hub:
+        assert hub.stdout is not None
+        assert hub.stdout.readline() == b"up\n"
+        (command,) = (os.pidfd_open(pid) for pid in running(f"sleep\0{seconds}\0".encode()))
+        hub.kill()
+    try:
+        assert select.select([command], [], [], 10)[0]
+    finally:
+        os.close(command)
+
+
+def running(command_line: bytes) -> list[int]:
+    """Processes with that command line; waits for the exec that comes after the first output."""
+    for _ in range(1000):
+        found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if read(path) == command_line]
+        if found:
+            return found
+    return []
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_inside_bubblewrap_processes_are_counted_in_their_own_namespace() -> None:
