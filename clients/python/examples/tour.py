@@ -11,7 +11,7 @@ from toolhub_client import connect
 async def main(address: str) -> None:
     async with connect(address) as hub:
         for hit in await hub.search("current time", limit=3):
-            print(f"{hit.score:6.2f}  {hit.tool.name}  {hit.tool.description.splitlines()[0]}")
+            print(f"{hit.score:6.2f}  {hit.tool.name}")
 
         answer = await hub.invoke("core/util.time.now", {"timezone": "UTC"}, purpose="show the time")
         print("answer:", answer.unwrap())
