@@ -73,6 +73,8 @@ class OpenByStep:
     """One openat(2) a component, each relative to the one before."""
 
     def open(self, root: int, path: str, flags: int) -> int:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         device = os.fstat(root).st_dev
         *folders, last = path.split("/")
         folder = root

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -56,6 +57,26 @@ def test_openat2_is_chosen_where_the_kernel_has_it() -> None:
     finally:
         os.close(root)
     assert isinstance(best_opening(), OpenBeneath if works else OpenByStep)
+
+
+@pytest.mark.parametrize("path", ["..", "../outside", "a/../../outside", "/", "/etc"])
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
+def test_an_opening_refuses_what_climbs_out_by_itself(tmp_path: Path, opening: Opening, path: str) -> None:
+    (tmp_path / "work" / "a").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    root = os.open(tmp_path / "work", O_FOLDER)
+    with pytest.raises(OSError, match="cross-device") as refusal:
+        opening.open(root, path, O_FOLDER)
+    os.close(root)
+    assert refusal.value.errno == errno.EXDEV
+
+
+@pytest.mark.parametrize("folder", ["..", "../outside", "/etc"])
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
+def test_a_workspace_is_not_opened_elsewhere_by_its_folder_names(tmp_path: Path, opening: Opening, folder: str) -> None:
+    (tmp_path / "work").mkdir()
+    assert refused(lambda: Workspace(str(tmp_path / "work"), folder, opening=opening)) is ErrorKind.IO_ERROR
+    assert content_of(tmp_path) == {"work": None}
 
 
 def test_the_folder_is_made_with_the_ones_above_it_for_its_owner_only(tmp_path: Path) -> None:
