@@ -79,7 +79,7 @@ def _grammar_line(argv: Sequence[str]) -> str:
     flags = ", ".join(
         f"{{flag: {_flow(word)}}}" for word in dict.fromkeys(argv[1:]) if word.startswith("-") and word != "--"
     )
-    grammar = f"flags: [{flags}], positionals: {_flow('[A-Za-z0-9._/-]+')}"
+    grammar = f"flags: [{flags}], positionals: {_flow('[A-Za-z0-9._/-]+')}, positionals_are_paths: true"
     return f"commands: [{{name: {_flow(name)}, path: {_flow('/usr/bin/' + name)}, {grammar}}}]"
 
 
