@@ -8,24 +8,21 @@ when in doubt it hides more.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import quote, quote_plus
 
 import orjson
 import re2
 
 from toolhub_service.guards import secret_shapes as shapes
 from toolhub_service.guards.secret_names import NAME_SIGN, is_secret_name
+from toolhub_service.guards.secret_spellings import known_pattern
 
 MARK: Final = "***"
 _MARK: Final = MARK.encode()
 _MAX_DEPTH: Final = 200
 _MAX_PASSES: Final = 4
 """Hiding one secret can bare the edge of another; two passes settle nearly everything."""
-_MIN_KNOWN_CHARS: Final = 4
-_MIN_ENCODED_CHARS: Final = 6
 
 _NAME: Final = (
     r"[A-Za-z0-9_.\-]*(?i:pass|pwd|pw|secret|token|key|auth|bearer|jwt|cookie|cred|sas|otp|psk|sessionid|connection[_\-]?string)"
@@ -73,7 +70,7 @@ class Redactor:
     """Hides secrets in text and in JSON. Immutable; safe to share between threads."""
 
     def __init__(self, known_secrets: Iterable[str] = ()) -> None:
-        known = _known_pattern(known_secrets)
+        known = known_pattern(known_secrets)
         self._known = _compile(known) if known else None
         self._signs = _compile(b"|".join([part for part in (known, _SIGNS.encode()) if part]))
 
@@ -217,32 +214,3 @@ def _hide_value(name: bytes, value: bytes) -> bytes:
     if content.lower() in _NOTHING or (content.isdigit() and name.lower().endswith(b"tokens")):
         return value
     return opening + _MARK + bare[len(content) :]
-
-
-def _known_pattern(secrets: Iterable[str]) -> bytes:
-    """An RE2 alternation of every spelling of the known values, the longest first."""
-    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
-    ordered = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
-    return b"|".join(re2.escape(spelling) for spelling in ordered)
-
-
-def _spellings(secret: str) -> set[bytes]:
-    """A value as itself, URL-encoded, JSON-escaped and as it appears inside base64 at any of the three offsets."""
-    if len(secret.strip()) < _MIN_KNOWN_CHARS:
-        return set()
-    raw = secret.encode("utf-8", "surrogatepass")
-    escaped = orjson.dumps(raw.decode("utf-8", "replace"))[1:-1]
-    found = {raw, escaped, quote(raw, safe="").encode(), quote_plus(raw).encode(), quote(raw).encode()}
-    if len(raw) >= _MIN_ENCODED_CHARS:
-        for skip in range(3):
-            found |= {_base64_core(raw, skip, base64.b64encode), _base64_core(raw, skip, base64.urlsafe_b64encode)}
-        found |= {raw.hex().encode()}
-    return found
-
-
-def _base64_core(raw: bytes, skip: int, encode: Any) -> bytes:
-    """The characters that do not depend on what stands before or after the value."""
-    encoded = encode(b"\0" * skip + raw).rstrip(b"=")
-    start = (0, 2, 3)[skip]
-    stable = (skip + len(raw)) * 8 // 6
-    return bytes(encoded[start:stable])

@@ -38,7 +38,7 @@ _EXPORT_PAGE: Final = 500
 class CommitObserver(Protocol):
     """Metrics of the log; called from the writer's thread."""
 
-    def audit_committed(self, events: int, seconds: float) -> None: ...
+    def audit_committed(self, events: int, seconds: float, depth: int) -> None: ...
 
     def audit_failed(self, reason: str) -> None: ...
 
@@ -179,7 +179,7 @@ class SqliteAuditLog:
     def committed(self, sequence: int, events: int, seconds: float) -> None:
         self._on_loop(partial(self._settle, sequence, ""))
         if self._observer is not None:
-            self._observer.audit_committed(events, seconds)
+            self._observer.audit_committed(events, seconds, self.depth)
 
     def failed(self, reason: str) -> None:
         self._on_loop(partial(self._settle, 0, reason))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import html
+import json
+import re
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -80,7 +83,10 @@ def test_secrets_in_text_are_hidden_and_the_rest_is_kept(text: str, shown: str) 
 def test_known_values_are_hidden_in_every_spelling() -> None:
     raw = CANARY.encode()
     escaped = orjson.dumps(CANARY).decode()[1:-1]
-    for spelling in (CANARY, quote(CANARY, safe=""), quote_plus(CANARY), escaped, raw.hex()):
+    lower = re.sub("%..", lambda match: match.group().lower(), quote(CANARY, safe=""))
+    written = (escaped, json.dumps(CANARY)[1:-1], json.dumps(json.dumps(CANARY))[3:-3], repr(CANARY)[1:-1])
+    quoted = (quote(CANARY, safe=""), quote_plus(CANARY), lower, html.escape(CANARY))
+    for spelling in (CANARY, raw.hex(), *written, *quoted):
         assert REDACTOR.text(f"before {spelling} after") == f"before {MARK} after"
     for before in ("", "u:", "user"):
         encoded = base64.b64encode(before.encode() + raw + b"@tail").decode()

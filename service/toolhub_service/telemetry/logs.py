@@ -1,0 +1,116 @@
+"""Logs: structlog to stderr, as JSON lines or for people, with every event redacted as its last step before rendering.
+
+Whatever other libraries say through `logging` takes the same way. The ids of the call and the trace are read from the
+context when something is logged, not bound when a call starts: a call that logs nothing pays nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from contextvars import ContextVar
+from typing import Any, Literal, TextIO, cast
+
+import orjson
+import structlog
+from structlog.types import EventDict, Processor, WrappedLogger
+
+from toolhub_service.domain.call import Call
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry.trace_context import current_trace_id
+
+_CALL: ContextVar[Call | None] = ContextVar("toolhub_call", default=None)
+_QUIET = ("httpx", "httpcore", "asyncio", "grpc")
+"""Libraries whose chatter is shown from WARNING on, unless everything is."""
+
+
+def in_call(call: Call) -> None:
+    """Everything logged by this task, and by those it starts, belongs to the call."""
+    _CALL.set(call)
+
+
+def configure_logging(
+    *, level: str, form: Literal["json", "console"], redactor: Redactor, stream: TextIO | None = None
+) -> None:
+    """Send all logs, ours and those of `logging`, through one pipeline. `level` is a name such as `INFO`.
+
+    Raises ValueError when the level has no such name.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ValueError(f"log level {level!r} is none of {', '.join(logging.getLevelNamesMapping())}")
+    before = _processors()
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=before,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            _Redaction(redactor),
+            _renderer(form),
+        ],
+    )
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(number)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(number, logging.WARNING) if number > logging.DEBUG else number)
+    structlog.configure(
+        processors=[*before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+def logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """A logger; `name` becomes the field `logger`."""
+    return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger(name))
+
+
+def _processors() -> list[Processor]:
+    return [
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        _add_ids,
+    ]
+
+
+def _add_ids(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """What the line belongs to, where it does not say so itself."""
+    call = _CALL.get()
+    if call is not None:
+        event.setdefault("call_id", call.call_id)
+        if call.context.request_id:
+            event.setdefault("request_id", call.context.request_id)
+    trace_id = current_trace_id()
+    if trace_id:
+        event.setdefault("trace_id", trace_id)
+    return event
+
+
+class _Redaction:
+    """The processor through which every event goes, whoever logged it and whatever it carries."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+
+    def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        shown = self._redactor.value(dict(event))
+        return cast("MutableMapping[str, Any]", shown)
+
+
+def _renderer(form: Literal["json", "console"]) -> Processor:
+    if form == "console":
+        return structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    return structlog.processors.JSONRenderer(serializer=_json)
+
+
+def _json(event: EventDict, **_: object) -> str:
+    try:
+        return orjson.dumps(event, default=str).decode()
+    except TypeError:
+        return orjson.dumps({name: repr(value) for name, value in event.items()}, default=str).decode()

@@ -1,0 +1,213 @@
+"""Prometheus metrics. Every label child is made once and kept: a call costs dictionary look-ups and additions.
+
+Label values never come from a caller unbounded: a tool that the catalog does not know is `unknown`, and beyond a bound
+on distinct values everything is `other`. With several worker processes the values live in files shared through
+`PROMETHEUS_MULTIPROC_DIR`, which must be set before this module is imported; any worker then answers for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.step import StepName
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.names import OTHER, UNKNOWN_TOOL, Metric, MetricKind
+
+T = TypeVar("T")
+_MAX_REASONS: Final = 200
+_MAX_UPSTREAMS: Final = 200
+_MAX_METHODS: Final = 200
+_NS_PER_MS: Final = 1e6
+
+
+class _Children(dict[str, T], Generic[T]):
+    """Children by label, made on first use; beyond the bound all share one."""
+
+    def __init__(self, make: Callable[[str], T], bound: int, known: Callable[[str], bool] | None = None) -> None:
+        super().__init__()
+        self._make = make
+        self._bound = bound
+        self._known = known
+
+    def __missing__(self, label: str) -> T:
+        if self._known is not None and label not in {UNKNOWN_TOOL, OTHER} and not self._known(label):
+            return self[UNKNOWN_TOOL]  # Not kept: the tool may be registered later.
+        if len(self) >= self._bound and label not in {UNKNOWN_TOOL, OTHER}:
+            return self[OTHER]
+        child = self[label] = self._make(label)
+        return child
+
+
+class _ToolMetrics:
+    __slots__ = ("denied", "failed", "latency", "retries", "succeeded")
+
+    def __init__(self, metrics: dict[str, Any], tool: str) -> None:
+        invocations = metrics[names.TOOL_INVOCATIONS.name]
+        self.succeeded: Counter = invocations.labels(tool, "true")
+        self.failed: Counter = invocations.labels(tool, "false")
+        self.latency: Histogram = metrics[names.TOOL_LATENCY.name].labels(tool)
+        self.retries: Counter = metrics[names.TOOL_RETRIES.name].labels(tool)
+        denied = metrics[names.POLICY_DENIED.name]
+        self.denied: _Children[Counter] = _Children(lambda reason: denied.labels(tool, reason), _MAX_REASONS)
+
+
+class RpcMetrics:
+    """One method's RPCs under go-grpc-middleware's names. Kind: unary, server_stream, client_stream, bidi_stream."""
+
+    __slots__ = ("_handled", "_received", "_seconds", "_sent", "_started")
+
+    def __init__(self, metrics: dict[str, Any], kind: str, service: str, method: str) -> None:
+        labels = (kind, service, method)
+        handled = metrics[names.RPC_HANDLED.name]
+        self._started: Counter = metrics[names.RPC_STARTED.name].labels(*labels)
+        self._seconds: Histogram = metrics[names.RPC_SECONDS.name].labels(*labels)
+        self._received: Counter = metrics[names.RPC_RECEIVED.name].labels(*labels)
+        self._sent: Counter = metrics[names.RPC_SENT.name].labels(*labels)
+        self._handled: _Children[Counter] = _Children(lambda code: handled.labels(*labels, code), 32)
+
+    def started(self) -> None:
+        self._started.inc()
+
+    def received(self, messages: int = 1) -> None:
+        self._received.inc(messages)
+
+    def sent(self, messages: int = 1) -> None:
+        self._sent.inc(messages)
+
+    def handled(self, code: str, seconds: float) -> None:
+        """`code` is the status name, such as `OK` or `NOT_FOUND`."""
+        self._handled[code].inc()
+        self._seconds.observe(seconds)
+
+
+class Metrics:
+    """All of the hub's metrics in a registry of their own."""
+
+    def __init__(
+        self,
+        *,
+        version: str,
+        known_tool: Callable[[str], bool] | None = None,
+        max_tools: int = 1_000,
+        multiprocess_dir: Path | None = None,
+    ) -> None:
+        """`known_tool` says whether the catalog holds a tool; None: all are believed, up to `max_tools`.
+
+        Raises HubFailure METRICS_NOT_SHARED when `multiprocess_dir` is given but was not in the environment in time.
+        """
+        if multiprocess_dir is not None and values.ValueClass.__name__ != "MmapedValue":
+            message = "Set PROMETHEUS_MULTIPROC_DIR in the environment of the workers before they start."
+            raise HubFailure(HubStatus.FAILED_PRECONDITION, "METRICS_NOT_SHARED", message)
+        self._multiprocess_dir = multiprocess_dir
+        self._registry = CollectorRegistry()
+        self._all: dict[str, Any] = {metric.name: _made(metric, self._registry) for metric in names.METRICS}
+        self._tools: _Children[_ToolMetrics] = _Children(
+            lambda tool: _ToolMetrics(self._all, tool), max_tools, known_tool
+        )
+        step = self._all[names.TOOL_STEP.name]
+        self._steps: dict[StepName, Histogram] = {name: step.labels(name.value) for name in StepName}
+        errors = self._all[names.TOOL_ERRORS.name]
+        self._errors: _Children[Counter] = _Children(errors.labels, _MAX_REASONS)
+        breakers = self._all[names.BREAKER.name]
+        self._breakers: _Children[Gauge] = _Children(breakers.labels, _MAX_UPSTREAMS)
+        self._rpcs: dict[tuple[str, str, str], RpcMetrics] = {}
+        self._in_flight: Gauge = self._all[names.IN_FLIGHT.name]
+        self._policy_revision = ""
+        self._all[names.BUILD_INFO.name].labels(version).set(1)
+
+    # Calls
+
+    def call_settled(self, tool: str, *, ok: bool, latency_ms: float, steps: Iterable[tuple[StepName, int]]) -> None:
+        """One call that ended; `steps` are (step, nanoseconds)."""
+        child = self._tools[tool]
+        (child.succeeded if ok else child.failed).inc()
+        child.latency.observe(latency_ms)
+        by_step = self._steps
+        for step, duration_ns in steps:
+            by_step[step].observe(duration_ns / _NS_PER_MS)
+
+    def call_failed(self, kind: str) -> None:
+        self._errors[kind].inc()
+
+    def call_retried(self, tool: str) -> None:
+        self._tools[tool].retries.inc()
+
+    def policy_denied(self, tool: str, reason: str) -> None:
+        self._tools[tool].denied[reason].inc()
+
+    def execution_started(self) -> None:
+        self._in_flight.inc()
+
+    def execution_ended(self) -> None:
+        self._in_flight.dec()
+
+    # RPCs
+
+    def rpc(self, kind: str, service: str, method: str) -> RpcMetrics:
+        """The metrics of one method; the same object each time."""
+        key = (kind, service, method)
+        found = self._rpcs.get(key)
+        if found is None:
+            if len(self._rpcs) >= _MAX_METHODS and key != (OTHER, OTHER, OTHER):
+                return self.rpc(OTHER, OTHER, OTHER)
+            found = self._rpcs[key] = RpcMetrics(self._all, *key)
+        return found
+
+    # The rest of the hub
+
+    def audit_committed(self, events: int, seconds: float, depth: int) -> None:
+        self._all[names.AUDIT_EVENTS.name].inc(events)
+        self._all[names.AUDIT_COMMIT.name].observe(seconds)
+        self._all[names.AUDIT_DEPTH.name].set(depth)
+
+    def audit_failed(self, reason: str) -> None:
+        self._all[names.AUDIT_FAILURES.name].inc()
+
+    def breaker_state(self, upstream: str, state: int) -> None:
+        """0 closed, 1 half-open, 2 open."""
+        self._breakers[upstream].set(state)
+
+    def policy_loaded(self, revision: str) -> None:
+        """A policy came into force."""
+        info = self._all[names.POLICY_INFO.name]
+        if self._policy_revision and self._policy_revision != revision:
+            info.labels(self._policy_revision).set(0)
+            if self._multiprocess_dir is None:
+                info.remove(self._policy_revision)
+        info.labels(revision).set(1)
+        self._policy_revision = revision
+        self._all[names.POLICY_RELOADS.name].labels("true").inc()
+
+    def policy_rejected(self) -> None:
+        """A new policy was invalid; the old one stays."""
+        self._all[names.POLICY_RELOADS.name].labels("false").inc()
+
+    def exposition(self) -> bytes:
+        """Everything, of all workers, in Prometheus' text format."""
+        if self._multiprocess_dir is None:
+            return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=str(self._multiprocess_dir))  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+    def worker_ended(self, pid: int) -> None:
+        """Forget the gauges of a worker process that is gone."""
+        if self._multiprocess_dir is not None:
+            mark_process_dead(pid, path=str(self._multiprocess_dir))  # type: ignore[no-untyped-call]
+
+
+def _made(metric: Metric, registry: CollectorRegistry) -> Any:
+    if metric.kind is MetricKind.HISTOGRAM:
+        return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
+    if metric.kind is MetricKind.COUNTER:
+        return Counter(metric.name, metric.help, metric.labels, registry=registry)
+    summed = metric in {names.IN_FLIGHT, names.AUDIT_DEPTH}
+    if summed:
+        return Gauge(metric.name, metric.help, metric.labels, registry=registry, multiprocess_mode="livesum")
+    return Gauge(metric.name, metric.help, metric.labels, registry=registry, multiprocess_mode="livemax")

@@ -1,0 +1,183 @@
+"""Every name under which the hub tells about itself: metrics, spans, span attributes, log events.
+
+docs/metrics.md is generated from this file: `python -m toolhub_service.telemetry.names > docs/metrics.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from toolhub_service.domain.step import StepName
+
+
+class MetricKind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: MetricKind
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+_MS: Final = (
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    25.0,
+    50.0,
+    100.0,
+    250.0,
+    500.0,
+    1_000.0,
+    2_500.0,
+    5_000.0,
+    10_000.0,
+    30_000.0,
+    60_000.0,
+)
+_STEP_MS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0, 100.0, 1_000.0, 10_000.0)
+_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_RPC: Final = ("grpc_type", "grpc_service", "grpc_method")
+_C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+
+TOOL_INVOCATIONS: Final = Metric(
+    "tool_invocations_total", _C, "calls", "Calls that ended, refused ones too.", ("tool", "ok")
+)
+TOOL_LATENCY: Final = Metric("tool_latency_ms", _H, "ms", "From the call's arrival to its result.", ("tool",), _MS)
+TOOL_STEP: Final = Metric(
+    "tool_step_duration_ms", _H, "ms", "Time spent in each of the nine steps.", ("step",), _STEP_MS
+)
+TOOL_RETRIES: Final = Metric("tool_retries_total", _C, "attempts", "Attempts after the first one of a call.", ("tool",))
+TOOL_ERRORS: Final = Metric("tool_errors_total", _C, "calls", "Calls that failed, by error kind.", ("kind",))
+POLICY_DENIED: Final = Metric(
+    "policy_denied_total",
+    _C,
+    "calls",
+    "Calls that policy refused or sent to approval, by rule or kind.",
+    ("tool", "reason"),
+)
+IN_FLIGHT: Final = Metric("toolhub_executions_in_flight", _G, "executions", "Executions running in adapters now.")
+RPC_STARTED: Final = Metric("grpc_server_started_total", _C, "RPCs", "RPCs started on the server.", _RPC)
+RPC_HANDLED: Final = Metric(
+    "grpc_server_handled_total", _C, "RPCs", "RPCs completed on the server, by status.", (*_RPC, "grpc_code")
+)
+RPC_SECONDS: Final = Metric("grpc_server_handling_seconds", _H, "s", "Time from start to end of an RPC.", _RPC, _S)
+RPC_RECEIVED: Final = Metric("grpc_server_msg_received_total", _C, "messages", "Messages received from clients.", _RPC)
+RPC_SENT: Final = Metric("grpc_server_msg_sent_total", _C, "messages", "Messages sent to clients.", _RPC)
+AUDIT_EVENTS: Final = Metric("toolhub_audit_events_total", _C, "events", "Audit events that reached the disk.")
+AUDIT_FAILURES: Final = Metric("toolhub_audit_failures_total", _C, "commits", "Audit commits that the disk refused.")
+AUDIT_DEPTH: Final = Metric(
+    "toolhub_audit_queue_depth", _G, "events", "Audit events not yet on disk, after each commit."
+)
+AUDIT_COMMIT: Final = Metric(
+    "toolhub_audit_commit_seconds", _H, "s", "Time of one group commit, fsync included.", (), _S
+)
+BREAKER: Final = Metric(
+    "toolhub_breaker_state",
+    _G,
+    "state",
+    "Circuit breaker of an upstream: 0 closed, 1 half-open, 2 open.",
+    ("upstream",),
+)
+POLICY_INFO: Final = Metric("toolhub_policy_info", _G, "1", "1 for the policy revision in force.", ("revision",))
+POLICY_RELOADS: Final = Metric("toolhub_policy_reloads_total", _C, "reloads", "Policy reloads, by success.", ("ok",))
+BUILD_INFO: Final = Metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
+
+METRICS: Final = (
+    *(TOOL_INVOCATIONS, TOOL_LATENCY, TOOL_STEP, TOOL_RETRIES, TOOL_ERRORS, POLICY_DENIED, IN_FLIGHT),
+    *(RPC_STARTED, RPC_HANDLED, RPC_SECONDS, RPC_RECEIVED, RPC_SENT),
+    *(AUDIT_EVENTS, AUDIT_FAILURES, AUDIT_DEPTH, AUDIT_COMMIT),
+    *(BREAKER, POLICY_INFO, POLICY_RELOADS, BUILD_INFO),
+)
+
+UNKNOWN_TOOL: Final = "unknown"
+"""Label of a tool that the catalog does not hold: a caller cannot make labels."""
+OTHER: Final = "other"
+"""Label of everything beyond the bound on distinct values."""
+
+SPAN_RPC: Final = "{service}/{method}"
+SPAN_STEP: Final = "toolhub.step.{step}"
+SPAN_EXECUTE_TOOL: Final = "execute_tool {tool}"
+STEP_SPANS: Final = {step: SPAN_STEP.format(step=step.value) for step in StepName}
+
+ATTRIBUTE_RPC_SYSTEM: Final = "rpc.system.name"
+ATTRIBUTE_RPC_METHOD: Final = "rpc.method"
+ATTRIBUTE_RPC_STATUS: Final = "rpc.response.status_code"
+ATTRIBUTE_ERROR: Final = "error.type"
+ATTRIBUTE_OPERATION: Final = "gen_ai.operation.name"
+ATTRIBUTE_TOOL: Final = "gen_ai.tool.name"
+ATTRIBUTE_CALL: Final = "gen_ai.tool.call.id"
+ATTRIBUTE_TOOL_TYPE: Final = "gen_ai.tool.type"
+ATTRIBUTE_TOOL_KIND: Final = "toolhub.tool.kind"
+ATTRIBUTE_ATTEMPT: Final = "toolhub.attempt"
+ATTRIBUTE_RULE: Final = "toolhub.policy.rule_id"
+
+SPANS: Final = (
+    ("RPC", SPAN_RPC, "One RPC; RPC semantic conventions. Parent: the caller's `traceparent`."),
+    ("step", SPAN_STEP, "One of the nine steps of a call. Parent: the RPC."),
+    (
+        "execution",
+        SPAN_EXECUTE_TOOL,
+        "One attempt in the adapter; GenAI semantic conventions. Parent: the execute step.",
+    ),
+)
+
+LOG_CALL: Final = "call_settled"
+LOG_CRASH: Final = "call_crashed"
+LOG_RETRY: Final = "call_retried"
+LOG_AUDIT_FAILED: Final = "audit_write_failed"
+LOG_CHECKPOINT: Final = "audit_checkpoint"
+
+LOG_EVENTS: Final = (
+    (LOG_CALL, "info", "A call ended; only when the access log is on."),
+    (LOG_RETRY, "info", "An attempt failed and another one follows."),
+    (LOG_CRASH, "error", "A defect: the caller was told INTERNAL and the call id; the traceback is here, redacted."),
+    (LOG_AUDIT_FAILED, "error", "The disk refused audit events; calls with an effect are refused until it heals."),
+    (LOG_CHECKPOINT, "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."),
+)
+
+
+def metrics_reference() -> str:
+    """docs/metrics.md."""
+    lines = [
+        "# Metrics, spans and log events",
+        "",
+        "Generated from `service/toolhub_service/telemetry/names.py`; do not edit.",
+        "",
+        "## Metrics",
+        "",
+        "Served as Prometheus text on `/metrics`. A `tool` that the catalog does not hold is labelled `unknown`;",
+        "beyond a bound on distinct values every label is `other`.",
+        "",
+        "| metric | kind | unit | labels | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | {_code(metric.labels)} | {metric.help} |"
+        for metric in METRICS
+    ]
+    steps = _code(tuple(step.value for step in StepName))
+    lines += ["", f"`step` is one of {steps}.", "", "## Spans", "", "| span | name | meaning |", "|---|---|---|"]
+    lines += [f"| {what} | `{name}` | {meaning} |" for what, name, meaning in SPANS]
+    lines += ["", "## Log events", "", "| event | level | meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {level} | {meaning} |" for name, level, meaning in LOG_EVENTS]
+    return "\n".join(lines) + "\n"
+
+
+def _code(words: tuple[str, ...]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(metrics_reference())

@@ -1,0 +1,116 @@
+"""What the pipeline tells, passed on to metrics, traces and logs (step 9, record)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from structlog.typing import FilteringBoundLogger
+
+from toolhub_service.domain.call import Call, GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.settled import SettledCall
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.metrics import Metrics
+from toolhub_service.telemetry.names import UNKNOWN_TOOL
+from toolhub_service.telemetry.tracing import Tracing
+
+_REFUSED_BY_POLICY = frozenset(
+    {
+        *(ErrorKind.POLICY_DENIED, ErrorKind.PERMISSION_DENIED, ErrorKind.APPROVAL_REQUIRED, ErrorKind.PLAN_REQUIRED),
+        *(ErrorKind.APPROVAL_REJECTED, ErrorKind.PATH_OUTSIDE_SANDBOX, ErrorKind.HTTP_DISALLOWED_HOST),
+    }
+)
+
+
+class CallTelemetry:
+    """Implements `CallObserver`. A call that succeeds writes no log line unless `access_log` is on."""
+
+    def __init__(
+        self, metrics: Metrics, tracing: Tracing, log: FilteringBoundLogger, *, access_log: bool = False
+    ) -> None:
+        self._metrics = metrics
+        self._tracing = tracing
+        self._log = log
+        self._access_log = access_log
+
+    def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
+        return _Execution(self._metrics, self._tracing.executing(call))
+
+    def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
+        self._metrics.call_retried(call.spec.name)
+        self._log.info(
+            names.LOG_RETRY, call_id=call.call.call_id, tool=call.spec.name, attempt=attempt, kind=error.kind.value
+        )
+
+    def crashed(self, call: Call, error: BaseException) -> None:
+        self._log.error(names.LOG_CRASH, call_id=call.call_id, tool=call.tool, exc_info=error)
+
+    def settled(self, settled: SettledCall) -> None:
+        result, spec = settled.result, settled.spec
+        tool = spec.name if spec is not None else UNKNOWN_TOOL
+        latency_ms = settled.duration_ns / 1e6
+        steps = [(at.step, at.end_ns - at.start_ns) for at in settled.steps]
+        self._metrics.call_settled(tool, ok=result.ok, latency_ms=latency_ms, steps=steps)
+        if result.error is not None:
+            self._failed(tool, settled, result.error.kind)
+        self._tracing.settled(settled)
+        if self._access_log:
+            self._log_call(settled, latency_ms)
+
+    def _failed(self, tool: str, settled: SettledCall, kind: ErrorKind) -> None:
+        self._metrics.call_failed(kind.value)
+        verdict = settled.verdict
+        if verdict is not None and not verdict.allows:
+            self._metrics.policy_denied(tool, verdict.rule_id)
+        elif kind in _REFUSED_BY_POLICY:
+            self._metrics.policy_denied(tool, kind.value)
+
+    def _log_call(self, settled: SettledCall, latency_ms: float) -> None:
+        error = settled.result.error
+        self._log.info(
+            names.LOG_CALL,
+            call_id=settled.call.call_id,
+            request_id=settled.call.context.request_id,
+            principal=settled.call.principal.id,
+            tool=settled.call.tool,
+            outcome="ok" if error is None else error.kind.value,
+            attempts=settled.result.attempts,
+            duration_ms=round(latency_ms, 3),
+        )
+
+
+class _Execution:
+    """One attempt, counted as in flight and traced."""
+
+    __slots__ = ("_metrics", "_span")
+
+    def __init__(self, metrics: Metrics, span: AbstractContextManager[object]) -> None:
+        self._metrics = metrics
+        self._span = span
+
+    def __enter__(self) -> None:
+        self._metrics.execution_started()
+        self._span.__enter__()
+
+    def __exit__(self, *error: object) -> bool | None:
+        self._metrics.execution_ended()
+        return self._span.__exit__(*error)  # type: ignore[arg-type]
+
+
+class AuditTelemetry:
+    """Implements the audit log's `CommitObserver`, and carries its checkpoints to the log as witnesses."""
+
+    def __init__(self, metrics: Metrics, log: FilteringBoundLogger) -> None:
+        self._metrics = metrics
+        self._log = log
+
+    def audit_committed(self, events: int, seconds: float, depth: int) -> None:
+        self._metrics.audit_committed(events, seconds, depth)
+
+    def audit_failed(self, reason: str) -> None:
+        self._metrics.audit_failed(reason)
+        self._log.error(names.LOG_AUDIT_FAILED, reason=reason)
+
+    def witness(self, line: str) -> None:
+        """For the log's `witness`: the line leaves the machine with the other logs."""
+        self._log.info(names.LOG_CHECKPOINT, checkpoint=line)

@@ -1,0 +1,121 @@
+"""W3C Trace Context and Baggage: what arrives in the metadata, and what is passed on.
+
+https://www.w3.org/TR/trace-context/ §3.2 (traceparent), §3.3 (tracestate); https://www.w3.org/TR/baggage/. A header
+that breaks the rules is ignored as a whole, as the specification asks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
+
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
+_STATE_CHARS: Final = 512
+_BAGGAGE_BYTES: Final = 8_192
+_PRINTABLE: Final = re.compile(r"[\x20-\x7e]*")
+_ZERO_TRACE: Final = "0" * 32
+_ZERO_SPAN: Final = "0" * 16
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """Where a trace stands: this hub's place in it, or the caller's."""
+
+    trace_id: str
+    """32 hex digits."""
+    span_id: str
+    """16 hex digits."""
+    sampled: bool
+    state: str = ""
+    baggage: str = ""
+
+    @property
+    def traceparent(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
+
+
+def extract(metadata: Metadata) -> TraceContext | None:
+    """The caller's context; None when there is none or it is malformed."""
+    parent = state = baggage = ""
+    for name, value in metadata:
+        if name == "traceparent":
+            if parent or not isinstance(value, str):
+                return None  # Two parents are none.
+            parent = value
+        elif name == "tracestate" and isinstance(value, str):
+            state = f"{state},{value}" if state else value
+        elif name == "baggage" and isinstance(value, str):
+            baggage = f"{baggage},{value}" if baggage else value
+    return parse(parent, state, baggage) if parent else None
+
+
+def parse(traceparent: str, state: str = "", baggage: str = "") -> TraceContext | None:
+    """The context of a traceparent header; None when it is malformed."""
+    match = _TRACEPARENT.fullmatch(traceparent)
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, rest = match.groups()
+    if version == "ff" or (version == "00" and rest) or trace_id == _ZERO_TRACE or span_id == _ZERO_SPAN:
+        return None
+    if len(state) > _STATE_CHARS or not _PRINTABLE.fullmatch(state):
+        state = ""
+    if len(baggage) > _BAGGAGE_BYTES or not _PRINTABLE.fullmatch(baggage):
+        baggage = ""
+    return TraceContext(trace_id, span_id, bool(int(flags, 16) & 1), state, baggage)
+
+
+_CURRENT: ContextVar[TraceContext | None] = ContextVar("toolhub_trace", default=None)
+
+
+def current() -> TraceContext | None:
+    """The context that work started now belongs to."""
+    return _CURRENT.get()
+
+
+def enter(context: TraceContext) -> None:
+    """Make it current for this task and those it starts. Never undone: an RPC's task ends with the RPC."""
+    _CURRENT.set(context)
+
+
+class within:  # noqa: N801 — used as a statement
+    """`with within(context):` current inside, the former one afterwards."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: TraceContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = _CURRENT.set(self._context)
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.reset(self._token)
+
+
+def current_traceparent() -> str:
+    """For outgoing requests; empty outside of any trace. Trace ids and nothing else: safe to show to any upstream."""
+    context = _CURRENT.get()
+    return context.traceparent if context is not None else ""
+
+
+def current_trace_id() -> str:
+    """For logs and audit events; empty outside of any trace."""
+    context = _CURRENT.get()
+    return context.trace_id if context is not None else ""
+
+
+def inject(metadata: list[tuple[str, str]]) -> None:
+    """Add the current context to the metadata of a call to another service of ours, baggage included."""
+    context = _CURRENT.get()
+    if context is None:
+        return
+    metadata.append(("traceparent", context.traceparent))
+    if context.state:
+        metadata.append(("tracestate", context.state))
+    if context.baggage:
+        metadata.append(("baggage", context.baggage))

@@ -1,0 +1,268 @@
+"""OpenTelemetry traces: RPC → nine steps → execute_tool.
+
+Whether a trace is recorded is decided once, when the RPC arrives (the caller's flag, else a share of trace ids, as the
+SDK's TraceIdRatioBased does); a trace that is not recorded costs a few dictionary and context operations and no span.
+Step spans are made when the call has settled, from the times the steps took; only the execute step and its
+execute_tool span are live, so that what the adapter sends carries the context. Without an exporter nothing is recorded
+and the caller's context is passed on as it came.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
+
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure
+from toolhub_service.domain.settled import SettledCall, StepTime
+from toolhub_service.domain.step import StepName
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry import names, trace_context
+from toolhub_service.telemetry.trace_context import Metadata, TraceContext
+
+_SERVER_ERRORS: Final = frozenset(
+    {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+)
+"""Status codes that are the server's fault (RPC semantic conventions, gRPC)."""
+_AFTERWARDS: Final = frozenset({StepName.ATTACH_EVIDENCE, StepName.RECORD})
+_NOTHING: Final = nullcontext()
+
+
+class RpcTrace:
+    """One RPC's place in its trace. Without a span when it is not recorded."""
+
+    __slots__ = ("_span", "attempts", "context", "executing", "redactor")
+
+    def __init__(self, context: TraceContext, span: Span | None, redactor: Redactor) -> None:
+        self.context = context
+        self._span = span
+        self.redactor = redactor
+        self.executing: dict[str, Span] = {}
+        """Open execute steps by call id."""
+        self.attempts: dict[str, int] = {}
+
+    @property
+    def trace_id(self) -> str:
+        return self.context.trace_id
+
+    @property
+    def span(self) -> Span | None:
+        return self._span
+
+    def end(self, code: str, message: str = "") -> None:
+        """The RPC is over, with a status name such as `OK`."""
+        span = self._span
+        if span is None:
+            return
+        span.set_attribute(names.ATTRIBUTE_RPC_STATUS, code)
+        if code in _SERVER_ERRORS:
+            span.set_attribute(names.ATTRIBUTE_ERROR, code)
+            span.set_status(Status(StatusCode.ERROR, self.redactor.text(message)))
+        for step in self.executing.values():  # Calls that the end of the RPC cut off.
+            step.end()
+        span.end()
+
+
+_RPC: ContextVar[RpcTrace | None] = ContextVar("toolhub_rpc_trace", default=None)
+
+
+class Tracing:
+    """Makes the hub's spans and sends them away."""
+
+    def __init__(
+        self,
+        *,
+        service_name: str,
+        service_version: str = "",
+        otlp_endpoint: str | None = None,
+        sample_ratio: float = 0.01,
+        redactor: Redactor,
+        exporter: SpanExporter | None = None,
+    ) -> None:
+        """`sample_ratio` in 0..1 is for traces that start here; a caller's decision is kept.
+
+        Raises HubFailure OTLP_EXPORTER_MISSING when an endpoint is given and the `otlp` extra is not installed.
+        """
+        if exporter is None and otlp_endpoint:
+            exporter = _otlp_exporter(otlp_endpoint)
+        self._redactor = redactor
+        self._records = exporter is not None
+        self._bound = round(sample_ratio * (1 << 64))
+        self._ids = _GivenIds()
+        resource = Resource.create({"service.name": service_name, "service.version": service_version})
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON, resource=resource, id_generator=self._ids, shutdown_on_exit=False
+        )
+        if exporter is not None:
+            self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("toolhub")
+
+    def flush(self) -> None:
+        """Send what waits. Blocks for at most 10 s."""
+        self._provider.force_flush(10_000)
+
+    def close(self) -> None:
+        """Send what waits and stop. Blocks: call it from a thread."""
+        self._provider.shutdown()
+
+    def rpc(self, method: str, metadata: Metadata) -> RpcTrace:
+        """An RPC arrives; `method` is `package.Service/Method`. The trace is current from here on."""
+        caller = trace_context.extract(metadata)
+        if caller is None:
+            trace_id = random.getrandbits(128) or 1
+            sampled = self._records and (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound
+        else:
+            trace_id, sampled = 0, self._records and caller.sampled
+        if sampled:
+            opened = self._recorded(method, caller, trace_id)
+        elif caller is not None:
+            opened = RpcTrace(caller, None, self._redactor)
+        else:
+            context = TraceContext(f"{trace_id:032x}", f"{random.getrandbits(64) or 1:016x}", False)
+            opened = RpcTrace(context, None, self._redactor)
+        trace_context.enter(opened.context)
+        _RPC.set(opened)
+        return opened
+
+    def _recorded(self, method: str, caller: TraceContext | None, trace_id: int) -> RpcTrace:
+        attributes = {names.ATTRIBUTE_RPC_SYSTEM: "grpc", names.ATTRIBUTE_RPC_METHOD: method}
+        parent = (
+            Context() if caller is None else trace.set_span_in_context(NonRecordingSpan(_remote(caller)), Context())
+        )
+        self._ids.next_trace_id = trace_id
+        span = self._tracer.start_span(method, parent, SpanKind.SERVER, attributes)
+        return RpcTrace(_context_of(span, caller), span, self._redactor)
+
+    def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
+        """One attempt: its span is current inside. Costs next to nothing when the trace is not recorded."""
+        rpc = _RPC.get()
+        return _NOTHING if rpc is None or rpc.span is None else self._execution(rpc, call)
+
+    @contextmanager
+    def _execution(self, rpc: RpcTrace, call: GrantedCall) -> Iterator[Span]:
+        call_id, tool = call.call.call_id, call.spec.name
+        step = rpc.executing.get(call_id)
+        if step is None:
+            step = rpc.executing[call_id] = self._start(names.STEP_SPANS[StepName.EXECUTE], rpc.span, call_id)
+        attempt = rpc.attempts[call_id] = rpc.attempts.get(call_id, 0) + 1
+        attributes: dict[str, str | int] = {
+            names.ATTRIBUTE_OPERATION: "execute_tool",
+            names.ATTRIBUTE_TOOL: tool,
+            names.ATTRIBUTE_CALL: call_id,
+            names.ATTRIBUTE_TOOL_TYPE: "function",
+            names.ATTRIBUTE_TOOL_KIND: call.spec.kind.value,
+            names.ATTRIBUTE_ATTEMPT: attempt,
+        }
+        parent = trace.set_span_in_context(step, Context())
+        span = self._tracer.start_span(
+            names.SPAN_EXECUTE_TOOL.format(tool=tool), parent, SpanKind.INTERNAL, self._shown(attributes)
+        )
+        try:
+            with (
+                trace_context.within(_context_of(span, rpc.context)),
+                trace.use_span(span, record_exception=False, set_status_on_exception=False),
+            ):
+                yield span
+        except ToolFailure as failure:
+            _mark_failed(span, failure.error.kind)
+            raise
+        except Exception:
+            _mark_failed(span, ErrorKind.INTERNAL)
+            raise
+        finally:
+            span.end()
+
+    def settled(self, settled: SettledCall) -> None:
+        """Make the spans of the steps that a call walked, from the times they took."""
+        rpc = _RPC.get()
+        if rpc is None or rpc.span is None:
+            return
+        call_id, error = settled.call.call_id, settled.result.error
+        wall_ns = time.time_ns() - time.perf_counter_ns()
+        failed = _failed_step(settled.steps) if error is not None else None
+        live = rpc.executing.pop(call_id, None)
+        rpc.attempts.pop(call_id, None)
+        for at in settled.steps:
+            if at.step is StepName.EXECUTE and live is not None:
+                span, live = live, None
+            else:
+                span = self._start(names.STEP_SPANS[at.step], rpc.span, call_id, wall_ns + at.start_ns)
+            if at.step is StepName.CHECK_POLICY and settled.verdict is not None:
+                span.set_attribute(names.ATTRIBUTE_RULE, self._redactor.text(settled.verdict.rule_id))
+            if error is not None and at.step is failed:
+                _mark_failed(span, error.kind)
+            span.end(wall_ns + at.end_ns)
+        if live is not None:
+            live.end()
+
+    def _start(self, name: str, parent: Span | None, call_id: str, start_ns: int | None = None) -> Span:
+        context = trace.set_span_in_context(parent or trace.INVALID_SPAN, Context())
+        attributes = self._shown({names.ATTRIBUTE_CALL: call_id})
+        return self._tracer.start_span(name, context, SpanKind.INTERNAL, attributes, start_time=start_ns)
+
+    def _shown(self, attributes: Mapping[str, str | int]) -> dict[str, str | int]:
+        text = self._redactor.text
+        return {name: text(value) if isinstance(value, str) else value for name, value in attributes.items()}
+
+
+class _GivenIds(RandomIdGenerator):
+    """Lets the sampling decision come before the span."""
+
+    next_trace_id = 0
+
+    def generate_trace_id(self) -> int:
+        given, self.next_trace_id = self.next_trace_id, 0
+        return given or super().generate_trace_id()
+
+
+def _mark_failed(span: Span, kind: ErrorKind) -> None:
+    span.set_attribute(names.ATTRIBUTE_ERROR, kind.value)
+    span.set_status(Status(StatusCode.ERROR))
+
+
+def _failed_step(steps: tuple[StepTime, ...]) -> StepName | None:
+    """The last step before those that every call walks."""
+    walked = [at.step for at in steps if at.step not in _AFTERWARDS]
+    return walked[-1] if walked else None
+
+
+def _remote(caller: TraceContext) -> SpanContext:
+    state = TraceState.from_header([caller.state]) if caller.state else None
+    return SpanContext(int(caller.trace_id, 16), int(caller.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED), state)
+
+
+def _context_of(span: Span, before: TraceContext | None) -> TraceContext:
+    own = span.get_span_context()
+    state, baggage = (before.state, before.baggage) if before is not None else ("", "")
+    return TraceContext(f"{own.trace_id:032x}", f"{own.span_id:016x}", True, state, baggage)
+
+
+def _otlp_exporter(endpoint: str) -> SpanExporter:
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        message = "Traces over OTLP need one more package: pip install 'tool-hub[otlp]', or set no OTLP endpoint."
+        raise HubFailure(HubStatus.FAILED_PRECONDITION, "OTLP_EXPORTER_MISSING", message) from error
+    return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"))

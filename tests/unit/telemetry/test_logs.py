@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from tests.unit.telemetry.calls import asked, granted, settled
+from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry.logs import configure_logging, in_call, logger
+from toolhub_service.telemetry.metrics import Metrics
+from toolhub_service.telemetry.observer import AuditTelemetry, CallTelemetry
+from toolhub_service.telemetry.trace_context import TraceContext, within
+from toolhub_service.telemetry.tracing import Tracing
+
+CANARY = "log-canary-90210"
+HIDDEN = "hunter2"
+
+
+@pytest.fixture
+def output() -> Iterator[io.StringIO]:
+    """What JSON logging at INFO writes; the former set-up is put back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logging(level="INFO", form="json", redactor=Redactor([CANARY]), stream=stream)
+    yield stream
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def lines(output: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.getvalue().splitlines()]
+
+
+def observer(**options: Any) -> CallTelemetry:
+    tracing = Tracing(service_name="test", redactor=Redactor())
+    return CallTelemetry(Metrics(version="1"), tracing, logger("calls"), **options)
+
+
+async def test_a_line_is_json_and_says_which_call_and_trace_it_belongs_to(output: io.StringIO) -> None:
+    in_call(asked("call-9"))
+    with within(TraceContext("a" * 32, "b" * 16, False)):
+        logger("hub").warning("something", size_bytes=3)
+    (line,) = lines(output)
+    at = line.pop("at")
+    assert at.endswith("Z")
+    assert line == {
+        "event": "something",
+        "level": "warning",
+        "logger": "hub",
+        "size_bytes": 3,
+        "call_id": "call-9",
+        "request_id": "req-1",
+        "trace_id": "a" * 32,
+    }
+
+
+def test_a_level_below_the_configured_one_writes_nothing(output: io.StringIO) -> None:
+    logger("hub").debug("quiet")
+    logging.getLogger("httpx").info("HTTP Request: GET https://example.com")
+    assert output.getvalue() == ""
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError, match="LOUD"):
+        configure_logging(level="LOUD", form="json", redactor=Redactor())
+
+
+def test_other_libraries_take_the_same_way(output: io.StringIO) -> None:
+    logging.getLogger("grpc").error("failed with %s for %s", {"authorization": "Bearer abc"}, CANARY)
+    (line,) = lines(output)
+    assert (line["logger"], line["level"]) == ("grpc", "error")
+    assert "Bearer abc" not in output.getvalue()
+    assert CANARY not in output.getvalue()
+
+
+def test_a_secret_is_hidden_wherever_in_a_line_it_stands(output: io.StringIO) -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            return f"Odd({CANARY})"
+
+    log = logger("hub")
+    event = f"event {CANARY}"
+    log.info(event, token="t0p", nested={"deep": [CANARY, {"password": "pw"}]}, odd=Odd(), raw=CANARY.encode())
+    log.info("url", url=f"https://user:{CANARY}@example.com/?sig=s1g", **{CANARY: 1})
+    for secret in (CANARY, "t0p", '"pw"', "s1g"):
+        assert secret not in output.getvalue()
+    assert len(lines(output)) == 2
+
+
+def test_a_traceback_is_shown_without_its_secrets(output: io.StringIO) -> None:
+    def fail(password: str) -> None:
+        raise RuntimeError(f"cannot log in with password={password} and {CANARY}")
+
+    try:
+        fail(HIDDEN)
+    except RuntimeError as error:
+        observer().crashed(asked("call-3"), error)
+    (line,) = lines(output)
+    assert (line["event"], line["level"], line["call_id"]) == ("call_crashed", "error", "call-3")
+    assert "RuntimeError" in line["exception"]
+    assert "in fail" in line["exception"]
+    assert "hunter2" not in output.getvalue()
+    assert CANARY not in output.getvalue()
+
+
+def test_a_call_writes_no_line_unless_the_access_log_is_on(output: io.StringIO) -> None:
+    observer().settled(settled(asked()))
+    observer().settled(settled(asked(), error=ErrorKind.TIMEOUT))
+    assert output.getvalue() == ""
+    observer(access_log=True).settled(settled(asked(), error=ErrorKind.TIMEOUT))
+    (line,) = lines(output)
+    assert (line["event"], line["outcome"], line["principal"]) == ("call_settled", "TIMEOUT", "agent-a")
+    assert line["duration_ms"] == 45.0
+
+
+def test_a_retry_and_a_refusing_disk_are_told(output: io.StringIO) -> None:
+    observer().retried(granted(asked()), ToolError(ErrorKind.UPSTREAM_ERROR, "x"), 1)
+    AuditTelemetry(Metrics(version="1"), logger("audit")).audit_failed("OperationalError: database or disk is full")
+    assert [line["event"] for line in lines(output)] == ["call_retried", "audit_write_failed"]
+
+
+def test_a_checkpoint_leaves_with_the_logs_as_it_was_signed(output: io.StringIO) -> None:
+    signed = json.dumps(
+        {"number": 1, "kind": "open", "writer": "hub-1", "head": "0" * 64, "key_id": "abc", "mac": "f" * 64}
+    )
+    AuditTelemetry(Metrics(version="1"), logger("audit")).witness(signed)
+    assert lines(output)[0]["checkpoint"] == signed
+
+
+def test_people_can_read_the_console_form() -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logging(level="debug", form="console", redactor=Redactor([CANARY]), stream=stream)
+    logger("hub").info("ready", port=50051, secret=CANARY)
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+    assert "ready" in stream.getvalue()
+    assert "port=50051" in stream.getvalue()
+    assert CANARY not in stream.getvalue()

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.unit.telemetry.calls import ALLOWED, DENIED, SPEC, asked, granted, settled
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError
+from toolhub_service.domain.step import StepName
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.logs import logger
+from toolhub_service.telemetry.metrics import Metrics
+from toolhub_service.telemetry.metrics_http import MetricsEndpoint
+from toolhub_service.telemetry.names import metrics_reference
+from toolhub_service.telemetry.observer import CallTelemetry
+from toolhub_service.telemetry.tracing import Tracing
+
+ROOT = Path(__file__).parents[3]
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        for each in family.samples:
+            if each.name == name and each.labels == labels:
+                return each.value
+    return None
+
+
+def telemetry(metrics: Metrics) -> CallTelemetry:
+    return CallTelemetry(metrics, Tracing(service_name="test", redactor=Redactor()), logger("test"))
+
+
+def test_a_settled_call_is_counted_by_tool_and_outcome_and_each_of_its_steps_is_timed() -> None:
+    metrics = Metrics(version="1.2.3")
+    telemetry(metrics).settled(settled(asked()))
+    telemetry(metrics).settled(settled(asked(), error=ErrorKind.TIMEOUT))
+    assert sample(metrics, "tool_invocations_total", tool=SPEC.name, ok="true") == 1
+    assert sample(metrics, "tool_invocations_total", tool=SPEC.name, ok="false") == 1
+    assert sample(metrics, "tool_errors_total", kind="TIMEOUT") == 1
+    assert sample(metrics, "tool_latency_ms_sum", tool=SPEC.name) == pytest.approx(90)
+    assert sample(metrics, "tool_latency_ms_bucket", tool=SPEC.name, le="50.0") == 2
+    assert sample(metrics, "tool_latency_ms_bucket", tool=SPEC.name, le="25.0") == 0
+    for number, step in enumerate(StepName, start=1):
+        assert sample(metrics, "tool_step_duration_ms_sum", step=step.value) == pytest.approx(2 * number)
+    assert sample(metrics, "toolhub_build_info", version="1.2.3") == 1
+
+
+def test_a_denial_names_the_rule_and_a_refusal_by_a_guard_its_kind() -> None:
+    metrics = Metrics(version="1")
+    steps = (StepName.RESOLVE, StepName.CHECK_POLICY)
+    telemetry(metrics).settled(settled(asked(), error=ErrorKind.POLICY_DENIED, steps=steps, verdict=DENIED))
+    telemetry(metrics).settled(settled(asked(), error=ErrorKind.PATH_OUTSIDE_SANDBOX, verdict=ALLOWED))
+    telemetry(metrics).settled(settled(asked(), error=ErrorKind.TIMEOUT))
+    assert sample(metrics, "policy_denied_total", tool=SPEC.name, reason="rule-7") == 1
+    assert sample(metrics, "policy_denied_total", tool=SPEC.name, reason="PATH_OUTSIDE_SANDBOX") == 1
+    assert metrics.exposition().count(b"\npolicy_denied_total{") == 2
+
+
+def test_retries_and_executions_in_flight_are_counted() -> None:
+    metrics = Metrics(version="1")
+    observer = telemetry(metrics)
+    with observer.executing(granted(asked())), observer.executing(granted(asked("call-2"))):
+        assert sample(metrics, "toolhub_executions_in_flight") == 2
+    observer.retried(granted(asked()), ToolError(ErrorKind.TIMEOUT, "again"), 1)
+    assert sample(metrics, "toolhub_executions_in_flight") == 0
+    assert sample(metrics, "tool_retries_total", tool=SPEC.name) == 1
+
+
+def test_a_caller_cannot_make_labels_by_inventing_tools() -> None:
+    metrics = Metrics(version="1", known_tool={"real/one", "real/two"}.__contains__)
+    for number in range(50):
+        metrics.call_settled(f"made/up{number}", ok=False, latency_ms=1, steps=())
+    metrics.call_settled("real/one", ok=True, latency_ms=1, steps=())
+    assert sample(metrics, "tool_invocations_total", tool="unknown", ok="false") == 50
+    assert sample(metrics, "tool_invocations_total", tool="real/one", ok="true") == 1
+    assert b"made/up" not in metrics.exposition()
+    telemetry(metrics).settled(settled(asked(tool="made/up"), error=ErrorKind.TOOL_NOT_FOUND, spec=None))
+    assert sample(metrics, "tool_invocations_total", tool="unknown", ok="false") == 51
+
+
+def test_beyond_the_bound_every_tool_reason_and_method_is_other() -> None:
+    metrics = Metrics(version="1", max_tools=3)
+    for number in range(10):
+        metrics.call_settled(f"tool-{number}", ok=True, latency_ms=1, steps=())
+    for number in range(300):
+        metrics.policy_denied("tool-0", f"reason-{number}")
+        metrics.rpc("unary", "toolhub.v1.ToolService", f"Method{number}").started()
+        metrics.breaker_state(f"host-{number}", 2)
+    assert sample(metrics, "tool_invocations_total", tool="other", ok="true") == 7
+    assert sample(metrics, "policy_denied_total", tool="tool-0", reason="other") == 100
+    other = {"grpc_type": "other", "grpc_service": "other", "grpc_method": "other"}
+    assert sample(metrics, "grpc_server_started_total", **other) == 100
+    assert sample(metrics, "toolhub_breaker_state", upstream="other") == 2
+
+
+def test_rpcs_are_counted_under_the_names_dashboards_know() -> None:
+    metrics = Metrics(version="1")
+    rpc = metrics.rpc("unary", "toolhub.v1.ToolService", "Invoke")
+    assert metrics.rpc("unary", "toolhub.v1.ToolService", "Invoke") is rpc
+    rpc.started()
+    rpc.received()
+    rpc.sent(3)
+    rpc.handled("NOT_FOUND", 0.02)
+    labels = {"grpc_type": "unary", "grpc_service": "toolhub.v1.ToolService", "grpc_method": "Invoke"}
+    assert sample(metrics, "grpc_server_started_total", **labels) == 1
+    assert sample(metrics, "grpc_server_msg_received_total", **labels) == 1
+    assert sample(metrics, "grpc_server_msg_sent_total", **labels) == 3
+    assert sample(metrics, "grpc_server_handled_total", grpc_code="NOT_FOUND", **labels) == 1
+    assert sample(metrics, "grpc_server_handling_seconds_count", **labels) == 1
+
+
+def test_the_policy_in_force_is_the_only_one_shown() -> None:
+    metrics = Metrics(version="1")
+    metrics.policy_loaded("rev-1")
+    metrics.policy_loaded("rev-2")
+    metrics.policy_rejected()
+    assert sample(metrics, "toolhub_policy_info", revision="rev-1") is None
+    assert sample(metrics, "toolhub_policy_info", revision="rev-2") == 1
+    assert sample(metrics, "toolhub_policy_reloads_total", ok="false") == 1
+
+
+def test_the_audit_log_is_measured() -> None:
+    metrics = Metrics(version="1")
+    metrics.audit_committed(12, 0.004, 3)
+    metrics.audit_failed("full")
+    assert sample(metrics, "toolhub_audit_events_total") == 12
+    assert sample(metrics, "toolhub_audit_queue_depth") == 3
+    assert sample(metrics, "toolhub_audit_commit_seconds_count") == 1
+    assert sample(metrics, "toolhub_audit_failures_total") == 1
+
+
+def test_every_name_is_exposed_and_documented() -> None:
+    exposition = Metrics(version="1").exposition().decode()
+    reference = (ROOT / "docs" / "metrics.md").read_text()
+    for metric in names.METRICS:
+        assert f"# TYPE {metric.name} {metric.kind.value}" in exposition
+    assert reference == metrics_reference()
+
+
+_WORKER = """
+import sys
+from pathlib import Path
+from toolhub_service.telemetry.metrics import Metrics
+metrics = Metrics(version="1", multiprocess_dir=Path(sys.argv[1]))
+metrics.call_settled("a/b", ok=True, latency_ms=3, steps=())
+metrics.execution_started()
+sys.stdout.write(metrics.exposition().decode())
+"""
+
+
+def test_several_workers_answer_as_one(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "service")}
+    for workers in (1, 2, 3):
+        done = subprocess.run(
+            [sys.executable, "-c", _WORKER, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
+        )
+        assert f'tool_invocations_total{{ok="true",tool="a/b"}} {workers}.0' in done.stdout
+
+
+def test_workers_that_cannot_share_say_so_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(HubFailure) as caught:
+        Metrics(version="1", multiprocess_dir=tmp_path)
+    assert caught.value.reason == "METRICS_NOT_SHARED"
+
+
+async def fetch(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_the_endpoint_serves_metrics_and_health_and_nothing_else() -> None:
+    metrics = Metrics(version="1")
+    well = True
+    endpoint = MetricsEndpoint(metrics.exposition, lambda: well)
+    port = await endpoint.start("127.0.0.1", 0)
+    answer = await fetch(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.partition(b"\r\n\r\n")[2] == metrics.exposition()
+    assert b" 200 OK" in await fetch(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+    well = False
+    assert b" 503 " in await fetch(port, b"GET /healthz?full=1 HTTP/1.1\r\n\r\n")
+    assert b" 404 " in await fetch(port, b"GET /../etc/passwd HTTP/1.1\r\n\r\n")
+    assert b" 405 " in await fetch(port, b"POST /metrics HTTP/1.1\r\n\r\n")
+    assert await fetch(port, b"x" * 20_000) == b""
+    await endpoint.stop()
+    with pytest.raises(ConnectionError):
+        await fetch(port, b"GET /healthz HTTP/1.1\r\n\r\n")
