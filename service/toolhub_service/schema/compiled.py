@@ -40,14 +40,15 @@ class CompiledSchema:
 
     __slots__ = ("_accepts_all", "_engine", "_hints", "bound", "document")
 
-    def __init__(self, document: dict[str, Any] | bool, text: bytes) -> None:
-        """`text` is the canonical JSON of `document`, which nobody else holds. Raises SchemaRefused."""
+    def __init__(self, text: bytes, *, max_depth: int = MAX_SCHEMA_DEPTH) -> None:
+        """`text` is canonical JSON, its size bounded by the caller. Raises SchemaRefused."""
+        document = _document(text, max_depth)
         references = References(document if isinstance(document, dict) else {})
         self.bound: WorkBound = bound_work(references)
         bound_patterns(references.nodes)
         self.document = document
         """The schema itself: read, never change."""
-        self._engine = compile_engine(text)
+        self._engine = _engine(text)
         self._accepts_all = document is True or document == {}
         self._hints = {} if references.has_embedded_resources else references.document
 
@@ -91,13 +92,12 @@ def compile_schema(schema: JsonObject | bool) -> CompiledSchema:
     digest = hashlib.sha256(text).hexdigest()
     compiled = _cache.get(digest)
     if compiled is None:
-        compiled = CompiledSchema(_document(text), text)
+        compiled = CompiledSchema(text)
         _cache.put(digest, compiled)
     return compiled
 
 
-def compile_engine(text: bytes) -> jsonschema_rs.Validator:
-    """The bare validator of a schema in canonical JSON. Raises SchemaRefused."""
+def _engine(text: bytes) -> jsonschema_rs.Validator:
     try:
         return jsonschema_rs.validator_for(
             text.decode(), offline=True, pattern_options=LINEAR_PATTERNS, validate_formats=False
@@ -108,10 +108,10 @@ def compile_engine(text: bytes) -> jsonschema_rs.Validator:
         raise SchemaRefused("invalid", "It cannot be compiled; check it against its draft.") from None
 
 
-def _document(text: bytes) -> dict[str, Any] | bool:
+def _document(text: bytes, max_depth: int) -> dict[str, Any] | bool:
     """The schema as containers of its own, its depth bounded before anything walks it recursively."""
     try:
-        return cast("dict[str, Any] | bool", loads(text, max_bytes=MAX_SCHEMA_BYTES, max_depth=MAX_SCHEMA_DEPTH))
+        return cast("dict[str, Any] | bool", loads(text, max_bytes=len(text), max_depth=max_depth))
     except ToolFailure:
         raise SchemaRefused("too_deep", f"Nest it at most {MAX_SCHEMA_DEPTH} levels; move parts to $defs.") from None
 

@@ -1,7 +1,8 @@
 """Which declared defaults fit their own subschema: one in seven of public tool schemas' defaults does not.
 
 All are judged by one compiled schema: `{"properties": {"0": {"$ref": "<document>#/pointer/0"}, …}}` with the document
-embedded under an id of its own, so that the document's references mean there what they meant before.
+embedded under an id of its own, so that the document's references mean there what they meant before. It is bounded
+like any schema: a hostile default is not run against a hostile schema.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.schema.compiled import compile_engine
-from toolhub_service.schema.refusal import SchemaRefused
+from toolhub_service.schema.compiled import CompiledSchema
+from toolhub_service.schema.refusal import MAX_SCHEMA_DEPTH, SchemaRefused
 
 _EMBEDDED_ID: Final = "urn:toolhub:schema"
 
@@ -24,14 +25,14 @@ class DefaultChecks:
         pointers = _pointers(document, set(self._names))
         wrapped = _wrapped(document, {self._names[key]: path for key, path in pointers.items()})
         try:
-            self._engine = compile_engine(dumps(wrapped))
+            self._schema = CompiledSchema(dumps(wrapped), max_depth=MAX_SCHEMA_DEPTH + 2)
         except SchemaRefused:
             self._names = {}
 
     def fits(self, schema: int, value: Any) -> bool:
         """Whether `value` is valid against the subschema; False where that cannot be told."""
         name = self._names.get(schema)
-        return name is not None and self._engine.is_valid({name: value})
+        return name is not None and self._schema.is_valid({name: value})
 
 
 def _wrapped(document: dict[str, Any], pointers: dict[str, str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from toolhub_service.schema.default_plan import Fill, Pick, PlanNode, token_of
+from toolhub_service.schema.default_plan import Fill, Pick, PlanNode, fill_bytes, token_of
 from toolhub_service.schema.references import Node, References
 
 _MAX_NODES: Final = 4000
@@ -63,7 +63,7 @@ class PlanBuilder:
             for part in self._applying(schema) if isinstance(schema, dict) else ():
                 default = part.get("default", _MISSING)
                 if default is not _MISSING and not self._references.is_embedded(part):
-                    return Fill(name, token_of(name), default, id(part))
+                    return Fill(name, token_of(name), default, id(part), fill_bytes(name, default))
         return None
 
     def _first_items(self, flat: list[Node]) -> tuple[PlanNode | None, ...]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.schema.canonical_json import dumps
+
+MAX_FILLED_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +22,8 @@ class Fill:
     value: Any
     schema: int
     """Identity of the subschema that declared it."""
+    size_bytes: int
+    """What it adds to the canonical JSON of the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +59,12 @@ class PlanNode:
 class Filling:
     """One walk over one value. `filled` collects JSON Pointers; those in `skip` are left out."""
 
-    __slots__ = ("_skip", "filled")
+    __slots__ = ("_left_bytes", "_skip", "filled")
 
     def __init__(self, skip: Container[str] = ()) -> None:
         self.filled: list[str] = []
         self._skip = skip
+        self._left_bytes = MAX_FILLED_BYTES
 
     def over(self, node: PlanNode, value: Any, path: str) -> Any:
         """`value` with defaults, or `value` itself when nothing was absent. Depth is the caller's bound."""
@@ -72,7 +80,7 @@ class Filling:
             if fill.name not in value and path + fill.token not in self._skip:
                 if result is value:
                     result = dict(value)
-                result[fill.name] = copied(fill.value)
+                result[fill.name] = self._taken(fill)
                 self.filled.append(path + fill.token)
         for name, token, child in node.children:
             present = value.get(name)
@@ -87,6 +95,17 @@ class Filling:
             if branch is not None:
                 result = self._over_object(branch, result, path)
         return result
+
+    def _taken(self, fill: Fill) -> Any:
+        """A few bytes of arguments could ask for gigabytes of defaults: `[{}, {}, …]`."""
+        self._left_bytes -= fill.size_bytes
+        if self._left_bytes < 0:
+            raise refuse(
+                ErrorKind.INVALID_INPUT,
+                f"Completing the arguments with defaults would add more than {MAX_FILLED_BYTES:,} bytes. "
+                "Send fewer items in one call.",
+            )
+        return copied(fill.value)
 
     def _over_array(self, node: PlanNode, value: list[Any], path: str) -> list[Any]:
         if node.items is None and not node.first_items:
@@ -115,3 +134,7 @@ def copied(value: Any) -> Any:
 
 def token_of(name: str) -> str:
     return "/" + name.replace("~", "~0").replace("/", "~1")
+
+
+def fill_bytes(name: str, value: Any) -> int:
+    return len(dumps({name: value}))

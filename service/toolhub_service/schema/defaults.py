@@ -21,7 +21,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.schema.compiled import CompiledSchema
 from toolhub_service.schema.default_checks import DefaultChecks
 from toolhub_service.schema.default_nodes import PlanBuilder, prune
-from toolhub_service.schema.default_plan import Fill, Filling, PlanNode
+from toolhub_service.schema.default_plan import Fill, Filling, PlanNode, fill_bytes
 from toolhub_service.schema.measure import measure
 from toolhub_service.schema.references import References
 from toolhub_service.schema.refusal import MAX_INSTANCE_DEPTH
@@ -44,6 +44,9 @@ class DefaultsPlan:
 
         `args` is never changed and is returned itself when nothing was absent; untouched parts are shared with it.
         `args` is at most 64 levels deep, which its validation has made sure. `skip` names pointers not to fill.
+
+        Raises:
+            ToolFailure: INVALID_INPUT when the defaults would add more than 1 MiB.
         """
         if self.is_empty:
             return args, ()
@@ -95,7 +98,9 @@ class _Completion:
             return fill
         value = Filling().over(inside, fill.value, "")
         small = measure(value, MAX_INSTANCE_DEPTH)[0] <= _MAX_DEFAULT_VALUES
-        return replace(fill, value=value) if small and self._checks.fits(fill.schema, value) else fill
+        if not small or not self._checks.fits(fill.schema, value):
+            return fill
+        return replace(fill, value=value, size_bytes=fill_bytes(fill.name, value))
 
 
 def _mentions_default(document: dict[str, Any]) -> bool:

@@ -52,7 +52,7 @@ class References:
             SchemaRefused: `reference` when it does not lead to a place in the document.
         """
         base = self._bases.get(id(node), "")
-        url, fragment = urldefrag(base + reference if reference.startswith("#") else _join(base, reference))
+        url, fragment = _absolute(base, reference)
         found: Any = self._resources.get(url)
         fragment = unquote(fragment)
         if found is not None and fragment.startswith("/"):
@@ -99,7 +99,7 @@ class References:
         """Remember the node's id and anchors; the base URI that holds inside it."""
         identifier = node.get("$id", node.get("id") if self.legacy else None)
         if isinstance(identifier, str) and not (self.legacy and "$ref" in node):
-            url, fragment = urldefrag(_join(base, identifier))
+            url, fragment = _absolute(base, identifier)
             if not identifier.startswith("#"):
                 base = url
                 self._resources.setdefault(url, node)
@@ -131,11 +131,13 @@ def subschemas(node: Node) -> Iterator[Node]:
             yield from (item for item in value.values() if isinstance(item, dict))
 
 
-def _join(base: str, reference: str) -> str:
+def _absolute(base: str, reference: str) -> tuple[str, str]:
+    """(URL without fragment, fragment). `urljoin` knows no URNs, so a bare fragment is put to its base by hand."""
     try:
-        return urljoin(base, reference)
+        url, fragment = urldefrag(base + reference if reference.startswith("#") else urljoin(base, reference))
     except ValueError:
         raise _unresolved(reference) from None
+    return url, fragment
 
 
 def _step(container: Any, token: str) -> Any:

@@ -28,7 +28,7 @@ MAX_REFERENCE_CHAIN: Final = 64
 MAX_INSTANCE_DEPTH: Final = 64
 MAX_CHAIN_WORK: Final = 20_000
 """Subschema evaluations on the way from the root of an instance to any one of its leaves."""
-MAX_TOTAL_WORK: Final = 10_000_000
-"""Values in an instance times the chain work of the schema: about a second of one core at the very worst."""
+MAX_TOTAL_WORK: Final = 5_000_000
+"""Values in an instance times the chain work of the schema: about half a second of one core at the very worst."""
 MIN_USEFUL_DEPTH: Final = 3
 """A schema that cannot look three levels down within MAX_CHAIN_WORK is refused instead of narrowed."""

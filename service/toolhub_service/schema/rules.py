@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from toolhub_service.schema.subschema_places import beside_references, schema_at
 from toolhub_service.schema.wording import listing, nearest, pointer, shorten, subject, type_name
 
 _MAX_OPTIONS: Final = 20
+_MAX_EXPECTED: Final = 2000
 Told = tuple[str, JsonValue, str]
 """What the value must be or must not do (continues "<subject> …"), expected, hint."""
 
@@ -55,7 +57,7 @@ def describe_rule(rule: Rule, name_error: jsonschema_rs.ValidationError | None =
     else:
         told = _FIXED.get(keyword) or _TELLERS.get(keyword, _other)(rule)
     text, expected, hint = told
-    return Violation(pointer(rule.path), keyword, f"{subject(rule.path)} {text}.", expected, hint)
+    return Violation(pointer(rule.path), keyword, f"{subject(rule.path)} {text}.", _bounded(expected), hint)
 
 
 def _type(rule: Rule) -> Told:
@@ -200,6 +202,15 @@ _FIXED: Final[dict[str, Told]] = {
     "not": ("has a form that is ruled out", None, "Change or leave out what the schema's `not` names."),
     "contains": ("must hold another number of items of the wanted kind", None, ""),
 }
+
+
+def _bounded(expected: JsonValue) -> JsonValue:
+    """Facts from a schema of up to 256 KiB, as far as they are short enough to be read."""
+    if len(json.dumps(expected)) <= _MAX_EXPECTED:
+        return expected
+    if isinstance(expected, dict):
+        return {key: value for key, value in expected.items() if len(json.dumps(value)) <= _MAX_EXPECTED // 4}
+    return None
 
 
 def _limit(facts: dict[str, Any]) -> JsonValue:

@@ -10,9 +10,12 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.schema.bounded_cache import BoundedCache
 from toolhub_service.schema.compiled import CompiledSchema, compile_schema
 from toolhub_service.schema.defaults import DefaultsPlan, compile_defaults
+from toolhub_service.schema.measure import measure
+from toolhub_service.schema.refusal import MAX_INSTANCE_DEPTH
 
 _CACHED_TOOLS: Final = 16_384
 _MAX_TRIED_DEFAULTS: Final = 32
+_MAX_WORK_PER_TRY: Final = 100_000
 
 
 class ToolSchemas:
@@ -32,11 +35,18 @@ class ToolSchemas:
     def complete(self, args: JsonObject) -> tuple[JsonObject, tuple[str, ...]]:
         """Step 3: valid arguments with defaults, and JSON Pointers of what was filled. The result is valid too.
 
-        Where all defaults together break the schema, they are tried one by one and those that break it are given up.
+        Where all defaults together break the schema, they are tried one by one and those that break it are given up;
+        where trying would be expensive, all are.
+
+        Raises:
+            ToolFailure: INVALID_INPUT when the defaults would add more than 1 MiB.
         """
         completed, filled = self.defaults.fill(args)
         if not filled or self.input.is_valid(completed):
             return completed, filled
+        values, _ = measure(args, MAX_INSTANCE_DEPTH)
+        if values * self.input.bound.chain_work > _MAX_WORK_PER_TRY:
+            return args, ()
         return self._complete_one_by_one(args, filled)
 
     def validate_output(self, result: JsonValue) -> tuple[Violation, ...]:

@@ -20,11 +20,19 @@ def pointer(path: Iterable[str | int]) -> str:
 
 
 def subject(path: Iterable[str | int]) -> str:
-    return f"`{where}`" if (where := pointer(path)) else "The value"
+    return f"`{readable(where)}`" if (where := pointer(path)) else "The value"
 
 
 def shorten(text: str, limit: int = _MAX_SHOWN) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    shown = readable(text[: limit + 1])
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def readable(text: str) -> str:
+    """Line breaks, control and invisible characters as escapes: names in messages may come from strangers."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def nearest(wanted: object, known: Iterable[object]) -> Any:

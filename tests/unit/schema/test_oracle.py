@@ -6,13 +6,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.corpora import load_json
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.refusal import SchemaRefused
 
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _DRAFTS = {
     "draft7": ("http://json-schema.org/draft-07/schema#", 890),
     "draft2020-12": ("https://json-schema.org/draft/2020-12/schema", 1230),
@@ -69,6 +70,7 @@ def _grow(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
+@_UNHURRIED
 @given(st.recursive(_LEAVES, _grow, max_leaves=10), _VALUES)
 def test_verdicts_agree_with_python_jsonschema_on_random_schemas(schema: Any, value: Any) -> None:
     expected = jsonschema.Draft202012Validator(schema).is_valid(value)

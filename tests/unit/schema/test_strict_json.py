@@ -4,12 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.schema.strict_json import MAX_BYTES, dumps, loads, struct_numbers
 
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 _VALUES: st.SearchStrategy[Any] = st.recursive(
     _SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30
@@ -24,12 +25,14 @@ def _refusal(data: bytes, **bounds: int) -> tuple[str, str]:
     return str(error.details["reason"]), error.message
 
 
+@_UNHURRIED
 @given(_VALUES)
 def test_every_value_written_by_the_standard_library_is_read_as_it_was(value: Any) -> None:
     assert loads(json.dumps(value).encode()) == value
     assert loads(json.dumps(value, ensure_ascii=False, indent=1).encode()) == value
 
 
+@_UNHURRIED
 @given(_VALUES)
 def test_what_is_written_canonically_is_read_back_with_the_same_types(value: Any) -> None:
     read = loads(dumps(value))
@@ -85,6 +88,7 @@ def test_a_duplicate_key_is_named_and_refused(text: str) -> None:
     assert "twice" in message
 
 
+@_UNHURRIED
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "a:b", ":", '"', "\\", 'é:"']), _SCALARS), max_size=6))
 def test_duplicates_are_found_exactly_when_there_are_some(pairs: list[tuple[str, Any]]) -> None:
     text = "{" + ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in pairs) + "}"

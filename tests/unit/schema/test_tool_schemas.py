@@ -71,3 +71,10 @@ def test_defaults_that_would_break_a_valid_call_are_given_up_one_by_one(
 def test_nothing_to_fill_gives_the_very_same_arguments() -> None:
     args = {"a": 1, "b": 1, "c": 1}
     assert for_tool(_spec({"properties": A_DEFAULT})).complete(args)[0] is args
+
+
+def test_defaults_are_given_up_together_where_trying_them_one_by_one_would_be_expensive() -> None:
+    schemas = for_tool(_spec({"properties": {**A_DEFAULT, "l": {"items": {"type": "integer"}}}, "maxProperties": 3}))
+    assert schemas.complete({"l": [1] * 10})[1] == ("/a", "/b")
+    args = {"l": [1] * 60_000}
+    assert schemas.complete(args) == (args, ())

@@ -4,11 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolhub_service.domain.errors import Violation
 from toolhub_service.schema.compiled import compile_schema
+
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _all(schema: Any, value: Any) -> tuple[Violation, ...]:
@@ -290,6 +292,7 @@ def _grow(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
+@_UNHURRIED
 @given(st.recursive(_LEAVES, _grow, max_leaves=8), _VALUES)
 def test_every_invalid_value_gets_one_to_five_violations_that_are_json(schema: Any, value: Any) -> None:
     compiled = compile_schema(schema)
