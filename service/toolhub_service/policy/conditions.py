@@ -2,7 +2,7 @@
 
 An expression sees four variables and no clock, randomness or I/O: the same call always gets the same answer.
 
-    args       the completed arguments, as JSON
+    args       the completed arguments, as JSON; guarded paths and URLs in their one spelling
     tool       name, version, kind, source, capabilities, tags, read_only, destructive, idempotent, open_world
     principal  id, roles
     context    request_id, task_id, session_id, agent_id, user_id, labels, mode
@@ -21,6 +21,8 @@ from typing import Any
 import cel
 
 from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.capability import canonical
+from toolhub_service.policy.spelling import spelled_arguments
 
 FUNCTIONS = frozenset(
     "size contains startsWith endsWith matches has int uint double string bytes type "
@@ -95,7 +97,7 @@ def _tool(planned: PlannedCall) -> dict[str, Any]:
         "version": spec.version,
         "kind": spec.kind.value,
         "source": spec.source,
-        "capabilities": sorted(spec.capabilities),
+        "capabilities": sorted(canonical(spec.capabilities)),
         "tags": list(spec.tags),
         "read_only": spec.annotations.read_only,
         "destructive": spec.annotations.destructive,
@@ -122,12 +124,8 @@ def _context(planned: PlannedCall) -> dict[str, Any]:
     }
 
 
-def _args(planned: PlannedCall) -> Any:
-    return planned.args
-
-
 VARIABLES: dict[str, Callable[[PlannedCall], Any]] = {
-    "args": _args,
+    "args": spelled_arguments,
     "tool": _tool,
     "principal": _principal,
     "context": _context,

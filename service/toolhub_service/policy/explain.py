@@ -44,9 +44,9 @@ def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
         _identity(snapshot, planned, row),
         *_grants(snapshot, planned, row),
         _permissions(planned, row),
-        *(_rule(rule, planned, row) for rule in snapshot.table.rules if rule.rule.effect == "DENY"),
+        *(_rule(rule, planned, row) for rule in snapshot.table.rules if rule.denies),
         *_guards(planned, row),
-        *(_rule(rule, planned, row, snapshot) for rule in snapshot.table.rules if rule.rule.effect != "DENY"),
+        *(_rule(rule, planned, row, snapshot) for rule in snapshot.table.rules if not rule.denies),
         _fallback(row),
     ]
     return Explanation(verdict=snapshot.decide(planned), considerations=tuple(considered))

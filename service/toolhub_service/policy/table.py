@@ -80,6 +80,10 @@ class CompiledRule:
     capabilities: Patterns
     condition: Condition | None
 
+    @property
+    def denies(self) -> bool:
+        return self.rule.effect == "DENY"
+
     def applies_to(self, principal_id: str, spec: ToolSpec, needs: frozenset[str]) -> bool:
         if self.principals.match(principal_id) is None or self.tools.match(spec.name) is None:
             return False
@@ -147,8 +151,8 @@ class Table:
         )
         wants_plan = self.wants_plan(spec, needs)
         rules = [rule for rule in self.rules if rule.applies_to(principal_id, spec, needs)]
-        denies = [rule for rule in rules if rule.rule.effect == "DENY"]
-        others = [rule for rule in rules if rule not in denies and not (wants_plan and rule.is_vague_about(spec.name))]
+        denies = [rule for rule in rules if rule.denies]
+        others = [rule for rule in rules if not (rule.denies or (wants_plan and rule.is_vague_about(spec.name)))]
         return Row(
             needs=needs,
             missing=holdings.lack(needs),

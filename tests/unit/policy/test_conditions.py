@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.planned_calls import TIME_NOW, a_call, a_tool
+from tests.fakes.planned_calls import READ_TEXT, REQUEST, TIME_NOW, a_call, a_tool
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.conditions import FUNCTIONS, Condition, ConditionFault
 from toolhub_service.policy.parsing import InvalidPolicy
@@ -94,6 +94,27 @@ def test_a_fault_never_quotes_a_value_of_the_call() -> None:
 def test_a_missing_argument_is_named() -> None:
     with pytest.raises(ConditionFault, match="`absent`"):
         Condition("args.absent == 1").holds(a_call())
+
+
+@pytest.mark.parametrize("path", ["secret/x", "./secret/x", "a/../secret/x", "secret//x", ".//./secret/./x"])
+def test_no_spelling_of_a_path_gets_past_a_rule(path: str) -> None:
+    source = PolicySnapshot.load(
+        {"rules": [{"id": "secret", "effect": "DENY", "when": "args.path.startsWith('secret/')"}]}
+    )
+    assert source.decide(a_call(READ_TEXT, {"path": path})).rule_id == "secret"
+    assert source.decide(a_call(READ_TEXT, {"path": "secrets/x"})).effect is Effect.ALLOW
+    assert source.decide(a_call(READ_TEXT, {"path": "../secret/x"})).rule_id == "guard:path"
+
+
+def test_urls_and_methods_are_seen_in_one_spelling() -> None:
+    condition = Condition("args.url == 'https://xn--bcher-kva.example/a' && args.method == 'POST'")
+    assert condition.holds(a_call(REQUEST, {"url": "HTTPS://BÜCHER.example:443/a#b", "method": "post"}))
+    several = Condition("args.url.exists(url, url.startsWith('https://evil.org/'))")
+    assert several.holds(a_call(REQUEST, {"url": ["https://good.org/", "https://EVIL.org./"]}))
+
+
+def test_conditions_see_capabilities_by_todays_names() -> None:
+    assert Condition("'write:fs' in tool.capabilities").holds(a_call(a_tool("old/delete", "delete:file")))
 
 
 def test_a_catastrophic_pattern_takes_linear_time() -> None:

@@ -65,6 +65,7 @@ SAID = [
     ("Deletions, planned and bounded", call("local", DELETE), Effect.REQUIRE_PLAN),
     ("Deletions, planned and bounded", call("cleaner", a_call(DELETE_PATH, {"path": "tmp/x"})), Effect.ALLOW),
     ("Deletions, planned and bounded", call("cleaner", a_call(DELETE_PATH, {"path": "src/x"})), Effect.DENY),
+    ("Deletions, planned and bounded", call("cleaner", a_call(DELETE_PATH, {"path": "tmp/../src/x"})), Effect.DENY),
     ("Commands", call("local", a_call(RUN, {"argv": ["ls"]})), Effect.ALLOW),
     ("Commands", call("local", a_call(RUN, {"argv": ["xxd", "-l", "64", "a.bin"]})), Effect.ALLOW),
     ("Commands", call("local", a_call(RUN, {"argv": ["xxd", "a.bin", "out"]})), Effect.DENY),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, REQUEST, RUN, TIME_NOW, WRITE_TEXT, a_call, a_tool
 
+from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, REQUEST, RUN, TIME_NOW, WRITE_TEXT, a_call, a_tool
 from toolhub_service.domain.principal import Role
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect
