@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.tool import ToolSpec
@@ -52,6 +53,8 @@ class Call:
     args: JsonObject
     principal: Principal
     context: ExecContext = field(default_factory=ExecContext)
+    args_error: ToolError | None = None
+    """Why the arguments could not be read; `args` is empty then. Step 2 refuses the call with it."""
     purpose: str = ""
     idempotency_key: str = ""
     mode: Mode = Mode.EXECUTE
@@ -84,8 +87,15 @@ class GrantedCall:
     deadline_s: float
     """Loop clock: when the execution is over, whatever happens."""
     max_attempts: int = 1
+    has_side_effects: bool = True
+    """Whether this very call may change something; a tool that can write may be called in a way that only reads."""
     idempotency_key: str = ""
     """The caller's or the derived key; empty when there is none. Shared by all retries."""
+
+    @property
+    def safe_to_repeat(self) -> bool:
+        """Whether running the call twice does what running it once does."""
+        return not self.has_side_effects or self.spec.annotations.safe_to_repeat
 
     @property
     def call(self) -> Call:

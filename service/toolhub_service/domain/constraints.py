@@ -11,13 +11,13 @@ class EgressRule:
     """Hosts that may be dialled. A request passes when one rule matches it whole."""
 
     hosts: tuple[str, ...]
-    """Host names, `*.example.com` (subdomains only) or literal addresses; ASCII (IDNA) and lower case; `*` is any public host."""
+    """Host names, `*.example.com` (subdomains only), literal addresses, `*` for any; ASCII (IDNA) and lower case."""
     schemes: frozenset[str] = frozenset({"https", "http"})
     ports: frozenset[int] = frozenset()
     """Empty: the scheme's default port only."""
     methods: frozenset[str] = frozenset({"GET", "HEAD"})
     cidrs: tuple[str, ...] = ()
-    """Networks that this rule opens although they are not public, such as `127.0.0.0/8`; empty: public addresses only."""
+    """Networks opened although they are not public, such as `127.0.0.0/8`; empty: public addresses only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class CommandRule:
     """Absolute path of the binary: never looked up on PATH."""
     flags: tuple[FlagRule, ...] = ()
     positionals: str | None = None
-    """RE2 pattern that each positional must match whole; None: no positionals. A leading `-` is refused whatever it says."""
+    """RE2 pattern that each positional must match whole; None: no positionals. A leading `-` is always refused."""
     positionals_are_paths: bool = False
     """Whether positionals are paths of the workspace and judged by the path guard."""
     positionals_max: int = 16

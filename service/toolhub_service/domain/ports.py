@@ -83,6 +83,10 @@ class Adapter(Protocol):
         """What the call would do, one sentence each; for plans."""
         ...
 
+    def has_side_effects(self, planned: PlannedCall) -> bool:
+        """Whether this very call may change something: a GET by a tool that can POST does not."""
+        ...
+
     def upstream(self, planned: PlannedCall) -> str:
         """Key of the breaker and the concurrency limit that the call belongs to, such as `http:api.example.com`."""
         ...
@@ -146,7 +150,9 @@ class AuditLog(Protocol):
         """Return when the event, and all before it, are on disk."""
         ...
 
-    async def read(self, where: EventFilter, *, after: tuple[int, str, int] | None, limit: int) -> Sequence[ChainedEvent]:
+    async def read(
+        self, where: EventFilter, *, after: tuple[int, str, int] | None, limit: int
+    ) -> Sequence[ChainedEvent]:
         """Events in (at_unix_ms, writer, sequence) order, strictly after the cursor; at most `limit`."""
         ...
 

@@ -75,8 +75,11 @@ def method_of(planned: PlannedCall) -> str:
 
 
 def argument_of(planned: PlannedCall, role: ArgumentRole) -> JsonValue:
-    """The value of the first argument with a role; None when there is none."""
-    return next((planned.args.get(argument.name) for argument in planned.spec.guarded if argument.role is role), None)
+    """The value of the first argument that has the role and is given; None when there is none."""
+    for argument in planned.spec.guarded:
+        if argument.role is role and (value := planned.args.get(argument.name)) is not None:
+            return value
+    return None
 
 
 def texts(value: JsonValue) -> list[str]:

@@ -46,7 +46,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     )
     tags = ("exec", "command", "process", "shell")
     capabilities = frozenset({EXECUTE_COMMAND})
-    annotations = Annotations(destructive=True, supports_streaming=True)
+    annotations = Annotations(supports_streaming=True)
     cost = CostHints(latency_ms_p50=5.0, latency_ms_p95=100.0)
     limits = ToolLimits(timeout_s=120.0)
     guarded = (

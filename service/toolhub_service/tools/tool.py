@@ -8,10 +8,10 @@ camelCase on the wire, unknown fields refused) and one async function. Everythin
         description = "Return the text in capitals."
         annotations = Annotations(read_only=True, idempotent=True)
 
-        class In(ToolInput):
+        class In(ToolInput, frozen=True):
             text: Annotated[str, Meta(description="What to shout.", max_length=1000)]
 
-        class Out(ToolOutput):
+        class Out(ToolOutput, frozen=True):
             text: str
 
         async def run(self, args: In, context: ToolContext) -> Out:
@@ -78,6 +78,10 @@ class Tool(Generic[Input, Output]):
     def effects(self, args: Input) -> Sequence[str]:
         """What a call with these arguments would do, one sentence each; shown in plans."""
         return ()
+
+    def has_side_effects(self, args: Input) -> bool:
+        """Whether a call with these arguments may change something; narrower than the annotation, never wider."""
+        return not self.annotations.read_only
 
     def upstream(self, args: Input) -> str:
         """Which breaker and concurrency limit a call belongs to; empty: the tool's own."""

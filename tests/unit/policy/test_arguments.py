@@ -102,6 +102,7 @@ def test_urls_are_judged_with_their_method(args: dict[str, Any], effect: Effect)
         ({"argv": "ls; rm -rf /"}, Effect.DENY),
         ({"argv": ["sh", "-c", "id"]}, Effect.DENY),
         ({"argv": []}, Effect.DENY),
+        ({"argv": ["ls"], "command": "rm -rf x"}, Effect.DENY),
     ],
 )
 def test_commands_are_judged_with_their_folder(args: dict[str, Any], effect: Effect) -> None:
@@ -133,6 +134,7 @@ REMEDIED: list[tuple[str, PlannedCall, int]] = [
     ("several hosts", a_call(REQUEST, {"url": ["https://a.org/", "https://b.org/"]}), 3),
     ("a tool with two needs", a_call(a_tool("x/y", "network", "gpu", guarded=(URL,)), {"url": "https://a.org"}), 2),
     ("a safe command", a_call(RUN, {"argv": ["ls", "-l"]}), 2),
+    ("a command line", a_call(RUN, {"command": "ls -l notes"}), 2),
     ("another command", a_call(RUN, {"argv": ["git", "--version"]}), 2),
     ("a command with arguments", a_call(RUN, {"argv": ["pytest", "-q", "tests/unit"]}), 2),
     ("a deletion", a_call(DELETE_PATH, {"path": "old"}), 2),

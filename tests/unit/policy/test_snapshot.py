@@ -189,9 +189,9 @@ class TestDestruction:
         assert (verdict.effect, verdict.kind) == (Effect.REQUIRE_PLAN, ErrorKind.PLAN_REQUIRED)
         assert verdict.rule_id == "destructive_requires_plan"
 
-    def test_needs_a_plan_when_only_the_annotation_says_so(self) -> None:
-        tool = a_tool("x/wipe", "write:fs", destructive=True)
-        assert PolicySnapshot.load(self.GRANTED).decide(a_call(tool)).effect is Effect.REQUIRE_PLAN
+    def test_needs_none_when_only_the_annotation_says_so(self) -> None:
+        tool = a_tool("x/overwrite", "write:fs", destructive=True)
+        assert PolicySnapshot.load(self.GRANTED).decide(a_call(tool)).effect is ALLOW
 
     @pytest.mark.parametrize("terms", [{"tools": ["core/fs.deletePath"]}, {"capabilities": ["danger:destructive"]}])
     def test_needs_none_when_a_rule_names_it(self, terms: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""What surrounds every RPC, outermost first: tracing, metrics, errors, admission, auth, policy, validation."""

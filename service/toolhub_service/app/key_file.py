@@ -1,0 +1,69 @@
+"""API keys at rest: one YAML file, mode 0600, a name and a sha256 a key. `toolhub keys` writes it, the hub reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from toolhub_service.transport.authenticators import KEY_PREFIX, StoredKey
+
+_MODE = 0o600
+
+
+class KeyFileInvalid(ValueError):
+    """The file is not a list of keys; the message says where."""
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    sha256: str
+
+
+class KeyFile:
+    """Read and changed as a whole, replaced atomically."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, StoredKey]:
+        """Key id to stored key; empty when there is no file. Raises KeyFileInvalid."""
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        try:
+            entries = msgspec.convert(yaml.safe_load(text) or {}, dict[str, _Entry])
+        except (yaml.YAMLError, msgspec.ValidationError) as broken:
+            raise KeyFileInvalid(f"{self._path}: not a file of API keys") from broken
+        return {key_id: StoredKey(entry.name, entry.sha256) for key_id, entry in entries.items()}
+
+    def create(self, name: str) -> str:
+        """A new key for the principal `name`: the whole key text, shown this once."""
+        key_id = f"{KEY_PREFIX}{secrets.token_hex(4)}"
+        key = f"{key_id}_{secrets.token_urlsafe(32)}"
+        stored = StoredKey(name, hashlib.sha256(key.encode()).hexdigest())
+        self._write({**self.read(), key_id: stored})
+        return key
+
+    def revoke(self, key_id: str) -> bool:
+        """Whether there was such a key."""
+        keys = self.read()
+        if keys.pop(key_id, None) is None:
+            return False
+        self._write(keys)
+        return True
+
+    def _write(self, keys: Mapping[str, StoredKey]) -> None:
+        data = {key_id: {"name": stored.name, "sha256": stored.sha256} for key_id, stored in sorted(keys.items())}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            yaml.safe_dump(data, file)
+        draft.replace(self._path)

@@ -1,0 +1,109 @@
+"""Metrics, traces and logs of one process, made together and told what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from structlog.typing import FilteringBoundLogger
+
+from toolhub_service import __version__
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy.live import Change, Difference
+from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.logs import configure_logging, logger
+from toolhub_service.telemetry.metrics import Metrics
+from toolhub_service.telemetry.metrics_http import MetricsEndpoint
+from toolhub_service.telemetry.observer import AuditTelemetry, CallTelemetry
+from toolhub_service.telemetry.tracing import Tracing
+
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+
+@dataclass(slots=True)
+class Observing:
+    metrics: Metrics
+    tracing: Tracing
+    calls: CallTelemetry
+    audit: AuditTelemetry
+    log: FilteringBoundLogger
+    endpoint: MetricsEndpoint
+    listen: str
+    """host:port of the Prometheus endpoint; empty: none, as for a worker, whose supervisor serves all of them."""
+    metrics_port: int = 0
+    """0 until started, and where there is none."""
+
+    async def start(self) -> None:
+        """Raises OSError when the port is taken."""
+        if self.listen:
+            host, _, port = self.listen.rpartition(":")
+            self.metrics_port = await self.endpoint.start(host.strip("[]"), int(port))
+
+    async def close(self) -> None:
+        """Send what traces are left, stop the endpoint."""
+        await self.endpoint.stop()
+        await asyncio.to_thread(self.tracing.close)
+
+    def rpc_crashed(self, method: str, error: Exception) -> None:
+        """A defect outside of any call."""
+        self.log.error(names.LOG_CRASH, rpc=method, exc_info=error)
+
+    def shadow_differs(self, difference: Difference) -> None:
+        """The candidate policy would have decided otherwise."""
+        call = difference.planned.call
+        self.log.info(
+            "policy.shadow_differs",
+            call_id=call.call_id,
+            principal=call.principal.id,
+            tool=call.tool,
+            live=difference.live.effect.value,
+            live_rule=difference.live.rule_id,
+            shadow=difference.shadow.effect.value,
+            shadow_rule=difference.shadow.rule_id,
+        )
+
+    def policy_reloaded(self, change: Change) -> None:
+        if change.applied:
+            self.metrics.policy_loaded(change.revision)
+            self.log.info("policy.loaded", revision=change.revision)
+        else:
+            self.metrics.policy_rejected()
+            self.log.error("policy.rejected", problem=change.problem, kept_revision=change.revision)
+
+    def keys_unreadable(self, error: Exception) -> None:
+        self.log.error("auth.keys_unreadable", problem=str(error))
+
+
+def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -> Observing:
+    """Raises HubFailure when OTLP is wanted and its exporter is not installed."""
+    configure_logging(level=settings.logs.level, form=_log_form(settings), redactor=redactor)
+    log = logger("toolhub")
+    folder = os.environ.get(MULTIPROCESS_VARIABLE)
+    metrics = Metrics(version=__version__, multiprocess_dir=Path(folder) if folder else None)
+    tracing = Tracing(
+        service_name=settings.tracing.service_name,
+        service_version=__version__,
+        otlp_endpoint=settings.tracing.otlp_endpoint or None,
+        sample_ratio=settings.tracing.sample_ratio,
+        redactor=redactor,
+    )
+    return Observing(
+        metrics=metrics,
+        tracing=tracing,
+        calls=CallTelemetry(metrics, tracing, log, access_log=settings.logs.calls),
+        audit=AuditTelemetry(metrics, log),
+        log=log,
+        endpoint=MetricsEndpoint(metrics.exposition, lambda: True),
+        listen="" if is_worker else settings.metrics.listen,
+    )
+
+
+def _log_form(settings: Settings) -> Literal["json", "console"]:
+    if settings.logs.format == "auto":
+        return "console" if sys.stderr.isatty() else "json"
+    return settings.logs.format

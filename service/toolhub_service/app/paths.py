@@ -1,0 +1,54 @@
+"""Where everything lies: each file its own setting, the data folder otherwise."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolhub_service.app.key_file import KeyFile
+from toolhub_service.settings.document import Settings
+from toolhub_service.settings.loading import data_dir_of
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    settings: Settings
+
+    @property
+    def data_dir(self) -> Path:
+        return data_dir_of(self.settings, os.environ)
+
+    @property
+    def policy(self) -> Path:
+        return self._or_data(self.settings.policy.file, "policy.yaml")
+
+    @property
+    def workspaces(self) -> Path:
+        return self._or_data(self.settings.workspace.root, "workspaces")
+
+    @property
+    def audit(self) -> Path:
+        return self._or_data(self.settings.audit.file, "audit.db")
+
+    @property
+    def audit_checkpoints(self) -> Path:
+        return self._or_data(self.settings.audit.checkpoint_file, "audit-checkpoints.jsonl")
+
+    @property
+    def audit_key(self) -> Path:
+        return self._or_data(self.settings.audit.key_file, "audit.key")
+
+    @property
+    def plan_key(self) -> Path:
+        return self.data_dir / "plan.key"
+
+    def key_file(self) -> KeyFile:
+        return KeyFile(self._or_data(self.settings.auth.api_keys_file, "api-keys.yaml"))
+
+    def make(self) -> None:
+        """Make the data folder, readable by nobody else. Raises OSError."""
+        self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def _or_data(self, setting: str, name: str) -> Path:
+        return Path(setting).expanduser() if setting else self.data_dir / name

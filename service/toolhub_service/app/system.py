@@ -1,0 +1,27 @@
+"""The real clock and the real randomness."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+
+
+class SystemClock:
+    """`monotonic_s` is the clock of the asyncio loop; `unix_ms` the wall clock."""
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def unix_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class SystemRandomness:
+    """Jitter from a fast generator, ids from the kernel."""
+
+    def uniform(self, low: float, high: float) -> float:
+        return random.uniform(low, high)  # noqa: S311 - jitter, not a secret
+
+    def token_hex(self, size_bytes: int) -> str:
+        return secrets.token_hex(size_bytes)

@@ -1,0 +1,89 @@
+"""Which tools this hub offers: the built-in ones, the custom ones of the configuration, less the disabled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from toolhub_service import __version__
+from toolhub_service.adapters.core import CoreAdapter
+from toolhub_service.adapters.custom import CustomTools, ToolReference, load_custom_tools
+from toolhub_service.adapters.workspaces import Workspaces, WorkspaceSharing
+from toolhub_service.app.paths import Paths
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.settings.document import Settings
+from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.egress.client import EgressClient
+from toolhub_service.tools.egress.dialer import Dialer
+from toolhub_service.tools.egress.resolver import SystemResolver
+from toolhub_service.tools.exec_run import ExecRun
+from toolhub_service.tools.fs import fs_tools
+from toolhub_service.tools.http import http_tools
+from toolhub_service.tools.tool import Tool
+from toolhub_service.tools.util_tools import util_tools
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    adapter: CoreAdapter
+    catalog: ToolCatalog
+    custom: CustomTools
+    http: EgressClient
+    resolver: SystemResolver
+
+    def close(self) -> None:
+        """Close pooled connections and the resolver's threads."""
+        self.http.close()
+        self.resolver.close()
+
+
+def open_toolbox(settings: Settings, clock: Clock, redactor: Redactor) -> Toolbox:
+    """Everything that can be called, registered and ready."""
+    resolver = SystemResolver()
+    http = EgressClient(Dialer(resolver), user_agent=settings.tools.user_agent or f"tool-hub/{__version__}")
+    custom = _custom_tools(settings)
+    built_in: list[Tool[Any, Any]] = [
+        *fs_tools(),
+        *http_tools(http, redactor),
+        ExecRun(Confinement(_bubblewrap(settings.tools.bubblewrap))),
+        *util_tools(clock),
+    ]
+    workspaces = Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(settings.workspace.per))
+    adapter = CoreAdapter(built_in, workspaces, custom_tools=custom.tools)
+    catalog = ToolCatalog(check_schema=compile_schema)
+    catalog.register_builtins(adapter.specs())
+    catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])
+    _disable(catalog, settings.tools.disabled)
+    return Toolbox(adapter, catalog, custom, http, resolver)
+
+
+def _custom_tools(settings: Settings) -> CustomTools:
+    names = settings.tools.entry_points
+    return load_custom_tools(
+        [ToolReference(custom.tool, custom.args) for custom in settings.tools.custom],
+        trusted_namespaces=settings.tools.trusted_namespaces,
+        allowed_entry_points=True if "*" in names else list(names),
+    )
+
+
+def _bubblewrap(setting: str) -> str | None:
+    """None: look for it; empty: do without."""
+    return "" if setting == "off" else setting or None
+
+
+def _disable(catalog: ToolCatalog, globs: Iterable[str]) -> None:
+    patterns = tuple(globs)
+    for spec in tuple(catalog.all()):
+        if any(fnmatchcase(spec.name, pattern) for pattern in patterns):
+            catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
+
+
+def unmet(catalog: ToolCatalog) -> list[ToolSpec]:
+    """Tools that cannot work on this machine, for `toolhub doctor`."""
+    return [spec for spec in catalog.all() if spec.state is ToolState.UNAVAILABLE]

@@ -1,0 +1,122 @@
+"""`toolhub call`: one governed call, its progress, its answer, or the plan of what it would do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+import grpc
+
+from toolhub.v1 import call_pb2, progress_pb2
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.cli.arguments import read_arguments
+from toolhub_service.cli.connection import EXIT_REFUSED, Connection, connected, connection_options, status_of
+from toolhub_service.cli.output import json_option, message_as_json, print_json, wants_json
+from toolhub_service.cli.show_answer import show_plan, show_result
+
+_PURPOSE = "called by hand"
+_REQUEST_ID = "cli"
+"""Calls typed by hand share one workspace; another TOOLHUB_REQUEST_ID is another workspace."""
+
+
+@click.command()
+@click.argument("tool")
+@click.argument("arguments", nargs=-1)
+@click.option("--purpose", default=_PURPOSE, show_default=True, help="Why; goes into the audit log.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen, step by step, and change nothing.")
+@click.option("--plan", "plan_digest", default="", help="Commit exactly the plan with this digest.")
+@click.option("--approval", "approval_id", default="", help="Use this granted approval.")
+@click.option("--idempotency-key", default="", help="Names the effect, so that sending it twice has it once.")
+@click.option(
+    "--request-id", envvar="TOOLHUB_REQUEST_ID", default=_REQUEST_ID, show_default=True, help="Names the workspace."
+)
+@json_option
+@connection_options
+def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Call TOOL with ARGUMENTS: a JSON object, @file, - for standard input, or key=value pairs.
+
+    toolhub call core/fs.writeText path=notes.txt text='hello'
+    """
+    with connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"]) as connection:
+        schema = _input_schema(connection, tool) if arguments else {}
+        request = _request(tool, read_arguments(arguments, schema) if arguments else b"", options)
+        answer = _stream(connection, request) if sys.stderr.isatty() else _unary(connection, request)
+    if answer.HasField("plan"):
+        _show_plan(answer, as_json, tool, arguments)
+        return
+    if wants_json(as_json):
+        print_json(message_as_json(answer.result))
+    else:
+        show_result(answer.result)
+    if not answer.result.ok:
+        sys.exit(EXIT_REFUSED)
+
+
+def _show_plan(answer: Any, as_json: bool, tool: str, arguments: tuple[str, ...]) -> None:
+    if wants_json(as_json):
+        print_json(message_as_json(answer.plan))
+    else:
+        show_plan(answer.plan, tool, arguments)
+    if not answer.plan.plan_digest:
+        sys.exit(EXIT_REFUSED)
+
+
+def _request(tool: str, args_json: bytes, options: dict[str, Any]) -> pb.InvokeStreamRequest:
+    mode = call_pb2.INVOKE_MODE_DRY_RUN if options["dry_run"] else call_pb2.INVOKE_MODE_EXECUTE
+    return pb.InvokeStreamRequest(
+        intent=call_pb2.ToolIntent(
+            tool=tool,
+            args_json=args_json,
+            purpose=options["purpose"],
+            idempotency_key=options["idempotency_key"],
+        ),
+        context=call_pb2.ExecContext(request_id=options["request_id"]),
+        mode=mode,
+        plan_digest=options["plan_digest"],
+        approval_id=options["approval_id"],
+        result_encoding=call_pb2.RESULT_ENCODING_JSON,
+    )
+
+
+def _unary(connection: Connection, request: pb.InvokeStreamRequest) -> Any:
+    unary = pb.InvokeRequest.FromString(request.SerializeToString())  # the two have the same fields
+    return connection.tools.Invoke(unary, timeout=connection.timeout_s, metadata=connection.metadata)
+
+
+def _stream(connection: Connection, request: pb.InvokeStreamRequest) -> Any:
+    """Progress and output lines go to the terminal as they come; the last message is the answer."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(request.intent.tool, total=None, told="", visible=False)
+        for event in connection.tools.InvokeStream(request, timeout=connection.timeout_s, metadata=connection.metadata):
+            if event.HasField("progress"):
+                bar.update(task, visible=True, **_bar_state(event.progress))
+            elif event.HasField("chunk"):
+                click.echo(event.chunk.data.decode(errors="replace"), nl=False, err=True)
+            else:
+                return event
+    raise click.ClickException("the hub ended the call without an answer")
+
+
+def _bar_state(progress: progress_pb2.Progress) -> dict[str, Any]:
+    total = progress.total if progress.HasField("total") else None
+    told = f"{progress.step:,.0f}" + (f"/{total:,.0f}" if total else "") + f" {progress.unit}"
+    return {"completed": progress.step, "total": total, "told": f"{told} {progress.message}".strip()}
+
+
+def _input_schema(connection: Connection, tool: str) -> dict[str, Any]:
+    """How key=value values are to be read; empty when the tool is unknown: the call itself tells that best."""
+    try:
+        request = pb.GetToolRequest(name=tool)
+        answer = connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    except grpc.RpcError as error:
+        if status_of(error)[0] not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
+            raise
+        return {}
+    schema: dict[str, Any] = json.loads(answer.tool.input_schema_json or b"{}")
+    return schema

@@ -1,0 +1,52 @@
+"""`toolhub config …`: the settings in force, whether a file is valid, and what can be set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from toolhub_service.cli.output import json_option, print_json, print_table, wants_json
+from toolhub_service.cli.settings_options import read_settings, settings_options
+
+
+@click.group()
+def config() -> None:
+    """Show and check the configuration."""
+
+
+@config.command()
+@settings_options
+def check(config_file: Path | None, data_dir: Path | None) -> None:
+    """Exit 0 when file and environment are valid, 1 with the reason when not."""
+    read_settings(config_file, data_dir)
+    click.echo("the configuration is valid")
+
+
+@config.command()
+@json_option
+@settings_options
+def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
+    """The settings in force: defaults, file and environment together."""
+    import yaml
+
+    settings = msgspec.to_builtins(read_settings(config_file, data_dir))
+    if wants_json(as_json):
+        print_json(settings)
+    else:
+        click.echo(yaml.safe_dump(settings, sort_keys=False), nl=False)
+
+
+@config.command()
+@click.option("--reference", is_flag=True, help="A table of every setting instead of the JSON Schema.")
+def schema(reference: bool) -> None:
+    """The JSON Schema of the configuration file, for editors and checks."""
+    from toolhub_service.settings.document import Settings
+    from toolhub_service.settings.loading import all_settings
+
+    if not reference:
+        print_json(msgspec.json.schema(Settings))
+        return
+    rows = ((s.path, s.variable, str(s.default), s.description) for s in all_settings())
+    print_table(("SETTING", "ENVIRONMENT", "DEFAULT", "MEANING"), rows)

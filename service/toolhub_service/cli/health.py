@@ -1,0 +1,26 @@
+"""`toolhub health`: for container probes and scripts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from toolhub_service.cli.connection import EXIT_REFUSED, connected, connection_options
+
+
+@click.command()
+@click.option("--service", default="", help="Full name of one service; empty: the hub as a whole.")
+@connection_options
+def health(service: str, address: str, api_key: str | None, ca_file: Path | None, timeout_s: float) -> None:
+    """Exit 0 when the hub is serving, 1 when it says that it is not, 3 when nobody answers."""
+    with connected(address, api_key, ca_file, min(timeout_s, 5.0)) as connection:
+        stub = health_pb2_grpc.HealthStub(connection.channel)
+        request = health_pb2.HealthCheckRequest(service=service)
+        answer = stub.Check(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    click.echo(name)
+    if answer.status != health_pb2.HealthCheckResponse.SERVING:
+        sys.exit(EXIT_REFUSED)

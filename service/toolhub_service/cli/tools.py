@@ -1,0 +1,172 @@
+"""`toolhub tools …`: what can be called, and how."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolhub.v1 import source_pb2, tool_pb2
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.cli.connection import Connection, connected, connection_options
+from toolhub_service.cli.output import json_option, message_as_json, print_json, print_pairs, print_table, wants_json
+
+_PAGE = 1_000
+_FORMATS = {
+    "openai": pb.EXPORT_FORMAT_OPENAI,
+    "anthropic": pb.EXPORT_FORMAT_ANTHROPIC,
+    "mcp": pb.EXPORT_FORMAT_MCP,
+}
+
+
+@click.group()
+def tools() -> None:
+    """List, search, show and export tools."""
+
+
+def _filter_options(command: Any) -> Any:
+    for option in (
+        click.option("--capability", "capabilities", multiple=True, help="Only tools with this capability."),
+        click.option("--tag", "tags", multiple=True, help="Only tools with this tag."),
+        click.option("--source", "sources", multiple=True, help="Only tools of this source."),
+        click.option("--kind", "kinds", multiple=True, help="Only tools of this kind: core, mcp, langchain, n8n …"),
+    ):
+        command = option(command)
+    return command
+
+
+@tools.command("list")
+@_filter_options
+@json_option
+@connection_options
+def list_tools(as_json: bool, **options: Any) -> None:
+    """Every tool that your policy could allow."""
+    with _connect(options) as connection:
+        pages = list(_pages(connection, _filter(options)))
+    found = [tool for page in pages for tool in page.tools]
+    if wants_json(as_json):
+        print_json({"tools": [message_as_json(tool) for tool in found], "totalSize": pages[0].total_size})
+        return
+    print_table(("TOOL", "STATE", "NEEDS", "DESCRIPTION"), (_row(tool) for tool in found))
+    click.secho(f"{len(found)} tools" + _sources_note(pages[0].sources), dim=True)
+
+
+@tools.command()
+@click.argument("query", nargs=-1, required=True)
+@click.option("--limit", default=10, show_default=True, help="Hits to show.")
+@_filter_options
+@json_option
+@connection_options
+def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) -> None:
+    """Find tools by what they do: `toolhub tools search write a file`."""
+    with _connect(options) as connection:
+        request = pb.SearchToolsRequest(query=" ".join(query), filter=_filter(options), page_size=limit)
+        answer = connection.tools.SearchTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    if wants_json(as_json):
+        print_json(message_as_json(answer))
+        return
+    rows = (
+        (f"{hit.score:.2f}", hit.tool.name, ", ".join(hit.matched_terms), _first_line(hit.tool.description))
+        for hit in answer.hits
+    )
+    print_table(("SCORE", "TOOL", "MATCHED", "DESCRIPTION"), rows)
+    click.secho(f"{answer.total_size} matches" + _sources_note(answer.sources), dim=True)
+
+
+@tools.command()
+@click.argument("name")
+@json_option
+@connection_options
+def show(name: str, as_json: bool, **options: Any) -> None:
+    """One tool: what it needs, its input and output, examples."""
+    with _connect(options) as connection:
+        request = pb.GetToolRequest(name=name)
+        tool = connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata).tool
+    if wants_json(as_json):
+        print_json(message_as_json(tool))
+        return
+    click.secho(f"{tool.name} {tool.version}", bold=True)
+    click.echo(tool.description)
+    print_pairs(_facts(tool))
+    for title, schema in (("input", tool.input_schema_json), ("output", tool.output_schema_json)):
+        click.secho(f"{title}:", dim=True)
+        _show_schema(json.loads(schema or b"{}"))
+    for example in tool.examples:
+        click.secho(f"{example.title}:", dim=True)
+        click.echo(f"toolhub call {tool.name} '{example.args_json.decode()}'")
+
+
+@tools.command()
+@click.option("--format", "format_name", type=click.Choice(list(_FORMATS)), default="openai", show_default=True)
+@_filter_options
+@connection_options
+def export(format_name: str, **options: Any) -> None:
+    """Print tool definitions for a model's tool-calling interface, as JSON with the names that lead back."""
+    with _connect(options) as connection:
+        request = pb.ExportToolsRequest(format=_FORMATS[format_name], filter=_filter(options))
+        answer = connection.tools.ExportTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    print_json({"tools": json.loads(answer.tools_json), "names": dict(answer.names)})
+
+
+def _connect(options: dict[str, Any]) -> Any:
+    ca_file: Path | None = options["ca_file"]
+    return connected(options["address"], options["api_key"], ca_file, options["timeout_s"])
+
+
+def _filter(options: dict[str, Any]) -> tool_pb2.ToolFilter:
+    try:
+        kinds = [tool_pb2.ToolKind.Value(f"TOOL_KIND_{kind.upper()}") for kind in options["kinds"]]
+    except ValueError as unknown:
+        raise click.UsageError(f"--kind: {unknown}") from unknown
+    return tool_pb2.ToolFilter(
+        capabilities=options["capabilities"], tags=options["tags"], sources=options["sources"], kinds=kinds
+    )
+
+
+def _pages(connection: Connection, where: tool_pb2.ToolFilter) -> Iterable[pb.ListToolsResponse]:
+    token = ""
+    while True:
+        request = pb.ListToolsRequest(filter=where, page_size=_PAGE, page_token=token)
+        page = connection.tools.ListTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        yield page
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def _row(tool: tool_pb2.ToolSpec) -> tuple[str, str, str, str]:
+    state = tool_pb2.ToolState.Name(tool.state).removeprefix("TOOL_STATE_").lower()
+    told = f"{state}: {tool.state_reason}" if tool.state_reason else state
+    return tool.name, told, ", ".join(tool.capabilities) or "–", _first_line(tool.description)
+
+
+def _first_line(text: str) -> str:
+    return text.partition(". ")[0].partition("\n")[0].rstrip(".")
+
+
+def _facts(tool: tool_pb2.ToolSpec) -> Iterable[tuple[str, str]]:
+    yield "needs", ", ".join(tool.capabilities) or "nothing"
+    hints = [field.name for field, value in tool.annotations.ListFields() if value]
+    yield "hints", ", ".join(hints) or "none"
+    yield "timeout", f"{tool.default_limits.timeout.ToMilliseconds() / 1_000:g} s"
+    yield "digest", tool.digest
+    if tool.state_reason:
+        yield "state", tool.state_reason
+
+
+def _show_schema(schema: dict[str, Any]) -> None:
+    required = set(schema.get("required", ()))
+    rows = []
+    for name, declared in schema.get("properties", {}).items():
+        kind = declared.get("type") or " | ".join(str(b.get("type", "?")) for b in declared.get("anyOf", ())) or "any"
+        default = "" if "default" not in declared else json.dumps(declared["default"])
+        rows.append((f"{name}{'*' if name in required else ''}", str(kind), default, declared.get("description", "")))
+    print_table(("  FIELD", "TYPE", "DEFAULT", "MEANING"), ((f"  {row[0]}", *row[1:]) for row in rows))
+
+
+def _sources_note(sources: Iterable[source_pb2.SourceStatus]) -> str:
+    told = [f"{source.source}: {source.message}" for source in sources if source.message]
+    return "" if not told else " · " + "; ".join(told)

@@ -1,0 +1,60 @@
+"""Step 8: what proves it? Every answer, refused ones too, carries at least one piece of evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
+from toolhub_service.runtime.cut import cut_to
+from toolhub_service.runtime.walk import Walk
+
+
+def attach_evidence(walk: Walk, outcome: Outcome, now_unix_ms: int, *, show_raw: bool) -> ToolResult:
+    """The successful answer, cut to the tool's inline limit."""
+    spec = walk.spec
+    assert spec is not None  # the pipeline calls this step only after resolve
+    value, cut = cut_to(outcome.value, spec.limits.max_result_bytes)
+    evidence = outcome.evidence or (_call_evidence(walk, f"{spec.name} {spec.version} answered"),)
+    if cut is not None:
+        evidence = (*evidence, cut)
+    return ToolResult(
+        ok=True,
+        call_id=walk.call.call_id,
+        tool=spec.name,
+        value=value,
+        evidence=_dated(evidence, now_unix_ms),
+        artifacts=outcome.artifacts,
+        tool_version=spec.version,
+        tool_digest=spec.digest,
+        attempts=walk.attempts,
+        truncated=outcome.truncated or cut is not None,
+        defaults_applied=walk.planned.defaults_applied if walk.planned else (),
+        raw=outcome.raw if show_raw else None,
+    )
+
+
+def attach_refusal(walk: Walk, error: ToolError, now_unix_ms: int) -> ToolResult:
+    """The answer to a call that was refused or failed: its evidence says at which step and why."""
+    evidence = _call_evidence(walk, f"{error.kind.value} at {walk.step.value}")
+    return ToolResult(
+        ok=False,
+        call_id=walk.call.call_id,
+        tool=walk.call.tool,
+        error=error,
+        evidence=_dated((evidence,), now_unix_ms),
+        tool_version=walk.spec.version if walk.spec else "",
+        tool_digest=walk.spec.digest if walk.spec else "",
+        attempts=walk.attempts,
+        defaults_applied=walk.planned.defaults_applied if walk.planned else (),
+    )
+
+
+def _call_evidence(walk: Walk, summary: str) -> Evidence:
+    return Evidence(type=EvidenceType.TOOL, ref=walk.call.call_id, summary=summary)
+
+
+def _dated(evidence: tuple[Evidence, ...], now_unix_ms: int) -> tuple[Evidence, ...]:
+    return tuple(
+        item if item.created_at_unix_ms else replace(item, created_at_unix_ms=now_unix_ms) for item in evidence
+    )

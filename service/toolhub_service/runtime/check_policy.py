@@ -1,0 +1,39 @@
+"""Step 4: may this agent do this, now, with these arguments? Asks the policy in force and honours plans."""
+
+from __future__ import annotations
+
+from toolhub_service.domain.call import Mode, PlannedCall
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.ports import PolicySource
+from toolhub_service.domain.verdict import Effect, Verdict
+from toolhub_service.runtime.plans import Plans
+
+_REFUSALS = {Effect.REQUIRE_APPROVAL: ErrorKind.APPROVAL_REQUIRED, Effect.REQUIRE_PLAN: ErrorKind.PLAN_REQUIRED}
+
+
+def check_policy(planned: PlannedCall, policy: PolicySource, plans: Plans) -> Verdict:
+    """The verdict in force for the call, refusing ones too: `enforce` turns those into failures."""
+    verdict = policy.decide(planned)
+    call = planned.call
+    if call.mode is Mode.EXECUTE and call.plan_digest:
+        return plans.commit(planned, verdict)
+    return verdict
+
+
+def enforce(planned: PlannedCall, verdict: Verdict) -> None:
+    """Raises POLICY_DENIED, APPROVAL_REQUIRED, PLAN_REQUIRED or the guard's own kind; a dry run may show a plan."""
+    if verdict.effect is Effect.ALLOW:
+        return
+    if verdict.effect is Effect.REQUIRE_PLAN and planned.call.mode is Mode.DRY_RUN:
+        return
+    kind = _REFUSALS.get(verdict.effect, verdict.kind)
+    details: dict[str, JsonValue] = {
+        **verdict.details,
+        "rule_id": verdict.rule_id,
+        "policy_revision": verdict.policy_revision,
+    }
+    if verdict.remedy:
+        details["remedy"] = verdict.remedy
+    message = f"{planned.spec.name}: {verdict.reason}" + (f" {verdict.remedy}" if verdict.remedy else "")
+    raise ToolFailure(ToolError(kind=kind, message=message, details=details))

@@ -1,0 +1,57 @@
+"""Cut a result to its inline limit: the longest strings first, then the longest lists, always marked."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import cast
+
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.result import Evidence, EvidenceType
+from toolhub_service.schema.canonical_json import dumps
+
+_MARKER_BYTES = 96
+"""Room for the marker and its JSON escapes."""
+
+
+def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Evidence | None]:
+    """The value with at most `max_bytes` of canonical JSON, and the evidence of what was cut (None: nothing was).
+
+    Only the value's own strings and lists are shortened, so that the shape survives where it can; what does not
+    fit even then becomes a string that says so.
+    """
+    encoded = dumps(value)
+    if len(encoded) <= max_bytes:
+        return value, None
+    shortened = _shorten(value, len(encoded) - max_bytes + _MARKER_BYTES)
+    if len(dumps(shortened)) > max_bytes:
+        shortened = f"[result of {len(encoded)} bytes left out: the limit is {max_bytes} bytes]"
+    whole = hashlib.sha256(encoded).hexdigest()
+    summary = f"result cut from {len(encoded)} to about {max_bytes} bytes"
+    return shortened, Evidence(type=EvidenceType.METRIC, ref="result", summary=summary, sha256=whole)
+
+
+def _shorten(value: JsonValue, excess_bytes: int) -> JsonValue:
+    """The value with its longest member shortened by `excess_bytes`, as far as that member goes."""
+    if isinstance(value, str):
+        return _shorten_text(value, excess_bytes)
+    if isinstance(value, dict) and value:
+        key = max(value, key=lambda name: len(dumps(value[name])))
+        return {**value, key: _shorten(value[key], excess_bytes)}
+    if isinstance(value, list | tuple):
+        return _shorten_list(cast("list[JsonValue]", list(value)), excess_bytes)
+    return value
+
+
+def _shorten_text(text: str, excess_bytes: int) -> str:
+    kept_bytes = len(text.encode()) - excess_bytes
+    kept = text.encode()[: max(0, kept_bytes)].decode(errors="ignore")
+    return f"{kept}… [cut: {len(text) - len(kept)} of {len(text)} characters left out]"
+
+
+def _shorten_list(items: list[JsonValue], excess_bytes: int) -> JsonValue:
+    total = len(items)
+    while len(items) > 1 and excess_bytes > 0:
+        excess_bytes -= len(dumps(items.pop())) + 1
+    if excess_bytes > 0 and items:
+        items[0] = _shorten(items[0], excess_bytes)
+    return [*items, f"[cut: {total - len(items)} of {total} items left out]"] if len(items) < total else items

@@ -1,0 +1,126 @@
+"""The walk of a call through the nine steps. Read this first.
+
+    1 resolve          which tool, is it callable?             resolve.py
+    2 validate_input   do the arguments fit?                   validate_input.py
+    3 apply_defaults   what was left out?                      apply_defaults.py
+    4 check_policy     may this agent do this?                 check_policy.py
+    5 take_budget      is there time, rate, a slot, quota?     take_budget.py
+    6 execute          run the adapter, with its retries       execute.py
+    7 validate_output  does the result fit?                    validate_output.py
+    8 attach_evidence  what proves it?                         attach_evidence.py
+    9 record           always: audit, metrics, trace           record.py
+
+`Call` becomes `PlannedCall` becomes `GrantedCall`; an adapter accepts nothing but the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from toolhub_service.budget.lease import Lease
+from toolhub_service.budget.ledger import Budgets
+from toolhub_service.domain.call import Call, Mode
+from toolhub_service.domain.errors import ToolError, ToolFailure
+from toolhub_service.domain.plan import Plan
+from toolhub_service.domain.ports import Adapter, CallObserver, Catalog, Clock, EventSink, PolicySource
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.step import StepName
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.runtime.apply_defaults import apply_defaults
+from toolhub_service.runtime.attach_evidence import attach_evidence, attach_refusal
+from toolhub_service.runtime.check_policy import check_policy, enforce
+from toolhub_service.runtime.execute import Executor
+from toolhub_service.runtime.failures import cancelled, crash
+from toolhub_service.runtime.plans import Plans
+from toolhub_service.runtime.record import Recorder
+from toolhub_service.runtime.resolve import resolve
+from toolhub_service.runtime.sinks import SILENT
+from toolhub_service.runtime.take_budget import take_budget
+from toolhub_service.runtime.validate_input import validate_input
+from toolhub_service.runtime.validate_output import validate_output
+from toolhub_service.runtime.walk import Walk
+from toolhub_service.schema.tool_schemas import for_tool
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Everything a call meets on its way, and the order in which it meets it."""
+
+    catalog: Catalog
+    adapters: Mapping[ToolKind, Adapter]
+    policy: PolicySource
+    plans: Plans
+    budgets: Budgets
+    executor: Executor
+    recorder: Recorder
+    observer: CallObserver
+    clock: Clock
+    show_raw: bool = False
+    """Whether results carry the upstream's own answer."""
+
+    async def invoke(self, call: Call, sink: EventSink = SILENT) -> ToolResult | Plan:
+        """Answer a call: always a ToolResult, or a Plan when it is a dry run. Only cancellation is raised."""
+        walk, lease = Walk(call), None
+        try:
+            walk.enter(StepName.RESOLVE)
+            walk.spec = spec = resolve(call, self.catalog, self.policy)
+            adapter, schemas = self.adapters[spec.kind], for_tool(spec)
+
+            walk.enter(StepName.VALIDATE_INPUT)
+            validate_input(call, spec, schemas)
+
+            walk.enter(StepName.APPLY_DEFAULTS)
+            walk.planned = planned = apply_defaults(call, spec, schemas)
+
+            walk.enter(StepName.CHECK_POLICY)
+            walk.verdict = verdict = check_policy(planned, self.policy, self.plans)
+            enforce(planned, verdict)
+
+            walk.enter(StepName.TAKE_BUDGET)
+            granted, lease = await take_budget(planned, verdict, adapter, self.budgets)
+            if call.mode is Mode.DRY_RUN:
+                return self._show(walk, lease, adapter.effects(planned))
+            await self.recorder.ask(walk, granted)
+
+            walk.enter(StepName.EXECUTE)
+            outcome = await self.executor.execute(walk, granted, lease, adapter, sink)
+
+            walk.enter(StepName.VALIDATE_OUTPUT)
+            validate_output(spec, outcome, schemas)
+
+            walk.enter(StepName.ATTACH_EVIDENCE)
+            result = attach_evidence(walk, outcome, self.clock.unix_ms(), show_raw=self.show_raw)
+        except ToolFailure as failure:
+            return self._refuse(walk, lease, failure.error)
+        except asyncio.CancelledError:
+            self._refuse(walk, lease, cancelled())
+            raise
+        except Exception as defect:  # noqa: BLE001 - the top of the walk: a defect is logged whole and told without its text
+            self.observer.crashed(call, defect)
+            return self._refuse(walk, lease, crash(call.call_id))
+        return self._record(walk, lease, result)
+
+    def _refuse(self, walk: Walk, lease: Lease | None, error: ToolError) -> ToolResult | Plan:
+        """The answer to a call that stopped at `walk.step`."""
+        if walk.call.mode is Mode.DRY_RUN:
+            return self._show(walk, lease, (), error)
+        return self._record(walk, lease, attach_refusal(walk, error, self.clock.unix_ms()))
+
+    def _record(self, walk: Walk, lease: Lease | None, result: ToolResult) -> ToolResult:
+        """Step 9, and the end of the lease."""
+        if lease is not None:
+            lease.release(result.error)
+        walk.enter(StepName.RECORD)
+        result = replace(result, durations_us=walk.durations_us())
+        self.recorder.settle(walk, result)
+        return result
+
+    def _show(self, walk: Walk, lease: Lease | None, effects: Sequence[str], error: ToolError | None = None) -> Plan:
+        """The end of a dry run: what was taken is given back, and the plan is recorded like any call."""
+        if lease is not None:
+            lease.refund()
+        plan = self.plans.show(walk, effects, error)
+        self.recorder.settle_plan(walk, error)
+        return plan

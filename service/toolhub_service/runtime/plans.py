@@ -1,0 +1,77 @@
+"""Plans: what a dry run shows, and the digest by which exactly that is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.plan import Plan, StepVerdict
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.step import StepName
+from toolhub_service.domain.verdict import Effect, Verdict
+from toolhub_service.policy import plan_digest
+from toolhub_service.runtime.walk import Walk
+
+_SHOWN = (
+    StepName.RESOLVE,
+    StepName.VALIDATE_INPUT,
+    StepName.APPLY_DEFAULTS,
+    StepName.CHECK_POLICY,
+    StepName.TAKE_BUDGET,
+)
+
+
+class Plans:
+    """Seals and checks plan digests with the hub's key: any replica that has the key can commit a plan."""
+
+    def __init__(self, key: bytes, clock: Clock, ttl_s: float) -> None:
+        self._key = key
+        self._clock = clock
+        self._ttl_s = ttl_s
+
+    def commit(self, planned: PlannedCall, verdict: Verdict) -> Verdict:
+        """The verdict of a call that commits its plan. Raises PLAN_REQUIRED when it is not the one that was shown."""
+        plan_digest.check(planned.call.plan_digest, planned, verdict, self._clock.unix_ms(), self._key)
+        return plan_digest.committed(verdict)
+
+    def show(self, walk: Walk, effects: Sequence[str], error: ToolError | None) -> Plan:
+        """The plan of a dry run; `error` is why it stopped, None when the call could be committed."""
+        planned, verdict, spec = walk.planned, walk.verdict, walk.spec
+        expires_at_unix_ms = self._clock.unix_ms() + int(self._ttl_s * 1_000)
+        sealable = planned is not None and verdict is not None and _could_be_committed(error)
+        return Plan(
+            call_id=walk.call.call_id,
+            tool=walk.call.tool,
+            tool_version=spec.version if spec else "",
+            tool_digest=spec.digest if spec else "",
+            args=planned.args if planned else walk.call.args,
+            defaults_applied=planned.defaults_applied if planned else (),
+            steps=tuple(_step_verdicts(walk, error)),
+            effects=tuple(effects),
+            plan_digest=plan_digest.seal(planned, verdict, expires_at_unix_ms, self._key)
+            if sealable and planned and verdict
+            else "",
+            expires_at_unix_ms=expires_at_unix_ms,
+        )
+
+
+def _could_be_committed(error: ToolError | None) -> bool:
+    """An approval may still come; every other refusal leaves nothing to commit."""
+    return error is None or error.kind is ErrorKind.APPROVAL_REQUIRED
+
+
+def _step_verdicts(walk: Walk, error: ToolError | None) -> list[StepVerdict]:
+    """One verdict a step that was walked, the last one failed when `error` is given."""
+    reached = _SHOWN[: _SHOWN.index(walk.step) + 1] if walk.step in _SHOWN else _SHOWN
+    return [_step_verdict(step, walk, error if step is reached[-1] else None) for step in reached]
+
+
+def _step_verdict(step: StepName, walk: Walk, error: ToolError | None) -> StepVerdict:
+    verdict = walk.verdict
+    if step is StepName.CHECK_POLICY and verdict is not None:
+        reason = verdict.reason
+        if verdict.effect is Effect.REQUIRE_PLAN:
+            reason = f"{reason} Commit this plan by its digest."
+        return StepVerdict(step, error is None, verdict.rule_id, reason, verdict.remedy, error)
+    return StepVerdict(step, error is None, reason=error.message if error else "", error=error)

@@ -1,0 +1,106 @@
+"""Step 9: always. Two audit events a call (asked, settled), then metrics and traces.
+
+The *asked* event of a side effect is on disk before the effect: `ask` waits for it, and a call whose record
+cannot be written is refused. Reads do not wait (group commit).
+"""
+
+from __future__ import annotations
+
+from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
+from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.ports import AuditLog, CallObserver, Clock
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.settled import SettledCall
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.failures import POLICY_KINDS
+from toolhub_service.runtime.summary import summarise
+from toolhub_service.runtime.walk import Walk
+
+
+class Recorder:
+    """Writes what happened to the audit log and tells the observer."""
+
+    def __init__(self, audit: AuditLog, observer: CallObserver, clock: Clock, redactor: Redactor) -> None:
+        self._audit = audit
+        self._observer = observer
+        self._clock = clock
+        self._redactor = redactor
+
+    async def ask(self, walk: Walk, granted: GrantedCall) -> None:
+        """Record that the call is about to run. Raises ToolFailure IO_ERROR when a side effect cannot be recorded."""
+        event = self._event(EventType.TOOL_CALLED, walk)
+        if granted.has_side_effects:
+            await self._audit.append_durably(event)
+        else:
+            self._audit.append(event)
+        walk.asked = True
+
+    def retried(self, granted: GrantedCall, walk: Walk, error: ToolError, attempt: int) -> None:
+        """Record that an attempt failed and another follows."""
+        self._observer.retried(granted, error, attempt)
+        self._audit.append(
+            self._event(EventType.RETRY, walk, outcome=error.kind.value, attributes={"attempt": str(attempt)})
+        )
+
+    def settle(self, walk: Walk, result: ToolResult) -> None:
+        """Record the answer, whatever it is."""
+        duration_ns = walk.finish()
+        if not walk.asked:
+            self._audit.append(self._event(EventType.TOOL_CALLED, walk))
+        self._audit.append(self._settled_event(walk, result, duration_ns))
+        self._observer.settled(SettledCall(walk.call, walk.spec, walk.verdict, result, tuple(walk.steps), duration_ns))
+
+    def settle_plan(self, walk: Walk, error: ToolError | None) -> None:
+        """Record a dry run: it asked, and was answered with a plan or with the reason why there is none."""
+        duration_ns = walk.finish()
+        mode = {"mode": walk.call.mode.value}
+        self._audit.append(self._event(EventType.TOOL_CALLED, walk, attributes=mode))
+        outcome = "planned" if error is None else error.kind.value
+        self._audit.append(
+            self._event(EventType.TOOL_RESULT, walk, outcome=outcome, duration_us=duration_ns // 1_000, attributes=mode)
+        )
+
+    def _settled_event(self, walk: Walk, result: ToolResult, duration_ns: int) -> Event:
+        outcome = "ok" if result.error is None else result.error.kind.value
+        denied = result.error is not None and result.error.kind in POLICY_KINDS and walk.attempts == 0
+        return self._event(
+            EventType.POLICY_DENIED if denied else EventType.TOOL_RESULT,
+            walk,
+            outcome=outcome,
+            duration_us=duration_ns // 1_000,
+            attributes={"attempts": str(walk.attempts)},
+        )
+
+    def _event(
+        self,
+        type: EventType,
+        walk: Walk,
+        *,
+        outcome: str = "",
+        duration_us: int = 0,
+        attributes: dict[str, str] | None = None,
+    ) -> Event:
+        call, verdict = walk.call, walk.verdict
+        return Event(
+            type=type,
+            at_unix_ms=self._clock.unix_ms(),
+            principal=call.principal.id,
+            tool=call.tool,
+            tool_digest=walk.spec.digest if walk.spec else "",
+            call_id=call.call_id,
+            request_id=call.context.request_id,
+            args_digest=walk.planned.args_digest if walk.planned else "",
+            args_summary=self._summary(call, walk.planned) if type is EventType.TOOL_CALLED else "",
+            purpose=call.purpose if type is EventType.TOOL_CALLED else "",
+            policy_revision=verdict.policy_revision if verdict else "",
+            rule_id=verdict.rule_id if verdict else "",
+            outcome=outcome,
+            duration_us=duration_us,
+            attributes=attributes or {},
+        )
+
+    def _summary(self, call: Call, planned: PlannedCall | None) -> str:
+        args: JsonValue = planned.args if planned else call.args
+        return summarise(args, self._redactor)

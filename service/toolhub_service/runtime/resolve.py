@@ -1,0 +1,47 @@
+"""Step 1: which tool, which version, is it callable?"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from toolhub_service.domain.call import Call
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.ports import Catalog, PolicySource
+from toolhub_service.domain.tool import ToolSpec, ToolState
+
+_SUGGESTIONS_MAX = 3
+
+
+def resolve(call: Call, catalog: Catalog, policy: PolicySource) -> ToolSpec:
+    """The tool's definition. Raises TOOL_NOT_FOUND (with near names), TOOL_QUARANTINED or TOOL_UNAVAILABLE."""
+    spec = catalog.get(call.tool)
+    if spec is None:
+        raise _not_found(call, catalog, policy)
+    if spec.state is ToolState.ACTIVE:
+        return spec
+    if spec.state is ToolState.QUARANTINED:
+        raise refuse(
+            ErrorKind.TOOL_QUARANTINED,
+            f"{spec.name} changed since it was approved and waits for an operator's decision; use another tool.",
+            reason=spec.state_reason,
+        )
+    raise refuse(
+        ErrorKind.TOOL_UNAVAILABLE,
+        f"{spec.name} cannot be used now: {spec.state_reason or spec.state.value.lower()}.",
+        retryable=spec.state is ToolState.UNAVAILABLE,
+        reason=spec.state_reason,
+        state=spec.state.value,
+    )
+
+
+def _not_found(call: Call, catalog: Catalog, policy: PolicySource) -> ToolFailure:
+    """Suggests only what the caller may know of: a denied tool must not be found by guessing names."""
+    close = get_close_matches(call.tool, [spec.name for spec in catalog.all()], n=10, cutoff=0.6)
+    visible = [name for name in close if _may_see(name, call, catalog, policy)][:_SUGGESTIONS_MAX]
+    advice = f"Did you mean {', '.join(visible)}?" if visible else "SearchTools finds a tool by what it does."
+    return refuse(ErrorKind.TOOL_NOT_FOUND, f"There is no tool named {call.tool!r}. {advice}", did_you_mean=visible)
+
+
+def _may_see(name: str, call: Call, catalog: Catalog, policy: PolicySource) -> bool:
+    spec = catalog.get(name)
+    return spec is not None and policy.could_allow(call.principal.id, spec)

@@ -1,0 +1,40 @@
+"""The audit's short form of arguments: redacted, long strings and lists cut, at most 1 KiB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.schema.canonical_json import dumps
+
+SUMMARY_MAX_BYTES = 1_024
+_JUDGED_MAX = 2_048
+"""Characters of a string that the redactor sees: far more than are shown, so that no secret straddles the cut."""
+_SHOWN_MAX = 200
+_MEMBERS_MAX = 20
+_DEPTH_MAX = 6
+
+
+def summarise(args: JsonValue, redactor: Redactor) -> str:
+    """Canonical JSON of the outline of `args`: enough to see what was asked, never a secret."""
+    outline = _outline(redactor.value(_outline(args, _DEPTH_MAX, _JUDGED_MAX)), _DEPTH_MAX + 1, _SHOWN_MAX)
+    return dumps(outline)[:SUMMARY_MAX_BYTES].decode(errors="ignore")
+
+
+def _outline(value: JsonValue, depth: int, text_max: int) -> JsonValue:
+    if isinstance(value, str):
+        return value if len(value) <= text_max else f"{value[:text_max]}…"
+    if isinstance(value, Mapping):
+        return _members(value, depth, text_max)
+    if isinstance(value, list | tuple):
+        return (
+            f"({len(value)} items)" if depth == 0 else [_outline(v, depth - 1, text_max) for v in value[:_MEMBERS_MAX]]
+        )
+    return value
+
+
+def _members(value: Mapping[str, JsonValue], depth: int, text_max: int) -> JsonValue:
+    if depth == 0:
+        return f"({len(value)} members)"
+    return {key[:text_max]: _outline(value[key], depth - 1, text_max) for key in list(value)[:_MEMBERS_MAX]}

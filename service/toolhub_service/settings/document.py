@@ -1,0 +1,150 @@
+"""Every knob: name, unit, default. Read by app and the command line only.
+
+One YAML file, overridden by the environment: `server.listen` is `TOOLHUB_SERVER_LISTEN`. Each has a good default,
+so that no file is needed for a first run.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A group of settings; unknown names are refused."""
+
+
+class Tls(Section, frozen=True):
+    certificate_file: Annotated[str, Meta(description="PEM certificate chain; empty: plaintext.")] = ""
+    key_file: Annotated[str, Meta(description="PEM private key of the certificate.")] = ""
+    client_ca_file: Annotated[str, Meta(description="PEM CAs; set: clients must show a certificate (mTLS).")] = ""
+
+
+class Server(Section, frozen=True):
+    listen: Annotated[str, Meta(description="host:port, or unix:/path; port 0 picks a free one.")] = "127.0.0.1:50051"
+    workers: Annotated[int, Meta(description="Processes on the port (SO_REUSEPORT).", ge=1, le=256)] = 1
+    max_in_flight: Annotated[int, Meta(description="RPCs in flight a process; more are shed.", ge=1, le=100_000)] = (
+        1_000
+    )
+    drain_s: Annotated[float, Meta(description="Seconds that running work gets on SIGTERM.", ge=0, le=3_600)] = 10.0
+    drain_notice_s: Annotated[
+        float, Meta(description="Seconds between NOT_SERVING and refusing work, for a mesh to notice.", ge=0, le=60)
+    ] = 0.0
+    max_connection_age_s: Annotated[
+        float,
+        Meta(description="Seconds after which clients are told to reconnect, so that load spreads; 0: never.", ge=0),
+    ] = 0.0
+    reflection: Annotated[bool, Meta(description="Serve gRPC reflection v1 and v1alpha.")] = True
+    tls: Tls = Tls()
+
+
+class Auth(Section, frozen=True):
+    modes: Annotated[
+        tuple[Literal["insecure-local", "api-key"], ...],
+        Meta(description="Which credentials are accepted, tried in this order; insecure-local only on loopback."),
+    ] = ("insecure-local",)
+    api_keys_file: Annotated[str, Meta(description="Hashed API keys; empty: <data_dir>/api-keys.yaml.")] = ""
+
+
+class Policy(Section, frozen=True):
+    file: Annotated[
+        str, Meta(description="policy.yaml; empty: <data_dir>/policy.yaml when it exists, else the built-in starter.")
+    ] = ""
+    shadow_file: Annotated[
+        str, Meta(description="Candidate policy, judged beside the live one and logged; empty: none.")
+    ] = ""
+    reload_s: Annotated[float, Meta(description="Seconds between looks at the file; 0: only on SIGHUP.", ge=0)] = 2.0
+    plan_ttl_s: Annotated[float, Meta(description="Seconds for which a plan can be committed.", gt=0, le=86_400)] = (
+        600.0
+    )
+
+
+class Workspace(Section, frozen=True):
+    root: Annotated[str, Meta(description="Folder of all workspaces; empty: <data_dir>/workspaces.")] = ""
+    per: Annotated[
+        Literal["request", "session", "principal", "shared"], Meta(description="Which calls share a workspace.")
+    ] = "request"
+
+
+class Audit(Section, frozen=True):
+    file: Annotated[str, Meta(description="SQLite file of the audit log; empty: <data_dir>/audit.db.")] = ""
+    checkpoint_file: Annotated[
+        str, Meta(description="Signed checkpoints, best on another disk; empty: <data_dir>/audit-checkpoints.jsonl.")
+    ] = ""
+    key_file: Annotated[str, Meta(description="Key of the chain, made when missing; empty: <data_dir>/audit.key.")] = ""
+
+
+class Metrics(Section, frozen=True):
+    listen: Annotated[str, Meta(description="host:port of the Prometheus endpoint; empty: none.")] = "127.0.0.1:9464"
+
+
+class Tracing(Section, frozen=True):
+    otlp_endpoint: Annotated[
+        str, Meta(description="OTLP/gRPC collector, such as http://127.0.0.1:4317; empty: no traces.")
+    ] = ""
+    sample_ratio: Annotated[float, Meta(description="Share of traces begun here that are kept.", ge=0, le=1)] = 1.0
+    service_name: Annotated[str, Meta(description="service.name of the spans.")] = "tool-hub"
+
+
+class Logs(Section, frozen=True):
+    format: Annotated[
+        Literal["auto", "json", "console"], Meta(description="auto: console on a terminal, else JSON.")
+    ] = "auto"
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Least level shown.")] = "info"
+    calls: Annotated[bool, Meta(description="A log line for every call, besides the audit log.")] = False
+
+
+class CustomTool(Section, frozen=True):
+    tool: Annotated[str, Meta(description="package.module:ClassName, below a trusted namespace.")]
+    args: Annotated[dict[str, str | int | float | bool | None], Meta(description="Constructor arguments.")] = {}
+
+
+class Tools(Section, frozen=True):
+    disabled: Annotated[tuple[str, ...], Meta(description="Names or globs of tools that are not offered.")] = ()
+    trusted_namespaces: Annotated[tuple[str, ...], Meta(description="Packages that custom tools may come from.")] = ()
+    custom: Annotated[tuple[CustomTool, ...], Meta(description="Custom tools to load.")] = ()
+    entry_points: Annotated[
+        tuple[str, ...], Meta(description="Names of `toolhub.tools` entry points to load; `*`: all that are installed.")
+    ] = ()
+    user_agent: Annotated[str, Meta(description="User-Agent of core/http.*; empty: tool-hub/<version>.")] = ""
+    http_connections: Annotated[int, Meta(description="Pooled connections of core/http.*.", ge=1, le=10_000)] = 100
+    bubblewrap: Annotated[
+        str, Meta(description="bwrap binary for core/exec.run; empty: looked for; `off`: not used.")
+    ] = ""
+
+
+class Budget(Section, frozen=True):
+    max_timeout_s: Annotated[float, Meta(description="Longest time any call may take, seconds.", gt=0)] = 600.0
+    upstream_concurrency: Annotated[int, Meta(description="Calls in flight an upstream.", ge=1, le=100_000)] = 64
+    breaker_window_s: Annotated[float, Meta(description="Window over which a breaker counts, seconds.", gt=0)] = 30.0
+    breaker_min_calls: Annotated[int, Meta(description="Calls in the window before a breaker may open.", ge=1)] = 10
+    breaker_failure_ratio: Annotated[float, Meta(description="Share of failures that opens a breaker.", gt=0, le=1)] = (
+        0.5
+    )
+    breaker_cooldown_s: Annotated[float, Meta(description="First rest of an open breaker, seconds.", gt=0)] = 5.0
+
+
+class Results(Section, frozen=True):
+    show_raw: Annotated[bool, Meta(description="Results carry the upstream's own answer (debugging).")] = False
+
+
+class Settings(Section, frozen=True):
+    data_dir: Annotated[
+        str,
+        Meta(
+            description="Folder of everything the hub keeps; empty: $XDG_DATA_HOME/toolhub or ~/.local/share/toolhub."
+        ),
+    ] = ""
+    server: Server = Server()
+    auth: Auth = Auth()
+    policy: Policy = Policy()
+    workspace: Workspace = Workspace()
+    audit: Audit = Audit()
+    metrics: Metrics = Metrics()
+    tracing: Tracing = Tracing()
+    logs: Logs = Logs()
+    tools: Tools = Tools()
+    budget: Budget = Budget()
+    results: Results = Results()

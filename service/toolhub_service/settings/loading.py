@@ -1,0 +1,149 @@
+"""Settings from one YAML file and the environment; the environment wins.
+
+`server.listen` is overridden by `TOOLHUB_SERVER_LISTEN`; lists are comma-separated or JSON. A name that nobody
+knows is refused, in the file and in the environment, with the nearest one that exists: a misspelt setting must
+not be a silent default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from toolhub_service.settings.document import Section, Settings
+
+PREFIX = "TOOLHUB_"
+
+CLIENT_VARIABLES = frozenset(
+    {
+        "TOOLHUB_ADDRESS",
+        "TOOLHUB_API_KEY",
+        "TOOLHUB_CA_FILE",
+        "TOOLHUB_CONFIG",
+        "TOOLHUB_REQUEST_ID",
+        "TOOLHUB_REQUIRE_SERVICES",
+        "TOOLHUB_WORKER",
+    }
+)
+"""Variables of the command line, the clients and the tests: not settings."""
+
+
+class SettingsInvalid(ValueError):
+    """The configuration cannot be used; the message names file, setting and repair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One knob, for documentation and for the environment."""
+
+    path: str
+    variable: str
+    description: str
+    type: str
+    default: Any
+
+
+def load_settings(file: Path | None, environment: Mapping[str, str]) -> Settings:
+    """Raises SettingsInvalid."""
+    data = _read(file) if file else {}
+    for path, value in _from_environment(environment):
+        _put(data, path, value)
+    try:
+        return msgspec.convert(data, Settings, strict=False)
+    except msgspec.ValidationError as broken:
+        raise SettingsInvalid(f"{file or 'environment'}: {_explained(broken)}") from broken
+
+
+def all_settings() -> Iterator[Setting]:
+    """Every knob in the order of the document."""
+    yield from _walk(Settings, ())
+
+
+def data_dir_of(settings: Settings, environment: Mapping[str, str]) -> Path:
+    """Where the hub keeps everything when no more specific setting says otherwise."""
+    if settings.data_dir:
+        return Path(settings.data_dir).expanduser()
+    return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "toolhub"
+
+
+def _walk(section: type[msgspec.Struct], above: tuple[str, ...]) -> Iterator[Setting]:
+    for field in msgspec.structs.fields(section):
+        path = (*above, field.name)
+        if isinstance(field.type, type) and issubclass(field.type, Section):
+            yield from _walk(field.type, path)
+            continue
+        meta = next((m for m in getattr(field.type, "__metadata__", ()) if isinstance(m, msgspec.Meta)), None)
+        bare = getattr(field.type, "__origin__", field.type)
+        default = field.default if field.default is not msgspec.NODEFAULT else None
+        yield Setting(
+            path=".".join(path),
+            variable=PREFIX + "_".join(path).upper(),
+            description=(meta.description if meta else "") or "",
+            type=getattr(bare, "__name__", str(bare)).replace("typing.", ""),
+            default=default,
+        )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as missing:
+        raise SettingsInvalid(f"{file}: {os.strerror(missing.errno or 0)}") from missing
+    except (yaml.YAMLError, UnicodeDecodeError) as broken:
+        raise SettingsInvalid(f"{file}: not YAML: {broken}") from broken
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise SettingsInvalid(f"{file}: the top level must be a mapping of sections")
+    return data
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    known = {setting.variable: setting for setting in all_settings()}
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name in CLIENT_VARIABLES:
+            continue
+        if name not in known:
+            near = difflib.get_close_matches(name, [*known, *CLIENT_VARIABLES], n=1)
+            raise SettingsInvalid(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
+        yield known[name].path, _parsed(environment[name], known[name])
+
+
+def _parsed(text: str, setting: Setting) -> Any:
+    """A list may be JSON or comma-separated; everything else is converted by its type."""
+    if not isinstance(setting.default, tuple):
+        return text
+    if text.lstrip().startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError as broken:
+            raise SettingsInvalid(f"{setting.variable}: not a JSON list") from broken
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _put(data: dict[str, Any], path: str, value: Any) -> None:
+    *sections, name = path.split(".")
+    for section in sections:
+        data = data.setdefault(section, {})
+        if not isinstance(data, dict):
+            raise SettingsInvalid(f"{section} must be a mapping")
+    data[name] = value
+
+
+def _explained(broken: msgspec.ValidationError) -> str:
+    """msgspec names the path; an unknown field gets the nearest known one."""
+    text = str(broken)
+    if "unknown field" not in text:
+        return text
+    unknown = text.split("`")[1]
+    names = {part for setting in all_settings() for part in setting.path.split(".")}
+    near = difflib.get_close_matches(unknown, names, n=1)
+    return text + (f"; did you mean {near[0]}?" if near else "")

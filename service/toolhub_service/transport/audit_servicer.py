@@ -1,0 +1,61 @@
+"""AuditService: what auditors read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from toolhub.v1 import audit_service_pb2 as pb
+from toolhub.v1 import audit_service_pb2_grpc
+from toolhub_service.domain.event import ChainedEvent
+from toolhub_service.domain.ports import AuditLog
+from toolhub_service.transport.convert.event import from_event, from_verification, to_filter
+from toolhub_service.transport.page_tokens import read_cursor, write_cursor
+from toolhub_service.transport.rpc import ServicerContext
+
+_PAGE_DEFAULT = 100
+_PAGE_MAX = 1_000
+
+Cursor = tuple[int, str, int]
+
+
+@dataclass(slots=True)
+class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
+    audit: AuditLog
+
+    async def ListEvents(self, request: pb.ListEventsRequest, context: ServicerContext) -> pb.ListEventsResponse:
+        limit = min(request.page_size or _PAGE_DEFAULT, _PAGE_MAX)
+        after = read_cursor(request.page_token)
+        events = await self.audit.read(to_filter(request.filter), after=after, limit=limit + 1)
+        page = events[:limit]
+        token = write_cursor(_cursor(page[-1])) if len(events) > limit else ""
+        return pb.ListEventsResponse(events=[from_event(event) for event in page], next_page_token=token)
+
+    async def TailEvents(
+        self, request: pb.TailEventsRequest, context: ServicerContext
+    ) -> AsyncIterator[pb.TailEventsResponse]:
+        where = to_filter(request.filter)
+        async with aclosing(self.audit.tail(where)) as tail:  # type: ignore[type-var]
+            shown: set[tuple[str, int]] = set()
+            after = read_cursor(request.resume_token)
+            while after is not None:  # what was missed since, before what comes now
+                missed = await self.audit.read(where, after=after, limit=_PAGE_MAX)
+                for event in missed:
+                    shown.add((event.writer, event.sequence))
+                    yield _tail_response(event)
+                after = _cursor(missed[-1]) if len(missed) == _PAGE_MAX else None
+            async for event in tail:
+                if (event.writer, event.sequence) not in shown:
+                    yield _tail_response(event)
+
+    async def VerifyAudit(self, request: pb.VerifyAuditRequest, context: ServicerContext) -> pb.VerifyAuditResponse:
+        return from_verification(await self.audit.verify())
+
+
+def _cursor(event: ChainedEvent) -> Cursor:
+    return event.event.at_unix_ms, event.writer, event.sequence
+
+
+def _tail_response(event: ChainedEvent) -> pb.TailEventsResponse:
+    return pb.TailEventsResponse(event=from_event(event), resume_token=write_cursor(_cursor(event)))

@@ -1,0 +1,1 @@
+"""protobuf <-> domain. Nothing else translates between the two."""

@@ -1,0 +1,95 @@
+"""A request as a Call: the envelope is valid by now, the arguments are still untrusted."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from toolhub.v1 import call_pb2
+from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.principal import Principal
+from toolhub_service.schema import strict_json
+from toolhub_service.transport.convert.payload import from_struct, seconds
+
+
+class AsksForCall(Protocol):
+    """What InvokeRequest, InvokeStreamRequest and SessionCall have in common."""
+
+    @property
+    def intent(self) -> call_pb2.ToolIntent: ...
+    @property
+    def context(self) -> call_pb2.ExecContext: ...
+    @property
+    def mode(self) -> int: ...
+    @property
+    def plan_digest(self) -> str: ...
+    @property
+    def approval_id(self) -> str: ...
+    @property
+    def result_encoding(self) -> int: ...
+
+
+def to_call(request: AsksForCall, principal: Principal, *, call_id: str, deadline_s: float | None) -> Call:
+    """Never raises for bad arguments: the call carries the error to step 2, so that it is answered and recorded."""
+    intent = request.intent
+    args, args_error = _read_args(intent)
+    return Call(
+        call_id=call_id,
+        tool=intent.tool,
+        args=args,
+        args_error=args_error,
+        principal=principal,
+        context=_to_context(request.context, default_request_id=call_id),
+        purpose=intent.purpose,
+        idempotency_key=intent.idempotency_key,
+        mode=Mode.DRY_RUN if request.mode == call_pb2.INVOKE_MODE_DRY_RUN else Mode.EXECUTE,
+        plan_digest=request.plan_digest,
+        approval_id=request.approval_id,
+        deadline_s=deadline_s,
+    )
+
+
+def wants_struct(request: AsksForCall) -> bool:
+    """Whether the answer's JSON travels as a Struct: as asked, else as the question did."""
+    if request.result_encoding == call_pb2.RESULT_ENCODING_UNSPECIFIED:
+        return request.intent.HasField("args_struct")
+    return bool(request.result_encoding == call_pb2.RESULT_ENCODING_STRUCT)
+
+
+def _read_args(intent: call_pb2.ToolIntent) -> tuple[JsonObject, ToolError | None]:
+    try:
+        if intent.HasField("args_struct"):
+            value = strict_json.struct_numbers(from_struct(intent.args_struct))
+        else:
+            value = strict_json.loads(intent.args_json) if intent.args_json else {}
+    except ToolFailure as failure:
+        return {}, failure.error
+    if isinstance(value, dict):
+        return value, None
+    return {}, ToolError(
+        kind=ErrorKind.INVALID_INPUT,
+        message="The arguments must be a JSON object: put them into {…} with a name for each.",
+        details={"got": type(value).__name__},
+    )
+
+
+def _to_context(context: call_pb2.ExecContext, *, default_request_id: str) -> ExecContext:
+    return ExecContext(
+        request_id=context.request_id or default_request_id,
+        task_id=context.task_id,
+        session_id=context.session_id,
+        agent_id=context.agent_id,
+        user_id=context.user_id,
+        permissions=frozenset(context.permissions) if context.permissions else None,
+        budget=_to_budget(context.budget) if context.HasField("budget") else BudgetRequest(),
+        labels=dict(context.labels),
+    )
+
+
+def _to_budget(budget: call_pb2.CallBudget) -> BudgetRequest:
+    return BudgetRequest(
+        timeout_s=seconds(budget.timeout) if budget.HasField("timeout") else None,
+        max_retries=budget.max_retries if budget.HasField("max_retries") else None,
+        max_tool_calls=budget.max_tool_calls if budget.HasField("max_tool_calls") else None,
+    )

@@ -1,0 +1,100 @@
+"""JSON on the wire: canonical bytes, or a Struct for people and transcoders (contract, "Payloads").
+
+A Struct's numbers are doubles: going in, a magnitude of 2^53 or more is refused; coming out, a value that a
+Struct cannot hold exactly travels as JSON bytes whatever was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from math import isfinite
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import NULL_VALUE, ListValue, Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from toolhub_service.domain.json import JsonValue
+
+_EXACT_MAX = 2**53
+
+
+class NotInStruct(ValueError):
+    """The value would not survive a Struct."""
+
+
+def from_value(value: Value) -> JsonValue:
+    """A protobuf Value as JSON, numbers still doubles."""
+    kind = value.WhichOneof("kind")
+    if kind == "struct_value":
+        return from_struct(value.struct_value)
+    if kind == "list_value":
+        return [from_value(item) for item in value.list_value.values]
+    if kind is None or kind == "null_value":
+        return None
+    scalar: JsonValue = getattr(value, kind)
+    return scalar
+
+
+def from_struct(struct: Struct) -> dict[str, JsonValue]:
+    return {key: from_value(value) for key, value in struct.fields.items()}
+
+
+def to_value(json: JsonValue) -> Value:
+    """Raises NotInStruct for integers of magnitude 2^53 or more and for numbers that are not finite."""
+    if json is None:
+        return Value(null_value=NULL_VALUE)
+    if isinstance(json, bool):
+        return Value(bool_value=json)
+    if isinstance(json, str):
+        return Value(string_value=json)
+    if isinstance(json, int | float):
+        return _to_number(json)
+    if isinstance(json, Mapping):
+        return Value(struct_value=to_struct(json))
+    return Value(list_value=ListValue(values=[to_value(item) for item in json]))
+
+
+def to_struct(json: Mapping[str, JsonValue]) -> Struct:
+    return Struct(fields={key: to_value(value) for key, value in json.items()})
+
+
+def lossy_struct(json: Mapping[str, JsonValue]) -> Struct:
+    """For details meant for reading: what a Struct cannot hold is told as text."""
+    return Struct(fields={key: _lossy_value(value) for key, value in json.items()})
+
+
+def _lossy_value(json: JsonValue) -> Value:
+    try:
+        return to_value(json)
+    except NotInStruct:
+        return Value(string_value=str(json))
+
+
+def _to_number(number: float) -> Value:
+    if not isfinite(number) or (isinstance(number, int) and abs(number) >= _EXACT_MAX):
+        raise NotInStruct(str(number)[:40])
+    return Value(number_value=number)
+
+
+def timestamp(unix_ms: int) -> Timestamp | None:
+    """None for 0: never happened, or unknown."""
+    return Timestamp(seconds=unix_ms // 1_000, nanos=unix_ms % 1_000 * 1_000_000) if unix_ms else None
+
+
+def unix_ms(stamp: Timestamp) -> int:
+    return int(stamp.seconds * 1_000 + stamp.nanos // 1_000_000)
+
+
+def duration(seconds: float) -> Duration:
+    whole = int(seconds)
+    return Duration(seconds=whole, nanos=int((seconds - whole) * 1_000_000_000))
+
+
+def seconds(span: Duration) -> float:
+    return float(span.seconds) + float(span.nanos) / 1e9
+
+
+def iso(stamp_unix_ms: int) -> str:
+    """RFC 3339 in UTC with milliseconds."""
+    return datetime.fromtimestamp(stamp_unix_ms / 1_000, UTC).isoformat(timespec="milliseconds")

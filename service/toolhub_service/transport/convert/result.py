@@ -1,0 +1,149 @@
+"""What leaves: results, plans, errors, progress."""
+
+from __future__ import annotations
+
+from toolhub.v1 import artifact_pb2, error_pb2, job_state_pb2, plan_pb2, progress_pb2, result_pb2, step_pb2
+from toolhub_service.domain.artifact import ArtifactRef
+from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.job import JobRef
+from toolhub_service.domain.plan import Plan, StepVerdict
+from toolhub_service.domain.ports import Chunk, Progress
+from toolhub_service.domain.result import Evidence, ToolResult
+from toolhub_service.schema import canonical_json
+from toolhub_service.transport.convert.enums import ERRORS, EVIDENCE, JOB_STATES, STEPS
+from toolhub_service.transport.convert.payload import (
+    NotInStruct,
+    duration,
+    lossy_struct,
+    timestamp,
+    to_struct,
+    to_value,
+)
+
+
+def from_result(result: ToolResult, *, as_struct: bool) -> result_pb2.ToolResult:
+    message = result_pb2.ToolResult(
+        ok=result.ok,
+        call_id=result.call_id,
+        tool=result.tool,
+        tool_version=result.tool_version,
+        tool_digest=result.tool_digest,
+        attempts=result.attempts,
+        replayed=result.replayed,
+        truncated=result.truncated,
+        defaults_applied=result.defaults_applied,
+        evidence=[from_evidence(item) for item in result.evidence],
+        durations=[
+            step_pb2.StepDuration(step=STEPS.to_wire[step], duration_us=us) for step, us in result.durations_us.items()
+        ],
+    )
+    if result.error is not None:
+        message.error.CopyFrom(from_error(result.error))
+    elif result.ok:
+        _set_value(message, result, as_struct=as_struct)
+    if result.artifacts:
+        message.artifacts.extend(_from_artifact(artifact) for artifact in result.artifacts)
+    if result.job is not None:
+        message.job.CopyFrom(_from_job(result.job))
+    if result.raw is not None:
+        message.raw_json = canonical_json.dumps(result.raw)
+    return message
+
+
+def _set_value(message: result_pb2.ToolResult, result: ToolResult, *, as_struct: bool) -> None:
+    if as_struct and isinstance(result.value, dict):
+        try:
+            message.result_struct.CopyFrom(to_struct(result.value))
+            return
+        except NotInStruct:  # exactness before the encoding that was asked for
+            message.ClearField("result_struct")
+    message.result_json = canonical_json.dumps(result.value)
+
+
+def from_evidence(evidence: Evidence) -> result_pb2.Evidence:
+    return result_pb2.Evidence(
+        type=EVIDENCE.to_wire[evidence.type],
+        ref=evidence.ref,
+        summary=evidence.summary,
+        created_at=timestamp(evidence.created_at_unix_ms),
+        sha256=evidence.sha256,
+        attributes=evidence.attributes,
+    )
+
+
+def from_error(error: ToolError) -> error_pb2.ToolError:
+    message = error_pb2.ToolError(kind=ERRORS.to_wire[error.kind], message=error.message, retryable=error.is_retryable)
+    if error.retry_after_s is not None:
+        message.retry_after.CopyFrom(duration(error.retry_after_s))
+    for violation in error.violations:
+        message.violations.add(
+            path=violation.path,
+            keyword=violation.keyword,
+            message=violation.message,
+            expected=to_value(violation.expected),
+            hint=violation.hint,
+        )
+    if error.details:
+        message.details.CopyFrom(lossy_struct(error.details))
+    if error.upstream is not None:
+        message.upstream.CopyFrom(error_pb2.Upstream(status=error.upstream.status, excerpt=error.upstream.excerpt))
+    return message
+
+
+def from_plan(plan: Plan, *, as_struct: bool) -> plan_pb2.Plan:
+    message = plan_pb2.Plan(
+        call_id=plan.call_id,
+        tool=plan.tool,
+        tool_version=plan.tool_version,
+        tool_digest=plan.tool_digest,
+        defaults_applied=plan.defaults_applied,
+        steps=[_from_step(step) for step in plan.steps],
+        effects=plan.effects,
+        plan_digest=plan.plan_digest,
+        expires_at=timestamp(plan.expires_at_unix_ms),
+    )
+    if as_struct:
+        message.args_struct.CopyFrom(lossy_struct(plan.args))
+    else:
+        message.args_json = canonical_json.dumps(plan.args)
+    return message
+
+
+def _from_step(step: StepVerdict) -> plan_pb2.StepVerdict:
+    return plan_pb2.StepVerdict(
+        step=STEPS.to_wire[step.step],
+        ok=step.ok,
+        rule_id=step.rule_id,
+        reason=step.reason,
+        remedy=step.remedy,
+        error=from_error(step.error) if step.error else None,
+    )
+
+
+def from_progress(progress: Progress) -> progress_pb2.Progress:
+    return progress_pb2.Progress(
+        step=progress.step,
+        total=progress.total,
+        unit=progress.unit,
+        message=progress.message,
+        eta=None if progress.eta_s is None else duration(progress.eta_s),
+    )
+
+
+def from_chunk(chunk: Chunk) -> progress_pb2.Chunk:
+    return progress_pb2.Chunk(data=chunk.data, stream=chunk.stream)
+
+
+def _from_artifact(artifact: ArtifactRef) -> artifact_pb2.Artifact:
+    return artifact_pb2.Artifact(
+        artifact_id=artifact.artifact_id,
+        sha256=artifact.sha256,
+        size_bytes=artifact.size_bytes,
+        media_type=artifact.media_type,
+        name=artifact.name,
+        expires_at=timestamp(artifact.expires_at_unix_ms),
+    )
+
+
+def _from_job(job: JobRef) -> job_state_pb2.JobRef:
+    return job_state_pb2.JobRef(job_id=job.job_id, state=JOB_STATES.to_wire[job.state])

@@ -1,0 +1,115 @@
+"""Finding tools: lists, searches, single tools and exports, as far as the caller's policy lets it see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.ports import PolicySource
+from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.export import Dialect, Exporter
+from toolhub_service.registry.filter import ToolFilter
+from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools, silent_sources
+from toolhub_service.registry.search import ToolSearch
+from toolhub_service.registry.source_status import SourceStatus
+from toolhub_service.schema import canonical_json
+from toolhub_service.transport.convert.discovery import from_hit, from_source, is_full, to_filter
+from toolhub_service.transport.convert.tool import from_spec
+
+_DIALECTS: dict[int, Dialect] = {
+    pb.EXPORT_FORMAT_OPENAI: Dialect.OPENAI,
+    pb.EXPORT_FORMAT_ANTHROPIC: Dialect.ANTHROPIC,
+    pb.EXPORT_FORMAT_MCP: Dialect.MCP,
+}
+
+
+@dataclass(slots=True)
+class Discovery:
+    catalog: ToolCatalog
+    search: ToolSearch
+    exporter: Exporter
+    policy: PolicySource
+    sources: Callable[[], Sequence[SourceStatus]]
+
+    def list_tools(self, request: pb.ListToolsRequest, principal: Principal) -> pb.ListToolsResponse:
+        page = list_tools(
+            self.catalog,
+            to_filter(request.filter),
+            PageRequest(request.page_size, request.page_token),
+            viewer=self._viewer(principal),
+            sources=self.sources(),
+        )
+        full = is_full(request.view, default=False)
+        return pb.ListToolsResponse(
+            tools=[from_spec(spec, full=full) for spec in page.tools],
+            next_page_token=page.next_token,
+            total_size=page.total_size,
+            sources=_sources(page.sources),
+            revision=page.revision,
+        )
+
+    def search_tools(self, request: pb.SearchToolsRequest, principal: Principal) -> pb.SearchToolsResponse:
+        page = search_tools(
+            self.catalog,
+            self.search,
+            request.query,
+            to_filter(request.filter),
+            PageRequest(request.page_size, request.page_token),
+            viewer=self._viewer(principal),
+            sources=self.sources(),
+        )
+        full = is_full(request.view, default=False)
+        return pb.SearchToolsResponse(
+            hits=[from_hit(hit, full=full) for hit in page.hits],
+            next_page_token=page.next_token,
+            total_size=page.total_size,
+            sources=_sources(page.sources),
+            revision=page.revision,
+        )
+
+    def get_tool(self, request: pb.GetToolRequest, principal: Principal) -> pb.GetToolResponse:
+        """NOT_FOUND also for a tool the caller may not know of."""
+        spec = self.catalog.get(request.name)
+        if spec is None or not self.policy.could_allow(principal.id, spec):
+            raise HubFailure(
+                HubStatus.NOT_FOUND,
+                "TOOL_NOT_FOUND",
+                f"There is no tool named {request.name!r} that you could call; SearchTools finds one by what it does.",
+                tool=request.name,
+            )
+        return pb.GetToolResponse(tool=from_spec(spec, full=True))
+
+    def export_tools(self, request: pb.ExportToolsRequest, principal: Principal) -> pb.ExportToolsResponse:
+        where = to_filter(request.filter)
+        export = self.exporter.export(_DIALECTS[request.format], self._callable(where, principal))
+        return pb.ExportToolsResponse(
+            tools_json=canonical_json.dumps(list(export.tools)),
+            names=export.names,
+            total_size=len(export.tools),
+            sources=_sources(silent_sources(self.sources(), where)),
+            revision=export.revision,
+        )
+
+    def _callable(self, where: ToolFilter, principal: Principal) -> list[ToolSpec]:
+        """A model is only offered what it can call: ACTIVE tools that policy could allow."""
+        return [
+            spec
+            for spec in self.catalog.all()
+            if spec.state is ToolState.ACTIVE and where.matches(spec) and self.policy.could_allow(principal.id, spec)
+        ]
+
+    def _viewer(self, principal: Principal) -> Viewer:
+        return Viewer(
+            scope=principal.id,
+            allowed=lambda spec: self.policy.could_allow(principal.id, spec),
+            revision=self.policy.revision,
+        )
+
+
+def _sources(statuses: Sequence[SourceStatus]) -> list[Any]:
+    return [from_source(status, for_operator=False) for status in statuses]

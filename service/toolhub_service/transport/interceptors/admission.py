@@ -1,0 +1,40 @@
+"""Shed load early: a hub that is full, or leaving, answers at once and says when to come back."""
+
+from __future__ import annotations
+
+import grpc
+
+from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.transport.rpc import Method, ServicerContext
+from toolhub_service.transport.status import RpcFailure
+
+
+class AdmissionLayer(Layer):
+    """Counts RPCs in flight; health and reflection always pass."""
+
+    def __init__(self, max_in_flight: int) -> None:
+        self._max_in_flight = max_in_flight
+        self.in_flight = 0
+        self.draining = False
+
+    def enter(self, method: Method, context: ServicerContext) -> bool:
+        if method.is_open:
+            return False
+        if self.draining:
+            raise RpcFailure(
+                grpc.StatusCode.UNAVAILABLE, "DRAINING", "This hub is leaving; connect again.", retry_after_s=0.5
+            )
+        if self.in_flight >= self._max_in_flight:
+            raise RpcFailure(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "OVERLOADED",
+                f"{self._max_in_flight} calls are in flight, which is all this hub carries; try again shortly.",
+                {"max_in_flight": str(self._max_in_flight)},
+                retry_after_s=0.25,
+            )
+        self.in_flight += 1
+        return True
+
+    def leave(self, method: Method, state: bool | None, context: ServicerContext, error: BaseException | None) -> None:
+        if state:
+            self.in_flight -= 1

@@ -1,0 +1,32 @@
+"""No exception crosses the wire: each becomes a status with ErrorInfo, a defect INTERNAL without its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+
+from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.transport.rpc import Method
+from toolhub_service.transport.status import EQUAL_STATUS, RpcFailure, from_hub_failure
+
+
+class ErrorsLayer(Layer):
+    """`crashed(method, error)` is told of defects, whole, for the log."""
+
+    def __init__(self, crashed: Callable[[str, Exception], None]) -> None:
+        self._crashed = crashed
+
+    def failure(self, method: Method, error: Exception) -> RpcFailure:
+        if isinstance(error, RpcFailure):
+            return error
+        if isinstance(error, HubFailure):
+            return from_hub_failure(error)
+        if isinstance(error, ToolFailure):
+            told = error.error
+            return RpcFailure(EQUAL_STATUS[told.kind], told.kind.value, told.message, retry_after_s=told.retry_after_s)
+        self._crashed(method.path, error)
+        return RpcFailure(
+            grpc.StatusCode.INTERNAL, "INTERNAL", "The hub failed; the operator finds the cause in its log."
+        )

@@ -1,0 +1,38 @@
+"""Who may call which RPC: a role a service. What a tool call may do is the runtime's check_policy step."""
+
+from __future__ import annotations
+
+import grpc
+
+from toolhub_service.domain.principal import Role
+from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.transport.rpc import Method, ServicerContext, current_principal
+from toolhub_service.transport.status import RpcFailure
+
+ROLE_OF_SERVICE: dict[str, Role] = {
+    "toolhub.v1.ToolService": Role.AGENT,
+    "toolhub.v1.JobService": Role.AGENT,
+    "toolhub.v1.ArtifactService": Role.AGENT,
+    "toolhub.v1.RegistryService": Role.OPERATOR,
+    "toolhub.v1.ApprovalService": Role.APPROVER,
+    "toolhub.v1.AuditService": Role.AUDITOR,
+}
+
+
+class PolicyLayer(Layer):
+    """PERMISSION_DENIED when the principal lacks the role of the service; unknown services are refused."""
+
+    def enter(self, method: Method, context: ServicerContext) -> None:
+        if method.is_open:
+            return
+        role = ROLE_OF_SERVICE.get(method.service)
+        principal = current_principal()
+        if role is None or role not in principal.roles:
+            needed = role.value if role else "none"
+            raise RpcFailure(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "ROLE_MISSING",
+                f"{principal.id} lacks the role {needed!r} that {method.service} needs; "
+                "an operator grants it under `roles` in the policy.",
+                {"role": needed, "service": method.service},
+            )

@@ -1,0 +1,159 @@
+"""The interceptor: all layers around each RPC, in one wrapper instead of one a layer.
+
+grpc.aio hands a handler over in two styles: an async generator, or a coroutine that calls `context.write()`
+(grpc_health's Watch). Both are wrapped here, once; wrapped handlers are cached by method, so that nothing is built
+per call. One interceptor instead of seven saves about a tenth of the cost of an RPC (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.transport.rpc import Method, ServicerContext
+from toolhub_service.transport.status import RpcFailure, details_trailer
+
+Behaviour = Callable[..., Any]
+
+
+class Stack(grpc.aio.ServerInterceptor):
+    """`layers` outermost first. What a layer does not override is not called."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = tuple(layers)
+        self._wrapped: dict[str, tuple[Any, Any]] = {}
+        self._receivers = self._overriding("received")
+        self._senders = self._overriding("sent")
+        self._leavers = tuple(reversed(self._overriding("leave")))
+        self._failures = tuple(reversed([layer for _, layer in self._overriding("failure")]))
+
+    def _overriding(self, hook: str) -> tuple[tuple[int, Layer], ...]:
+        """(position, layer) of those that do something at a hook."""
+        return tuple(
+            (place, layer)
+            for place, layer in enumerate(self._layers)
+            if getattr(type(layer), hook) is not getattr(Layer, hook)
+        )
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None:  # an unknown method: grpc answers UNIMPLEMENTED itself
+            return None
+        path = handler_call_details.method
+        cached = self._wrapped.get(path)
+        if cached is None or cached[0] is not handler:
+            cached = self._wrapped[path] = (handler, self._wrap(handler, path))
+        return cached[1]
+
+    def _wrap(self, handler: Any, path: str) -> Any:
+        method = _method(path, handler)
+        make, behaviour = _parts(handler)
+        streams = handler.response_streaming and inspect.isasyncgenfunction(behaviour)
+        wrap = self._around_generator if streams else self._around_coroutine
+        return make(
+            wrap(method, behaviour),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _around_coroutine(self, method: Method, behaviour: Behaviour) -> Behaviour:
+        async def around(request: Any, context: ServicerContext) -> Any:
+            states: list[Any] = []
+            error: BaseException | None = None
+            try:
+                response = await behaviour(self._enter(method, context, states, request), context)
+                if response is not None:
+                    for place, layer in self._senders:
+                        layer.sent(method, states[place])
+                return response
+            except BaseException as raised:
+                error = raised
+                await self._fail(method, context, raised)
+                raise
+            finally:
+                self._leave(method, context, states, error)
+
+        return around
+
+    def _around_generator(self, method: Method, behaviour: Behaviour) -> Behaviour:
+        async def around(request: Any, context: ServicerContext) -> AsyncIterator[Any]:
+            states: list[Any] = []
+            error: BaseException | None = None
+            try:
+                requests = self._enter(method, context, states, request)
+                async with aclosing(behaviour(requests, context)) as responses:
+                    async for response in responses:
+                        for place, layer in self._senders:
+                            layer.sent(method, states[place])
+                        yield response
+            except BaseException as raised:
+                error = raised
+                await self._fail(method, context, raised)
+                raise
+            finally:
+                self._leave(method, context, states, error)
+
+        return around
+
+    def _enter(self, method: Method, context: ServicerContext, states: list[Any], request: Any) -> Any:
+        """Enter every layer, show each the request; what the handler gets."""
+        for layer in self._layers:
+            states.append(layer.enter(method, context))  # noqa: PERF401 - a layer that raises must leave the rest entered
+        if method.takes_stream:
+            return self._each(method, states, request)
+        for place, layer in self._receivers:
+            layer.received(method, states[place], request)
+        return request
+
+    async def _each(self, method: Method, states: list[Any], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for request in requests:
+            for place, layer in self._receivers:
+                layer.received(method, states[place], request)
+            yield request
+
+    async def _fail(self, method: Method, context: ServicerContext, error: BaseException) -> None:
+        """End the RPC with a status, or return when it has one already or was cancelled."""
+        if not isinstance(error, Exception) or isinstance(error, grpc.aio.AbortError):
+            return
+        for layer in self._failures:
+            error = layer.failure(method, error)
+        if isinstance(error, RpcFailure):
+            await context.abort(error.code, error.message, (details_trailer(error),))
+
+    def _leave(self, method: Method, context: ServicerContext, states: list[Any], error: BaseException | None) -> None:
+        for place, layer in self._leavers:
+            if place < len(states):
+                layer.leave(method, states[place], context, error)
+
+
+def _method(path: str, handler: Any) -> Method:
+    _, service, name = path.split("/", 2)
+    kinds = {
+        (False, False): "unary",
+        (False, True): "server_stream",
+        (True, False): "client_stream",
+        (True, True): "bidi_stream",
+    }
+    takes_stream, sends_stream = bool(handler.request_streaming), bool(handler.response_streaming)
+    return Method(path, service, name, kinds[takes_stream, sends_stream], takes_stream)
+
+
+def _parts(handler: Any) -> tuple[Callable[..., Any], Behaviour]:
+    """The constructor for a handler of the same kind, and the behaviour inside."""
+    if handler.request_streaming and handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler, handler.stream_stream
+    if handler.request_streaming:
+        return grpc.stream_unary_rpc_method_handler, handler.stream_unary
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler, handler.unary_stream
+    return grpc.unary_unary_rpc_method_handler, handler.unary_unary

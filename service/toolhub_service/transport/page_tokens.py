@@ -1,0 +1,28 @@
+"""Opaque cursors for pages (AIP-158): base64url of JSON, refused with advice when they were tampered with."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+
+from toolhub_service.domain.errors import HubFailure, HubStatus
+
+
+def write_cursor(cursor: tuple[int, str, int]) -> str:
+    """(at_unix_ms, writer, sequence) as an opaque token."""
+    return base64.urlsafe_b64encode(json.dumps(cursor).encode()).decode().rstrip("=")
+
+
+def read_cursor(token: str) -> tuple[int, str, int] | None:
+    """None for an empty token. Raises HubFailure INVALID_ARGUMENT for one the hub did not make."""
+    if not token:
+        return None
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        at_unix_ms, writer, sequence = json.loads(base64.urlsafe_b64decode(padded))
+        return int(at_unix_ms), str(writer), int(sequence)
+    except (ValueError, TypeError, binascii.Error, RecursionError) as broken:
+        raise HubFailure(
+            HubStatus.INVALID_ARGUMENT, "BAD_PAGE_TOKEN", "The token is not one of ours; start at the first page."
+        ) from broken

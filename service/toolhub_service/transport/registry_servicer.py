@@ -1,0 +1,121 @@
+"""RegistryService: what operators use. Refreshes, pins and watches arrive with the adapters that have sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from toolhub.v1 import registry_service_pb2 as pb
+from toolhub.v1 import registry_service_pb2_grpc, tool_pb2
+from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.ports import AuditLog, Clock
+from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
+from toolhub_service.registry.catalog import ToolCatalog, ToolReport
+from toolhub_service.registry.source_status import SourceStatus
+from toolhub_service.transport.convert.discovery import from_snapshot, from_source, is_full
+from toolhub_service.transport.convert.tool import from_spec, to_spec
+from toolhub_service.transport.rpc import ServicerContext, current_principal
+
+
+@dataclass(slots=True)
+class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
+    catalog: ToolCatalog
+    audit: AuditLog
+    clock: Clock
+    sources: Callable[[], Sequence[SourceStatus]]
+    adapted: Collection[ToolKind]
+    """Kinds of tools that an adapter runs; a tool of another kind is kept as UNAVAILABLE until there is one."""
+    alone: bool = True
+    """False when several processes share the port: a registration would reach one of them only."""
+
+    async def RegisterTool(self, request: pb.RegisterToolRequest, context: ServicerContext) -> pb.RegisterToolResponse:
+        (registered,) = await self._register([request.tool], upsert=request.upsert)
+        return pb.RegisterToolResponse(tool=registered, revision=self.catalog.revision)
+
+    async def RegisterTools(
+        self, request: pb.RegisterToolsRequest, context: ServicerContext
+    ) -> pb.RegisterToolsResponse:
+        registered = await self._register(request.tools, upsert=request.upsert)
+        return pb.RegisterToolsResponse(tools=registered, revision=self.catalog.revision)
+
+    async def UnregisterTool(
+        self, request: pb.UnregisterToolRequest, context: ServicerContext
+    ) -> pb.UnregisterToolResponse:
+        self._check_alone()
+        spec = self.catalog.get(request.name)
+        self.catalog.unregister(request.name)
+        await self._remember(EventType.TOOL_UNREGISTERED, [spec] if spec else [])
+        return pb.UnregisterToolResponse(revision=self.catalog.revision)
+
+    async def GetSnapshot(self, request: pb.GetSnapshotRequest, context: ServicerContext) -> pb.GetSnapshotResponse:
+        response = from_snapshot(self.catalog.snapshot(), full=is_full(request.view, default=False))
+        response.sources.extend(from_source(status, for_operator=True) for status in self.sources())
+        return response
+
+    async def ListSources(self, request: pb.ListSourcesRequest, context: ServicerContext) -> pb.ListSourcesResponse:
+        return pb.ListSourcesResponse(sources=[from_source(status, for_operator=True) for status in self.sources()])
+
+    async def RefreshSources(self, request: pb.RefreshSourcesRequest, context: ServicerContext) -> None:  # type: ignore[override]
+        raise _not_built("RefreshSources")
+
+    async def ListPins(self, request: pb.ListPinsRequest, context: ServicerContext) -> None:  # type: ignore[override]
+        raise _not_built("ListPins")
+
+    async def DecidePin(self, request: pb.DecidePinRequest, context: ServicerContext) -> None:  # type: ignore[override]
+        raise _not_built("DecidePin")
+
+    async def WatchTools(self, request: pb.WatchToolsRequest, context: ServicerContext) -> None:  # type: ignore[override]
+        raise _not_built("WatchTools")
+
+    async def _register(self, messages: Iterable[tool_pb2.ToolSpec], *, upsert: bool) -> list[tool_pb2.ToolSpec]:
+        self._check_alone()
+        specs = [self._runnable(to_spec(message)) for message in messages]
+        report = self.catalog.register_all(specs, replace=upsert)
+        if not report.applied:
+            raise _refused(report.refused)
+        await self._remember(EventType.TOOL_REGISTERED, specs)
+        return [from_spec(spec, full=True) for spec in specs]
+
+    def _runnable(self, spec: ToolSpec) -> ToolSpec:
+        """The built-in adapter runs only what it was started with, other kinds need their adapter."""
+        if spec.kind in self.adapted and spec.kind is not ToolKind.CORE:
+            return spec
+        reason = f"no adapter of this hub runs {spec.kind.value} tools that are registered over the wire"
+        return replace(spec, state=ToolState.UNAVAILABLE, state_reason=reason)
+
+    def _check_alone(self) -> None:
+        if not self.alone:
+            raise HubFailure(
+                HubStatus.FAILED_PRECONDITION,
+                "SEVERAL_WORKERS",
+                "This hub runs several workers and a registration would reach one only: configure the tool.",
+            )
+
+    async def _remember(self, type: EventType, specs: Iterable[ToolSpec]) -> None:
+        principal = current_principal()
+        for spec in specs:
+            await self.audit.append_durably(
+                Event(
+                    type=type,
+                    at_unix_ms=self.clock.unix_ms(),
+                    principal=principal.id,
+                    tool=spec.name,
+                    tool_digest=spec.digest,
+                    outcome="ok",
+                )
+            )
+
+
+def _refused(reports: Sequence[ToolReport]) -> HubFailure:
+    """The first refusal, which names its tool; all or nothing was asked for."""
+    first = reports[0].refusal
+    assert first is not None  # a refused report carries its refusal
+    more = f" ({len(reports) - 1} more were refused; nothing was registered.)" if len(reports) > 1 else ""
+    return HubFailure(first.status, first.reason, first.message + more, **first.metadata)
+
+
+def _not_built(rpc: str) -> HubFailure:
+    return HubFailure(
+        HubStatus.UNIMPLEMENTED, "NOT_BUILT", f"{rpc} stands in the contract and is not served yet.", rpc=rpc
+    )

@@ -1,0 +1,154 @@
+"""The gRPC server: which servicers, behind which interceptors, on which address, and how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from toolhub.v1 import (
+    approval_service_pb2,
+    approval_service_pb2_grpc,
+    artifact_service_pb2,
+    artifact_service_pb2_grpc,
+    audit_service_pb2,
+    audit_service_pb2_grpc,
+    job_service_pb2,
+    job_service_pb2_grpc,
+    registry_service_pb2,
+    registry_service_pb2_grpc,
+    tool_service_pb2,
+    tool_service_pb2_grpc,
+)
+from toolhub_service.transport.interceptors.admission import AdmissionLayer
+from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.transport.interceptors.stack import Stack
+from toolhub_service.transport.reflection import add_reflection
+from toolhub_service.transport.unbuilt_servicer import unbuilt
+
+_REQUEST_MAX_BYTES = 4 * 1024 * 1024
+_ENVELOPE_BYTES = 128 * 1024
+"""Room for context, purpose and ids around 4 MiB of arguments."""
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where and how the server listens."""
+
+    address: str
+    """host:port or unix:/path."""
+    credentials: grpc.ServerCredentials | None = None
+    share_port: bool = False
+    """SO_REUSEPORT: several processes on one port."""
+    max_connection_age_s: float = 0.0
+    reflection: bool = True
+
+
+class Server:
+    """Built stopped; `start`, then `drain`."""
+
+    def __init__(
+        self,
+        listening: Listening,
+        layers: Sequence[Layer],
+        admission: AdmissionLayer,
+        *,
+        tools: tool_service_pb2_grpc.ToolServiceServicer,
+        registry: registry_service_pb2_grpc.RegistryServiceServicer,
+        audit: audit_service_pb2_grpc.AuditServiceServicer,
+    ) -> None:
+        self._admission = admission
+        self._health = health.aio.HealthServicer()
+        self._grpc = grpc.aio.server(interceptors=[Stack(layers)], options=_options(listening))
+        tool_service_pb2_grpc.add_ToolServiceServicer_to_server(tools, self._grpc)
+        registry_service_pb2_grpc.add_RegistryServiceServicer_to_server(registry, self._grpc)
+        audit_service_pb2_grpc.add_AuditServiceServicer_to_server(audit, self._grpc)
+        _add_unbuilt(self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        self._services = _service_names()
+        if listening.reflection:
+            add_reflection(self._grpc, [*self._services, health.SERVICE_NAME])
+        self.port = self._bind(listening)
+        """The port bound; 0 for a Unix socket."""
+
+    def _bind(self, listening: Listening) -> int:
+        try:
+            if listening.credentials is None:
+                return self._grpc.add_insecure_port(listening.address)
+            return self._grpc.add_secure_port(listening.address, listening.credentials)
+        except RuntimeError as taken:
+            raise OSError(f"cannot listen on {listening.address}: the address is in use or not ours") from taken
+
+    async def start(self) -> None:
+        """Accept calls; health says SERVING when it returns."""
+        await self._grpc.start()
+        await self._tell_health(_SERVING)
+
+    async def drain(self, notice_s: float, grace_s: float) -> None:
+        """Leave: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop."""
+        await self._tell_health(_NOT_SERVING)
+        if notice_s:
+            await asyncio.sleep(notice_s)
+        self._admission.draining = True
+        await self._grpc.stop(grace_s)
+
+    async def wait_stopped(self) -> None:
+        await self._grpc.wait_for_termination()
+
+    async def _tell_health(self, status: Any) -> None:
+        for service in ("", *self._services):
+            await self._health.set(service, status)
+
+
+def _options(listening: Listening) -> list[tuple[str, int]]:
+    options = [
+        ("grpc.so_reuseport", int(listening.share_port)),
+        ("grpc.max_receive_message_length", _REQUEST_MAX_BYTES + _ENVELOPE_BYTES),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", 32 * 1024),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+    ]
+    if listening.max_connection_age_s:
+        options.append(("grpc.max_connection_age_ms", int(listening.max_connection_age_s * 1_000)))
+        options.append(("grpc.max_connection_age_grace_ms", 60_000))
+    return options
+
+
+def _descriptors() -> list[Any]:
+    modules = (
+        tool_service_pb2,
+        job_service_pb2,
+        approval_service_pb2,
+        artifact_service_pb2,
+        registry_service_pb2,
+        audit_service_pb2,
+    )
+    return [service for module in modules for service in module.DESCRIPTOR.services_by_name.values()]
+
+
+def _service_names() -> list[str]:
+    return [service.full_name for service in _descriptors()]
+
+
+def _add_unbuilt(server: grpc.aio.Server) -> None:
+    """Services of later releases: in the contract, answered UNIMPLEMENTED with ErrorInfo."""
+    job = job_service_pb2.DESCRIPTOR.services_by_name["JobService"]
+    approval = approval_service_pb2.DESCRIPTOR.services_by_name["ApprovalService"]
+    artifact = artifact_service_pb2.DESCRIPTOR.services_by_name["ArtifactService"]
+    job_service_pb2_grpc.add_JobServiceServicer_to_server(unbuilt(job, job_service_pb2_grpc.JobServiceServicer), server)
+    approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(
+        unbuilt(approval, approval_service_pb2_grpc.ApprovalServiceServicer), server
+    )
+    artifact_service_pb2_grpc.add_ArtifactServiceServicer_to_server(
+        unbuilt(artifact, artifact_service_pb2_grpc.ArtifactServiceServicer), server
+    )

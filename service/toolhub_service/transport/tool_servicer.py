@@ -1,0 +1,100 @@
+"""ToolService: what agents use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub.v1 import tool_service_pb2_grpc
+from toolhub_service.domain.call import Call
+from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.plan import Plan
+from toolhub_service.domain.ports import Chunk, Clock, Invoker, Progress, Randomness
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.runtime.sinks import SILENT
+from toolhub_service.transport.call_ids import new_call_id
+from toolhub_service.transport.convert.call import AsksForCall, to_call, wants_struct
+from toolhub_service.transport.convert.result import from_chunk, from_plan, from_progress, from_result
+from toolhub_service.transport.discovery import Discovery
+from toolhub_service.transport.rpc import ServicerContext, current_principal
+from toolhub_service.transport.stream_sink import StreamSink
+
+_ANSWER_RESERVE_S = 0.05
+"""Kept back from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult."""
+
+
+@dataclass(slots=True)
+class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
+    """Every RPC is one call of the runtime or of discovery."""
+
+    invoker: Invoker
+    discovery: Discovery
+    clock: Clock
+    randomness: Randomness
+
+    async def Invoke(self, request: pb.InvokeRequest, context: ServicerContext) -> pb.InvokeResponse:
+        answer = await self.invoker.invoke(self._call(request, context), SILENT)
+        as_struct = wants_struct(request)
+        if isinstance(answer, Plan):
+            return pb.InvokeResponse(plan=from_plan(answer, as_struct=as_struct))
+        return pb.InvokeResponse(result=from_result(answer, as_struct=as_struct))
+
+    async def InvokeStream(
+        self, request: pb.InvokeStreamRequest, context: ServicerContext
+    ) -> AsyncIterator[pb.InvokeStreamResponse]:
+        sink = StreamSink()
+        running = asyncio.create_task(self.invoker.invoke(self._call(request, context), sink))
+        running.add_done_callback(lambda _: sink.close())
+        try:
+            async for event in sink:
+                yield _stream_event(event)
+            yield _stream_answer(await running, as_struct=wants_struct(request))
+        finally:
+            await _cancelled(running)
+
+    async def InvokeSession(  # type: ignore[override]  # the coroutine style of a stream: it never answers
+        self, request_iterator: AsyncIterator[pb.InvokeSessionRequest], context: ServicerContext
+    ) -> None:
+        raise HubFailure(HubStatus.UNIMPLEMENTED, "NOT_BUILT", "InvokeSession is not served yet; use Invoke.")
+
+    async def ListTools(self, request: pb.ListToolsRequest, context: ServicerContext) -> pb.ListToolsResponse:
+        return self.discovery.list_tools(request, current_principal())
+
+    async def SearchTools(self, request: pb.SearchToolsRequest, context: ServicerContext) -> pb.SearchToolsResponse:
+        return self.discovery.search_tools(request, current_principal())
+
+    async def GetTool(self, request: pb.GetToolRequest, context: ServicerContext) -> pb.GetToolResponse:
+        return self.discovery.get_tool(request, current_principal())
+
+    async def ExportTools(self, request: pb.ExportToolsRequest, context: ServicerContext) -> pb.ExportToolsResponse:
+        return self.discovery.export_tools(request, current_principal())
+
+    def _call(self, request: AsksForCall, context: ServicerContext) -> Call:
+        remaining_s = context.time_remaining()
+        deadline_s = None
+        if remaining_s is not None:
+            deadline_s = self.clock.monotonic_s() + remaining_s - min(_ANSWER_RESERVE_S, remaining_s / 10)
+        call_id = new_call_id(self.clock, self.randomness)
+        return to_call(request, current_principal(), call_id=call_id, deadline_s=deadline_s)
+
+
+def _stream_event(event: Progress | Chunk) -> pb.InvokeStreamResponse:
+    if isinstance(event, Progress):
+        return pb.InvokeStreamResponse(progress=from_progress(event))
+    return pb.InvokeStreamResponse(chunk=from_chunk(event))
+
+
+def _stream_answer(answer: ToolResult | Plan, *, as_struct: bool) -> pb.InvokeStreamResponse:
+    if isinstance(answer, Plan):
+        return pb.InvokeStreamResponse(plan=from_plan(answer, as_struct=as_struct))
+    return pb.InvokeStreamResponse(result=from_result(answer, as_struct=as_struct))
+
+
+async def _cancelled(running: asyncio.Task[Any]) -> None:
+    """End the call when its stream ends early; wait until it has been recorded."""
+    if not running.done():
+        running.cancel()
+        await asyncio.wait([running])
