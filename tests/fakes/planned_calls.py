@@ -23,6 +23,7 @@ WRITTEN_PATH = ("path", ArgumentRole.PATH_WRITE)
 URL = ("url", ArgumentRole.URL)
 METHOD = ("method", ArgumentRole.METHOD)
 ARGV = ("argv", ArgumentRole.COMMAND)
+COMMAND = ("command", ArgumentRole.COMMAND)
 FOLDER = ("cwd", ArgumentRole.WORKING_DIRECTORY)
 
 
@@ -76,8 +77,8 @@ def a_call(
 
 
 READ_TEXT = a_tool("core/fs.readText", "read:fs", guarded=(PATH,), read_only=True)
-WRITE_TEXT = a_tool("core/fs.writeText", "write:fs", guarded=(WRITTEN_PATH,))
+WRITE_TEXT = a_tool("core/fs.writeText", "write:fs", guarded=(WRITTEN_PATH,), destructive=True)
 DELETE_PATH = a_tool("core/fs.deletePath", "write:fs", "danger:destructive", guarded=(WRITTEN_PATH,), destructive=True)
-REQUEST = a_tool("core/http.request", "network", guarded=(URL, METHOD), open_world=True)
-RUN = a_tool("core/exec.run", "execute:command", guarded=(ARGV, FOLDER))
+REQUEST = a_tool("core/http.request", "network", guarded=(URL, METHOD), destructive=True, open_world=True)
+RUN = a_tool("core/exec.run", "execute:command", guarded=(ARGV, COMMAND, FOLDER), destructive=True)
 TIME_NOW = a_tool("core/util.time.now", read_only=True)

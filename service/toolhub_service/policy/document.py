@@ -196,7 +196,8 @@ class PolicyDocument(Section, frozen=True, kw_only=True):
         tuple[Glob, ...], Meta(description="Principals (globs) whose calls may name another agent_id or user_id.")
     ] = ()
     destructive_requires_plan: Annotated[
-        bool, Meta(description="Whether a destructive tool needs a dry run first, unless an ALLOW rule lifts it.")
+        bool,
+        Meta(description="Whether `danger:destructive` needs a dry run first, unless an ALLOW rule names the tool."),
     ] = True
 
 

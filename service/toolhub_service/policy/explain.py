@@ -95,8 +95,8 @@ def _rule(
     rule = compiled.rule
     what = f"{rule.effect} for {compiled.principals} on {compiled.tools}"
     matched, why = _applies(compiled, planned, row)
-    wants_plan = snapshot is not None and snapshot.table.wants_plan(planned.spec, row.needs)
-    if matched and wants_plan and compiled.is_vague_about(planned.spec, row.needs):
+    wants_plan = snapshot is not None and snapshot.table.wants_plan(row.needs)
+    if matched and wants_plan and compiled.is_vague_about(planned.spec.name):
         matched, why = False, "an ALLOW by a star lifts no plan: name the tool or danger:destructive"
     return Consideration(rule.id, what, matched, why)
 

@@ -27,7 +27,6 @@ from toolhub_service.policy.parsing import Lines, invalid
 from toolhub_service.policy.patterns import Patterns
 
 PRECEDENCE = (Effect.DENY, Effect.REQUIRE_APPROVAL, Effect.REQUIRE_PLAN, Effect.ALLOW)
-OWN_SOURCE = "core"
 PLAN_RULE_ID = "destructive_requires_plan"
 PLAN_REMEDY = (
     "Invoke with mode DRY_RUN first, look at the plan, then invoke with its plan_digest and the same arguments."
@@ -90,10 +89,10 @@ class CompiledRule:
             return False
         return not self.capabilities or any(self.capabilities.match(need) for need in needs)
 
-    def is_vague_about(self, spec: ToolSpec, needs: frozenset[str]) -> bool:
-        """Whether an ALLOW covers a dangerous tool by a star only, naming neither it nor the danger: that lifts no plan."""
-        named = self.tools.names(spec.name) or self.capabilities.names(DANGER_DESTRUCTIVE)
-        return self.rule.effect == "ALLOW" and DANGER_DESTRUCTIVE in needs and not named
+    def is_vague_about(self, destructive_tool: str) -> bool:
+        """Whether an ALLOW covers the tool by a star only, and names neither it nor destruction: that lifts no plan."""
+        named = self.tools.names(destructive_tool) or self.capabilities.names(DANGER_DESTRUCTIVE)
+        return self.rule.effect == "ALLOW" and not named
 
 
 class Table:
@@ -153,7 +152,7 @@ class Table:
         wants_plan = self.wants_plan(needs)
         rules = [rule for rule in self.rules if rule.applies_to(principal_id, spec, needs)]
         denies = [rule for rule in rules if rule.denies]
-        others = [rule for rule in rules if not (rule.denies or (wants_plan and rule.is_vague_about(spec, needs)))]
+        others = [rule for rule in rules if not (rule.denies or (wants_plan and rule.is_vague_about(spec.name)))]
         return Row(
             needs=needs,
             missing=holdings.lack(needs),

@@ -193,6 +193,11 @@ class TestDestruction:
         tool = a_tool("x/overwrite", "write:fs", destructive=True)
         assert PolicySnapshot.load(self.GRANTED).decide(a_call(tool)).effect is ALLOW
 
+    def test_needs_one_where_a_rule_takes_the_annotation_at_its_word(self) -> None:
+        source = policy(rules=[rule("look", "REQUIRE_PLAN", tools=["x/*"], when="tool.destructive")])
+        assert source.decide(a_call(a_tool("x/overwrite", destructive=True))).rule_id == "look"
+        assert source.decide(a_call(a_tool("x/append"))).effect is ALLOW
+
     @pytest.mark.parametrize("terms", [{"tools": ["core/fs.deletePath"]}, {"capabilities": ["danger:destructive"]}])
     def test_needs_none_when_a_rule_names_it(self, terms: dict[str, Any]) -> None:
         source = PolicySnapshot.load({**self.GRANTED, "rules": [rule("ok", "ALLOW", **terms)]})
