@@ -10,7 +10,8 @@ import pytest
 
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.ports.audit_log_suite import REDACTOR, TAIL_LIMIT, AuditLogSuite, called
-from tests.unit.telemetry.logs_in import started_log
+from tests.unit.telemetry.logs_in import started_log, unstarted_log
+from toolhub_service.domain.ports import AuditLog
 from toolhub_service.telemetry.audit import SqliteAuditLog
 
 
@@ -23,6 +24,11 @@ class TestSqliteAuditLog(AuditLogSuite):
 
 
 class TestMemoryAuditLog(AuditLogSuite):
+    def test_both_are_audit_logs(self, tmp_path: Path) -> None:
+        """For mypy more than for pytest: both satisfy the port."""
+        logs: list[AuditLog] = [MemoryAuditLog(), unstarted_log(tmp_path)]
+        assert len(logs) == 2
+
     @pytest.fixture
     def log(self) -> MemoryAuditLog:
         return MemoryAuditLog(REDACTOR, tail_limit=TAIL_LIMIT)

@@ -28,8 +28,10 @@ _NAME: Final = (
     r"[A-Za-z0-9_.\-]*(?i:pass|pwd|pw|secret|token|key|auth|bearer|jwt|cookie|cred|sas|otp|psk|sessionid|connection[_\-]?string)"
     r"[A-Za-z0-9_.\-]*"
 )
+_NESTED: Final = r"""\{[^{}]*(?:\{[^{}]*\}[^{}]*)*(?:\}|\z)|\[[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*(?:\]|\z)"""
 _VALUE: Final = (
-    r"""(?:b?\\+"[^"\\]*(?:\\+"|\z)|b?"(?:[^"\\]|\\.)*(?:"|\\?\z)|b?'(?:[^'\\]|\\.)*(?:'|\\?\z)|[^\s"'&;<>]+)"""
+    r"""(?:b?\\+"[^"\\]*(?:\\+"|\z)|b?"(?:[^"\\]|\\.)*(?:"|\\?\z)|b?'(?:[^'\\]|\\.)*(?:'|\\?\z)|"""
+    rf"""{_NESTED}|[^\s"'&;<>]+)"""
 )
 _BETWEEN: Final = r"""(\\*["']?\]?\s*(?:=>|:=|=+|:)\s*|\\*["']\s*,\s*|>)"""
 _NAMED: Final = rf"""((?:(?i:api|access|private|secret|auth)[ ])?{_NAME}){_BETWEEN}({_VALUE})"""
@@ -207,7 +209,9 @@ def _hide_flag(match: Any) -> bytes:
 
 
 def _hide_value(name: bytes, value: bytes) -> bytes:
-    """The mark in the value's own quotes."""
+    """The mark in the value's own quotes; an object or an array is hidden as a whole."""
+    if value[:1] in (b"{", b"["):
+        return _MARK
     bare = value.lstrip(b"b\\\"'") if value[:1] in b"b\\\"'" and (b'"' in value[:9] or b"'" in value[:9]) else value
     opening = value[: len(value) - len(bare)]
     content = bare.rstrip(b"\\\"'") if opening else bare.rstrip(_CLOSERS)

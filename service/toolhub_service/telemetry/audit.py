@@ -15,23 +15,20 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import orjson
-
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.ports import Clock
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.telemetry import audit_adopt, audit_verify
-from toolhub_service.telemetry.audit_rows import COLUMNS, chained, condition, connect, connect_to_read, keep_copy
+from toolhub_service.telemetry import audit_adopt, audit_reading, audit_verify
+from toolhub_service.telemetry.audit_rows import connect, keep_copy
 from toolhub_service.telemetry.audit_tail import TAIL_LIMIT, Tail
 from toolhub_service.telemetry.audit_writer import GroupWriter, Rhythm
 from toolhub_service.telemetry.chain import GENESIS, Chain, canonical, encodable, presentable
 from toolhub_service.telemetry.checkpoint import OPEN, CheckpointFile
 from toolhub_service.telemetry.keyring import Keyring, open_keyring
 
-_PUBLISH_LIMIT: Final = 1_000
 _EXPORT_PAGE: Final = 500
 
 
@@ -190,14 +187,10 @@ class SqliteAuditLog:
         tails = list(self._tails)
         if not tails:
             return False
-        first = min(tail.after_row for tail in tails)
-        query = f"SELECT row, {COLUMNS} FROM events WHERE row > ? ORDER BY row LIMIT {_PUBLISH_LIMIT}"  # noqa: S608 — fixed
-        while rows := connection.execute(query, (first,)).fetchall():
-            first = rows[-1][0]
-            news = [(row[0], event) for row in rows if (event := _legible(row[1:])) is not None]
+        for last_row, events in audit_reading.news(connection, min(tail.after_row for tail in tails)):
             for tail in tails:
-                fresh = [event for number, event in news if number > tail.after_row]
-                tail.after_row = max(first, tail.after_row)
+                fresh = [event for row, event in events if row > tail.after_row]
+                tail.after_row = max(last_row, tail.after_row)
                 self._on_loop(partial(tail.offer, fresh))
         return True
 
@@ -225,36 +218,20 @@ class SqliteAuditLog:
     ) -> Sequence[ChainedEvent]:
         """Events in (at_unix_ms, writer, sequence) order after the cursor; what was appended before is included."""
         await self._flush_if_well()
-        return await asyncio.to_thread(self._select, where, after, limit)
-
-    def _select(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> list[ChainedEvent]:
-        terms, parameters = condition(where, after)
-        query = f"SELECT {COLUMNS} FROM events WHERE {terms} ORDER BY at_unix_ms, writer, sequence LIMIT ?"  # noqa: S608 — bound
-        connection = connect_to_read(self._database)
-        try:
-            return [chained(row) for row in connection.execute(query, (*parameters, max(0, limit)))]
-        except (sqlite3.DatabaseError, ValueError, KeyError, TypeError) as error:
-            message = "The audit log is damaged. Run `toolhub audit verify`: it names the first bad event."
-            raise HubFailure(HubStatus.INTERNAL, "AUDIT_DAMAGED", message) from error
-        finally:
-            connection.close()
+        return await asyncio.to_thread(audit_reading.page, self._database, where, after, limit)
 
     async def export(self, where: EventFilter) -> AsyncIterator[bytes]:
         """JSON lines, each event with its place in the chain; `event` is the very text the tag was taken over."""
         after: tuple[int, str, int] | None = None
         while page := await self.read(where, after=after, limit=_EXPORT_PAGE):
             for each in page:
-                yield orjson.dumps({**_place(each), "event": orjson.Fragment(canonical(each.event))}) + b"\n"
+                yield audit_reading.export_line(each)
             after = (page[-1].event.at_unix_ms, page[-1].writer, page[-1].sequence)
 
     def tail(self, where: EventFilter) -> Tail:
         """Events of every process from now on, as they become durable."""
-        connection = connect_to_read(self._database)
-        try:
-            (last_row,) = connection.execute("SELECT coalesce(max(row), 0) FROM events").fetchone()
-        finally:
-            connection.close()
-        tail = Tail(where, last_row, closed=self._tails.discard, limit=self._tail_limit)
+        after_row = audit_reading.last_row(self._database)
+        tail = Tail(where, after_row, closed=self._tails.discard, limit=self._tail_limit)
         if self._group is None:
             tail.end()
         else:
@@ -282,24 +259,6 @@ class SqliteAuditLog:
         except ToolFailure:
             if self._group is None or not self._group.failure:
                 raise
-
-
-def _legible(row: tuple[Any, ...]) -> ChainedEvent | None:
-    """Watchers are not shown what cannot be read; verification names it."""
-    try:
-        return chained(row)
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _place(each: ChainedEvent) -> dict[str, str | int]:
-    return {
-        "writer": each.writer,
-        "sequence": each.sequence,
-        "previous_mac": each.previous_mac,
-        "mac": each.mac,
-        "key_id": each.key_id,
-    }
 
 
 def _broken(cause: str) -> ToolFailure:

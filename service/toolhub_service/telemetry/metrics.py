@@ -18,12 +18,12 @@ from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.step import StepName
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.names import OTHER, UNKNOWN_TOOL, Metric, MetricKind
+from toolhub_service.telemetry.step_times import SharedStepTimes, StepTimes, TalliedStepTimes
 
 T = TypeVar("T")
 _MAX_REASONS: Final = 200
 _MAX_UPSTREAMS: Final = 200
 _MAX_METHODS: Final = 200
-_NS_PER_MS: Final = 1e6
 
 
 class _Children(dict[str, T], Generic[T]):
@@ -106,12 +106,14 @@ class Metrics:
             raise HubFailure(HubStatus.FAILED_PRECONDITION, "METRICS_NOT_SHARED", message)
         self._multiprocess_dir = multiprocess_dir
         self._registry = CollectorRegistry()
-        self._all: dict[str, Any] = {metric.name: _made(metric, self._registry) for metric in names.METRICS}
+        self._all: dict[str, Any] = {
+            metric.name: _made(metric, self._registry) for metric in names.METRICS if metric is not names.TOOL_STEP
+        }
         self._tools: _Children[_ToolMetrics] = _Children(
             lambda tool: _ToolMetrics(self._all, tool), max_tools, known_tool
         )
-        step = self._all[names.TOOL_STEP.name]
-        self._steps: dict[StepName, Histogram] = {name: step.labels(name.value) for name in StepName}
+        step_times = TalliedStepTimes if multiprocess_dir is None else SharedStepTimes
+        self._steps: StepTimes = step_times(names.TOOL_STEP, self._registry)
         errors = self._all[names.TOOL_ERRORS.name]
         self._errors: _Children[Counter] = _Children(errors.labels, _MAX_REASONS)
         breakers = self._all[names.BREAKER.name]
@@ -128,9 +130,7 @@ class Metrics:
         child = self._tools[tool]
         (child.succeeded if ok else child.failed).inc()
         child.latency.observe(latency_ms)
-        by_step = self._steps
-        for step, duration_ns in steps:
-            by_step[step].observe(duration_ns / _NS_PER_MS)
+        self._steps.observe(steps)
 
     def call_failed(self, kind: str) -> None:
         self._errors[kind].inc()

@@ -27,9 +27,13 @@ def files_in(folder: Path) -> tuple[Path, Path, Path]:
 
 
 async def started_log(folder: Path, *, redactor: Redactor | None = None, **options: Any) -> SqliteAuditLog:
-    log = SqliteAuditLog(*files_in(folder), clock=WallClock(), redactor=redactor or Redactor(), **options)
+    log = unstarted_log(folder, redactor=redactor, **options)
     await log.start()
     return log
+
+
+def unstarted_log(folder: Path, *, redactor: Redactor | None = None, **options: Any) -> SqliteAuditLog:
+    return SqliteAuditLog(*files_in(folder), clock=WallClock(), redactor=redactor or Redactor(), **options)
 
 
 def verified(folder: Path, **options: Any) -> Verification:

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.telemetry.calls import ALLOWED, DENIED, SPEC, asked, granted, settled
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError
+from toolhub_service.domain.ports import CallObserver
 from toolhub_service.domain.step import StepName
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names
@@ -32,7 +33,7 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
     return None
 
 
-def telemetry(metrics: Metrics) -> CallTelemetry:
+def telemetry(metrics: Metrics) -> CallObserver:
     return CallTelemetry(metrics, Tracing(service_name="test", redactor=Redactor()), logger("test"))
 
 
@@ -48,6 +49,9 @@ def test_a_settled_call_is_counted_by_tool_and_outcome_and_each_of_its_steps_is_
     assert sample(metrics, "tool_latency_ms_bucket", tool=SPEC.name, le="25.0") == 0
     for number, step in enumerate(StepName, start=1):
         assert sample(metrics, "tool_step_duration_ms_sum", step=step.value) == pytest.approx(2 * number)
+        assert sample(metrics, "tool_step_duration_ms_count", step=step.value) == 2
+        assert sample(metrics, "tool_step_duration_ms_bucket", step=step.value, le="10.0") == 2
+        assert sample(metrics, "tool_step_duration_ms_bucket", step=step.value, le="1.0") == (2 if number == 1 else 0)
     assert sample(metrics, "toolhub_build_info", version="1.2.3") == 1
 
 
@@ -146,9 +150,10 @@ def test_every_name_is_exposed_and_documented() -> None:
 _WORKER = """
 import sys
 from pathlib import Path
+from toolhub_service.domain.step import StepName
 from toolhub_service.telemetry.metrics import Metrics
 metrics = Metrics(version="1", multiprocess_dir=Path(sys.argv[1]))
-metrics.call_settled("a/b", ok=True, latency_ms=3, steps=())
+metrics.call_settled("a/b", ok=True, latency_ms=3, steps=[(StepName.EXECUTE, 5_000_000)])
 metrics.execution_started()
 sys.stdout.write(metrics.exposition().decode())
 """
@@ -161,6 +166,7 @@ def test_several_workers_answer_as_one(tmp_path: Path) -> None:
             [sys.executable, "-c", _WORKER, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
         )
         assert f'tool_invocations_total{{ok="true",tool="a/b"}} {workers}.0' in done.stdout
+        assert f'tool_step_duration_ms_bucket{{le="10.0",step="execute"}} {workers}.0' in done.stdout
 
 
 def test_workers_that_cannot_share_say_so_at_the_start(tmp_path: Path) -> None:
