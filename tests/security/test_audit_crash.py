@@ -195,3 +195,16 @@ async def test_a_lost_key_is_not_replaced_while_events_need_it(tmp_path: Path) -
     with pytest.raises(HubFailure) as caught:
         await started_log(tmp_path)
     assert caught.value.reason == "AUDIT_KEY_MISSING"
+
+
+def test_checking_while_processes_write_start_and_checkpoint_blames_nobody(tmp_path: Path) -> None:
+    victims = [start_victim(tmp_path)]
+    assert victims[0].stdout is not None
+    victims[0].stdout.readline()
+    for round_number in range(24):
+        if round_number % 8 == 0:
+            victims.append(start_victim(tmp_path))
+        assert verified(tmp_path).faults == ()
+    for victim in victims:
+        kill_after(victim, 1)
+    assert verified(tmp_path).faults == ()

@@ -74,7 +74,8 @@ class GroupWriter:
         self._checkpoints = checkpoints
         self._told = told
         self._rhythm = rhythm
-        self._wake = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
         self._queue: list[Row] = []
         self._group: list[Row] = []
         self._idle = False
@@ -110,7 +111,7 @@ class GroupWriter:
 
     def put(self, row: Row, *, urgent: bool) -> None:
         """Queue one event. The thread is woken only when it sleeps or somebody waits for the disk."""
-        with self._wake:
+        with self._lock:  # The condition's own; entering it this way is quicker.
             self._queue.append(row)
             if urgent:
                 self._urgent = True

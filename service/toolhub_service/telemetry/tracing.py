@@ -47,6 +47,8 @@ _SERVER_ERRORS: Final = frozenset(
 )
 """Status codes that are the server's fault (RPC semantic conventions, gRPC)."""
 _AFTERWARDS: Final = frozenset({StepName.ATTACH_EVIDENCE, StepName.RECORD})
+_EXPORT_S: Final = 3
+"""How long one export may be retried; so long at most does an absent collector hold up the end."""
 _NOTHING: Final = nullcontext()
 
 
@@ -265,4 +267,4 @@ def _otlp_exporter(endpoint: str) -> SpanExporter:
     except ImportError as error:
         message = "Traces over OTLP need one more package: pip install 'tool-hub[otlp]', or set no OTLP endpoint."
         raise HubFailure(HubStatus.FAILED_PRECONDITION, "OTLP_EXPORTER_MISSING", message) from error
-    return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"))
+    return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)
