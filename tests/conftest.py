@@ -1,0 +1,24 @@
+"""Fixtures of everybody."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.hub import OPEN_POLICY, RunningHub, running_hub
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[RunningHub]:
+    """A hub with the policy of a first run."""
+    async with running_hub(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def open_hub(tmp_path: Path) -> AsyncIterator[RunningHub]:
+    """A hub that allows whatever a test may want to do."""
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as running:
+        yield running
