@@ -1,13 +1,16 @@
 """Step 9: always. Two audit events a call (asked, settled), then metrics and traces.
 
 The *asked* event of a side effect is on disk before the effect: `ask` waits for it, and a call whose record
-cannot be written is refused. Reads do not wait (group commit).
+cannot be written is refused. Reads do not wait (group commit). What happens after the effect cannot be refused any
+more: a log that breaks then costs its event, which the observer is told of, and never the caller's answer.
 """
 
 from __future__ import annotations
 
+import asyncio
+
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import AuditLog, CallObserver, Clock
@@ -31,10 +34,14 @@ class Recorder:
     async def ask(self, walk: Walk, granted: GrantedCall) -> None:
         """Record that the call is about to run. Raises ToolFailure IO_ERROR when a side effect cannot be recorded."""
         event = self._event(EventType.TOOL_CALLED, walk)
-        if granted.has_side_effects:
-            await self._audit.append_durably(event)
-        else:
-            self._audit.append(event)
+        try:
+            if granted.has_side_effects:
+                await self._audit.append_durably(event)
+            else:
+                self._audit.append(event)
+        except asyncio.CancelledError:
+            walk.asked = True  # the event is chained; only the wait for the disk was cut short
+            raise
         walk.asked = True
 
     def retried(self, granted: GrantedCall, walk: Walk, error: ToolError, attempt: int) -> None:
@@ -45,22 +52,29 @@ class Recorder:
         )
 
     def settle(self, walk: Walk, result: ToolResult) -> None:
-        """Record the answer, whatever it is."""
+        """Record the answer, whatever it is. Never raises for a broken log."""
         duration_ns = walk.finish()
         if not walk.asked:
-            self._audit.append(self._event(EventType.TOOL_CALLED, walk))
-        self._audit.append(self._settled_event(walk, result, duration_ns))
+            self._append(walk, self._event(EventType.TOOL_CALLED, walk))
+        self._append(walk, self._settled_event(walk, result, duration_ns))
         self._observer.settled(SettledCall(walk.call, walk.spec, walk.verdict, result, tuple(walk.steps), duration_ns))
 
     def settle_plan(self, walk: Walk, error: ToolError | None) -> None:
-        """Record a dry run: it asked, and was answered with a plan or with the reason why there is none."""
+        """Record a dry run: it asked, and was answered with a plan or with why there is none. Never raises."""
         duration_ns = walk.finish()
         mode = {"mode": walk.call.mode.value}
-        self._audit.append(self._event(EventType.TOOL_CALLED, walk, attributes=mode))
+        self._append(walk, self._event(EventType.TOOL_CALLED, walk, attributes=mode))
         outcome = "planned" if error is None else error.kind.value
-        self._audit.append(
-            self._event(EventType.TOOL_RESULT, walk, outcome=outcome, duration_us=duration_ns // 1_000, attributes=mode)
+        duration_us = duration_ns // 1_000
+        self._append(
+            walk, self._event(EventType.TOOL_RESULT, walk, outcome=outcome, duration_us=duration_us, attributes=mode)
         )
+
+    def _append(self, walk: Walk, event: Event) -> None:
+        try:
+            self._audit.append(event)
+        except ToolFailure as broken:
+            self._observer.crashed(walk.call, broken)
 
     def _settled_event(self, walk: Walk, result: ToolResult, duration_ns: int) -> Event:
         outcome = "ok" if result.error is None else result.error.kind.value
