@@ -9,6 +9,9 @@ import json
 from toolhub_service.domain.errors import HubFailure, HubStatus
 
 
+_INT64 = range(-(2**63), 2**63)
+
+
 def write_cursor(cursor: tuple[int, str, int]) -> str:
     """(at_unix_ms, writer, sequence) as an opaque token."""
     return base64.urlsafe_b64encode(json.dumps(cursor).encode()).decode().rstrip("=")
@@ -21,8 +24,19 @@ def read_cursor(token: str) -> tuple[int, str, int] | None:
     try:
         padded = token + "=" * (-len(token) % 4)
         at_unix_ms, writer, sequence = json.loads(base64.urlsafe_b64decode(padded))
-        return int(at_unix_ms), str(writer), int(sequence)
     except (ValueError, TypeError, binascii.Error, RecursionError) as broken:
-        raise HubFailure(
-            HubStatus.INVALID_ARGUMENT, "BAD_PAGE_TOKEN", "The token is not one of ours; start at the first page."
-        ) from broken
+        raise _forged() from broken
+    if not (_is_int64(at_unix_ms) and _is_int64(sequence) and isinstance(writer, str) and writer.isascii()):
+        raise _forged()
+    return at_unix_ms, writer, sequence
+
+
+def _is_int64(value: object) -> bool:
+    """What SQLite can compare with; anything larger is an OverflowError there."""
+    return type(value) is int and value in _INT64
+
+
+def _forged() -> HubFailure:
+    return HubFailure(
+        HubStatus.INVALID_ARGUMENT, "BAD_PAGE_TOKEN", "The token is not one of ours; start at the first page."
+    )
