@@ -14,6 +14,8 @@ import yaml
 from toolhub_service.transport.authenticators import KEY_PREFIX, StoredKey
 
 _MODE = 0o600
+_FOLDER_MODE = 0o700
+"""Often the data folder itself, which `toolhub keys create` then makes before the hub does."""
 
 
 class KeyFileInvalid(ValueError):
@@ -61,7 +63,7 @@ class KeyFile:
 
     def _write(self, keys: Mapping[str, StoredKey]) -> None:
         data = {key_id: {"name": stored.name, "sha256": stored.sha256} for key_id, stored in sorted(keys.items())}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
         draft = self._path.with_suffix(f".{os.getpid()}.tmp")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
