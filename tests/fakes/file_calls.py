@@ -64,6 +64,15 @@ class FileCalls:
         assert isinstance(result, tool.Out)
         return msgspec.json.decode(msgspec.json.encode(result))
 
+    def effects(self, name: str, /, **args: Any) -> str:
+        """What the plan of the call says: one sentence."""
+        tool, context = self._tools[name], self._new_context()
+        try:
+            (sentence,) = tool.effects(msgspec.convert(args, type=tool.In), context)
+        finally:
+            context.close()
+        return sentence
+
     async def refused(self, name: str, /, **args: Any) -> ToolFailure:
         """The refusal of a call that must not succeed."""
         with pytest.raises(ToolFailure) as refused:

@@ -149,7 +149,7 @@ class AdapterSuite:
             assert prepared.adapter.upstream(granted(tool, {"text": "x"}).planned)
 
     async def test_effects_are_sentences(self, prepared: Prepared) -> None:
-        assert all(isinstance(effect, str) for effect in prepared.adapter.effects(granted(prepared.echo).planned))
+        assert all(isinstance(effect, str) for effect in prepared.adapter.effects(granted(prepared.echo)))
 
     async def test_a_read_only_tool_never_has_side_effects(self, prepared: Prepared) -> None:
         if prepared.echo.annotations.read_only:

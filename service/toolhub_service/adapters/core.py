@@ -18,7 +18,7 @@ from toolhub_service.adapters.workspaces import Workspaces
 from toolhub_service.domain.call import GrantedCall, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.ports import Chunk, EventSink, Progress
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.tools.context import ToolContext
@@ -57,19 +57,9 @@ class CoreAdapter:
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         planned = call.planned
-        asked = planned.call
         tool = self._tool(planned)
         args = _typed(tool, planned.args)
-        context = ToolContext(
-            call_id=asked.call_id,
-            principal_id=asked.principal.id,
-            request_id=asked.context.request_id,
-            deadline_s=call.deadline_s,
-            constraints=call.verdict.constraints,
-            sink=sink,
-            open_workspace=partial(self._workspaces.open, asked),
-            idempotency_key=call.idempotency_key,
-        )
+        context = self._context(call, sink)
         try:
             output = await tool.run(args, context)
             return _outcome(output, context)
@@ -80,9 +70,13 @@ class CoreAdapter:
         finally:
             context.close()
 
-    def effects(self, planned: PlannedCall) -> Sequence[str]:
-        tool = self._tool(planned)
-        return tuple(_asked(tool, tool.effects, planned))
+    def effects(self, call: GrantedCall) -> Sequence[str]:
+        tool = self._tool(call.planned)
+        context = self._context(call, _SILENT)
+        try:
+            return tuple(_asked(tool, lambda args: tool.effects(args, context), call.planned))
+        finally:
+            context.close()
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         tool = self._tool(planned)
@@ -96,12 +90,36 @@ class CoreAdapter:
             return planned.spec.upstream_key
         return _asked(tool, tool.upstream, planned) or planned.spec.upstream_key
 
+    def _context(self, call: GrantedCall, sink: EventSink) -> ToolContext:
+        asked = call.call
+        return ToolContext(
+            call_id=asked.call_id,
+            principal_id=asked.principal.id,
+            request_id=asked.context.request_id,
+            deadline_s=call.deadline_s,
+            constraints=call.verdict.constraints,
+            sink=sink,
+            open_workspace=partial(self._workspaces.open, asked),
+            idempotency_key=call.idempotency_key,
+        )
+
     def _tool(self, planned: PlannedCall) -> AnyTool:
         tool = self._tools.get(planned.spec.name)
         if tool is None:
             message = f"{planned.spec.name} is listed but not loaded here. Use another tool, or ask an operator."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message)
         return tool
+
+
+class _Silent:
+    """Where looking reports: nowhere."""
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def chunk(self, chunk: Chunk) -> None: ...
+
+
+_SILENT: Final = _Silent()
 
 
 def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:

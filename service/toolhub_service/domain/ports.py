@@ -79,8 +79,8 @@ class Adapter(Protocol):
         """Run the call before `call.deadline_s`. Raises ToolFailure; cancellation must stop the work."""
         ...
 
-    def effects(self, planned: PlannedCall) -> Sequence[str]:
-        """What the call would do, one sentence each; for plans."""
+    def effects(self, call: GrantedCall) -> Sequence[str]:
+        """What the call would do now, one sentence each; for plans. Raises ToolFailure when it would fail."""
         ...
 
     def has_side_effects(self, planned: PlannedCall) -> bool:

@@ -81,7 +81,8 @@ class Pipeline:
             walk.enter(StepName.TAKE_BUDGET)
             granted, lease = await take_budget(planned, verdict, adapter, self.budgets)
             if call.mode is Mode.DRY_RUN:
-                return self._show(walk, lease, adapter.effects(planned))
+                walk.enter(StepName.EXECUTE)
+                return self._show(walk, lease, adapter.effects(granted))
             await self.recorder.ask(walk, granted)
 
             walk.enter(StepName.EXECUTE)

@@ -19,7 +19,9 @@ _SHOWN = (
     StepName.APPLY_DEFAULTS,
     StepName.CHECK_POLICY,
     StepName.TAKE_BUDGET,
+    StepName.EXECUTE,
 )
+"""The last only when the tool itself says that it would fail."""
 
 
 class Plans:
@@ -63,7 +65,9 @@ def _could_be_committed(error: ToolError | None) -> bool:
 
 def _step_verdicts(walk: Walk, error: ToolError | None) -> list[StepVerdict]:
     """One verdict a step that was walked, the last one failed when `error` is given."""
-    reached = _SHOWN[: _SHOWN.index(walk.step) + 1] if walk.step in _SHOWN else _SHOWN
+    reached = _SHOWN[: _SHOWN.index(walk.step) + 1]
+    if error is None and reached[-1] is StepName.EXECUTE:
+        reached = reached[:-1]
     return [_step_verdict(step, walk, error if step is reached[-1] else None) for step in reached]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -31,6 +32,7 @@ from toolhub_service.tools.workspace import Workspace
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"}
 _BYTES_PER_CHAR = 4
 _EXCERPT_CHARS = 2000
+_SHOWN_CHARS = 200
 _RESERVE = 0.1
 """Share of the remaining time, at most `_RESERVE_S`, that ending a command may take before the call's own deadline."""
 _RESERVE_S = 1.5
@@ -99,20 +101,27 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     def unavailable_reason(self) -> str:
         return "" if self._confinement.prlimit else "prlimit (util-linux) is not installed"
 
-    def effects(self, args: ExecRun.In) -> Sequence[str]:
-        words = args.argv if args.argv is not None else [args.command or ""]
-        return (f"Runs {' '.join(words)[:200]!r} in the folder {args.cwd[:200]!r} of the workspace.",)
+    def effects(self, args: ExecRun.In, context: ToolContext) -> Sequence[str]:
+        judged = self._judged(args, context)
+        with context.workspace.open_folder(args.cwd):
+            line = shlex.join(judged.argv)
+        shown = line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
+        return (f'Run `{shown}` in the folder "{args.cwd}" of the workspace, for at most {args.timeout_s:g} s.',)
 
     async def run(self, args: ExecRun.In, context: ToolContext) -> ExecRun.Out:
-        judged = judge_command(_words(args), context.constraints.commands)
+        judged = self._judged(args, context)
         added = judge_environment(args.env or {}, judged)
-        if not os.access(judged.binary, os.X_OK):
-            raise refuse(ErrorKind.NOT_FOUND, f"{judged.rule} is allowed but not installed here; use another command.")
         level = await self._level_for(context)
         with context.workspace.open_folder(args.cwd) as folder:
             _check_paths(judged, args.cwd, context.workspace, level)
             finished = await self._start(judged, level, args, context, added=added, folder=folder)
         return _result(finished, judged, level, args, context)
+
+    def _judged(self, args: ExecRun.In, context: ToolContext) -> JudgedCommand:
+        judged = judge_command(_words(args), context.constraints.commands)
+        if not os.access(judged.binary, os.X_OK):
+            raise refuse(ErrorKind.NOT_FOUND, f"{judged.rule} is allowed but not installed here; use another command.")
+        return judged
 
     async def _level_for(self, context: ToolContext) -> Level:
         sandbox = context.constraints.sandbox

@@ -10,6 +10,7 @@ from toolhub_service.domain import capability
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, GuardedArgument
 from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.fs_plans import target
 from toolhub_service.tools.fs_values import FilePath, Overwrite, Sha256, judge_overwrite, judge_size
 from toolhub_service.tools.off_loop import INLINE_BYTES, ByteProgress, off_loop
 from toolhub_service.tools.source_file import SourceFile
@@ -54,9 +55,12 @@ class Copy(Tool["Copy.In", "Copy.Out"]):
         context.proves(EvidenceType.FILE, path, summary, sha256=copied.sha256)
         return copied
 
-    def effects(self, args: In) -> Sequence[str]:
-        replacing = ", replacing the file that may stand there" if args.overwrite else ""
-        return (f'Copy "{args.source}" to "{args.destination}"{replacing}.',)
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        sandbox = context.constraints.sandbox
+        with context.workspace.open_read(args.source) as file:
+            judge_size(file.size_bytes, sandbox.max_write_bytes, "The file")
+            place = target(context.workspace, args.destination, sandbox, overwrite=args.overwrite)
+            return (f'Copy the {file.size_bytes:,} bytes of "{file.path}" to {place}.',)
 
 
 def _copy(

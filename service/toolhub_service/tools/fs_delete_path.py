@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, Guar
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_values import AnyPath
+from toolhub_service.tools.io_failures import failure_of
 from toolhub_service.tools.off_loop import off_loop
 from toolhub_service.tools.removal import Removed
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -47,19 +49,26 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
         bytes: Annotated[int, Meta(description="Size of the deleted files.")]
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        if not args.confirm:
-            message = "Deleting needs confirm true. Make sure of the path, then call again with confirm set to true."
-            raise refuse(ErrorKind.INVALID_INPUT, message)
-        path = judge_path(args.path)
+        path = _confirmed(args)
         removed = await _remove(context.workspace, path, args.recursive)
         summary = f"deleted {removed.files} files and {removed.folders} folders, {removed.size_bytes} bytes"
         context.proves(EvidenceType.FILE, path, summary)
         return self.Out(deleted=True, files=removed.files, folders=removed.folders, bytes=removed.size_bytes)
 
-    def effects(self, args: In) -> Sequence[str]:
-        if args.recursive:
-            return (f'Delete "{args.path}" and, if it is a folder, all in it. There is no way back.',)
-        return (f'Delete the file or empty folder "{args.path}". There is no way back.',)
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        path = _confirmed(args)
+        counted = context.workspace.count(path)
+        if counted.folders and counted.files + counted.folders > 1 and not args.recursive:
+            raise failure_of(OSError(errno.ENOTEMPTY, ""), path)
+        return (f'Delete "{path}": {counted}. There is no way back.',)
+
+
+def _confirmed(args: DeletePath.In) -> str:
+    """The path that may be deleted. Raises ToolFailure INVALID_INPUT."""
+    if not args.confirm:
+        message = "Deleting needs confirm true. Make sure of the path, then call again with confirm set to true."
+        raise refuse(ErrorKind.INVALID_INPUT, message)
+    return judge_path(args.path)
 
 
 async def _remove(workspace: Workspace, path: str, recursive: bool) -> Removed:

@@ -65,14 +65,31 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
         context.proves(EvidenceType.FILE, edited.path, summary, sha256=edited.sha256)
         return edited
 
-    def effects(self, args: In) -> Sequence[str]:
-        count = args.expected_count
-        return (f'Replace {count} occurrence{"s" if count > 1 else ""} of a text in "{args.path}".',)
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        sandbox, count = context.constraints.sandbox, args.expected_count
+        judge_overwrite(True, sandbox)
+        places = f"{count} places" if count > 1 else "1 place"
+        with context.workspace.open_read(args.path) as file:
+            judge_size(file.size_bytes, sandbox.max_read_bytes, "The file")
+            if file.size_bytes > INLINE_BYTES:
+                return (
+                    f'Replace a text in {places} of "{file.path}", if it occurs as often ({file.size_bytes:,} bytes).',
+                )
+            after = len(_edited(file, args, sandbox.max_write_bytes))
+            return (f'Replace a text in {places} of "{file.path}": {after:,} bytes instead of {file.size_bytes:,}.',)
 
 
 def _edit(
     workspace: Workspace, file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None = None
 ) -> EditText.Out:
+    data = _edited(file, args, max_bytes, stop)
+    with workspace.write_atomic(args.path, overwrite=True, mkdirp=False) as draft:
+        draft.write(data)
+    return EditText.Out(path=file.path, replacements=args.expected_count, sha256=draft.sha256)
+
+
+def _edited(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None = None) -> bytes:
+    """The file's content with the replacements made. Raises ToolFailure when the text is not found as expected."""
     data = b"".join(file.chunks(stop))
     try:
         data.decode()
@@ -83,9 +100,7 @@ def _edit(
     if count != args.expected_count:
         raise _unexpected(data, old, count, args.expected_count)
     judge_size(len(data) + count * (len(new) - len(old)), max_bytes, "The edited file")
-    with workspace.write_atomic(args.path, overwrite=True, mkdirp=False) as draft:
-        draft.write(data.replace(old, new))
-    return EditText.Out(path=file.path, replacements=count, sha256=draft.sha256)
+    return data.replace(old, new)
 
 
 def _unexpected(data: bytes, old: bytes, count: int, expected: int) -> ToolFailure:

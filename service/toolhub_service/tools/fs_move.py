@@ -19,6 +19,7 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, GuardedArgument
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.fs_plans import target
 from toolhub_service.tools.fs_values import AnyPath, Overwrite, judge_overwrite
 from toolhub_service.tools.off_loop import INLINE_BYTES, ByteProgress, off_loop
 from toolhub_service.tools.source_file import SourceFile
@@ -62,9 +63,14 @@ class Move(Tool["Move.In", "Move.Out"]):
         context.proves(EvidenceType.FILE, destination, f"moved from {source}, {size_bytes} bytes", sha256=sha256)
         return self.Out(bytes_copied=size_bytes, sha256=sha256)
 
-    def effects(self, args: In) -> Sequence[str]:
-        replacing = ", replacing the file that may stand there" if args.overwrite else ""
-        return (f'Move "{args.source}" to "{args.destination}"{replacing}.',)
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        source = judge_path(args.source)
+        moved = context.workspace.stat(source)
+        sandbox = context.constraints.sandbox
+        place = target(context.workspace, args.destination, sandbox, overwrite=args.overwrite)
+        if moved.type == "dir":
+            return (f'Move the folder "{source}" to "{judge_path(args.destination)}".',)
+        return (f'Move the {moved.size_bytes:,} bytes of "{source}" to {place}.',)
 
 
 async def _hashed(file: SourceFile, context: ToolContext) -> str:

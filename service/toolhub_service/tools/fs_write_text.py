@@ -13,6 +13,7 @@ from toolhub_service.domain import capability
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, GuardedArgument
 from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.fs_plans import target
 from toolhub_service.tools.fs_values import Encoding, FilePath, Overwrite, Sha256, judge_overwrite, judge_size
 from toolhub_service.tools.off_loop import INLINE_BYTES, heed, off_loop
 from toolhub_service.tools.source_file import CHUNK_BYTES
@@ -58,10 +59,12 @@ class WriteText(Tool["WriteText.In", "WriteText.Out"]):
         context.proves(EvidenceType.FILE, written.path, f"wrote {written.bytes} bytes", sha256=written.sha256)
         return written
 
-    def effects(self, args: In) -> Sequence[str]:
-        if args.overwrite:
-            return (f'Write {len(args.text)} characters to "{args.path}", replacing the file that may stand there.',)
-        return (f'Write {len(args.text)} characters to the new file "{args.path}".',)
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        sandbox = context.constraints.sandbox
+        size_bytes = len(encoded(args.text, args.encoding))
+        judge_size(size_bytes, sandbox.max_write_bytes, "The text")
+        place = target(context.workspace, args.path, sandbox, overwrite=args.overwrite, mkdirp=args.mkdirp)
+        return (f"Write {size_bytes:,} bytes to {place}.",)
 
 
 def _write(workspace: Workspace, args: WriteText.In, data: bytes, stop: threading.Event | None = None) -> WriteText.Out:

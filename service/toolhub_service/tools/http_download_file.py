@@ -16,6 +16,7 @@ from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.draft import Draft
 from toolhub_service.tools.egress.body import BoundedBody
 from toolhub_service.tools.egress.client import HttpRequest, HttpResponse
+from toolhub_service.tools.fs_plans import target
 from toolhub_service.tools.http_exchange import (
     HttpServices,
     deadline_s,
@@ -73,9 +74,11 @@ class HttpDownloadFile(Tool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
         context.proves(EvidenceType.FILE, draft.path, summary, sha256=draft.sha256)
         return self.Out(dest_path=draft.path, bytes=draft.written_bytes, sha256=draft.sha256)
 
-    def effects(self, args: In) -> Sequence[str]:
-        verb = "Writes or replaces" if args.overwrite else "Writes"
-        return (effect_of("GET", args.url), f"{verb} the file {args.dest_path} (at most {args.max_bytes} bytes).")
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        sandbox = context.constraints.sandbox
+        place = target(context.workspace, args.dest_path, sandbox, overwrite=args.overwrite)
+        at_most = min(args.max_bytes, sandbox.max_download_bytes)
+        return (effect_of(HttpRequest(args.url)), f"Write the answer to {place}, at most {at_most:,} bytes.")
 
     def upstream(self, args: In) -> str:
         return upstream_of(args.url)

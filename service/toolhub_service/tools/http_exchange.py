@@ -13,7 +13,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.shown_urls import shown_url
 from toolhub_service.guards.urls import parse_url
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.egress.client import EgressClient, HttpResponse
+from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.text_encoding import judge_encoding
 
 EXCERPT_MAX_CHARS = 2_000
@@ -122,12 +122,10 @@ def upstream_of(url: str) -> str:
         return ""
 
 
-def effect_of(method: str, url: str) -> str:
-    """One sentence for a plan, without the secrets of the URL."""
-    try:
-        return f"Sends {method} {shown_url(parse_url(url))}."
-    except ToolFailure:
-        return f"Sends {method} to a URL that will be refused."
+def effect_of(request: HttpRequest) -> str:
+    """One sentence for a plan, without the secrets of the URL. Raises ToolFailure for a URL that is none."""
+    what = f"{request.method} {shown_url(parse_url(request.url))}"
+    return f"Send {what} with {len(request.body):,} bytes." if request.body else f"Send {what}."
 
 
 def _charset(content_type: str) -> str:

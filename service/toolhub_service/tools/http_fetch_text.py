@@ -87,8 +87,8 @@ class HttpFetchText(Tool["HttpFetchText.In", "HttpFetchText.Out"]):
             bytes=len(data),
         )
 
-    def effects(self, args: In) -> Sequence[str]:
-        return (effect_of(args.method, args.url),)
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        return (effect_of(_request(args)),)
 
     def has_side_effects(self, args: In) -> bool:
         return args.method != "GET"

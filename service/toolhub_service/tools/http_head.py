@@ -52,8 +52,8 @@ class HttpHead(Tool["HttpHead.In", "HttpHead.Out"]):
         shown = shown_response_headers(response.headers)
         return self.Out(url=str(response.url), status=response.status, headers=shown)
 
-    def effects(self, args: In) -> Sequence[str]:
-        return (effect_of("HEAD", args.url),)
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        return (effect_of(HttpRequest(args.url, "HEAD")),)
 
     def upstream(self, args: In) -> str:
         return upstream_of(args.url)

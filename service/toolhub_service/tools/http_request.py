@@ -100,8 +100,8 @@ class HttpRequestTool(Tool["HttpRequestTool.In", "HttpRequestTool.Out"]):
             bytes=len(data),
         )
 
-    def effects(self, args: In) -> Sequence[str]:
-        return (effect_of(args.method, args.url),)
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        return (effect_of(_request(args)),)
 
     def has_side_effects(self, args: In) -> bool:
         return args.method not in {"GET", "HEAD"}

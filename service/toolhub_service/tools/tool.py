@@ -75,8 +75,11 @@ class Tool(Generic[Input, Output]):
         """Do the work before `context.deadline_s`. Raises ToolFailure with a message that says what to do."""
         raise TypeError(f"{type(self).__name__} must define run()")
 
-    def effects(self, args: Input) -> Sequence[str]:
-        """What a call with these arguments would do, one sentence each; shown in plans."""
+    def effects(self, args: Input, context: ToolContext) -> Sequence[str]:
+        """What a call with these arguments would do now, one sentence each; shown in plans. Looks, changes nothing.
+
+        Raises ToolFailure when the call would fail.
+        """
         return ()
 
     def has_side_effects(self, args: Input) -> bool:

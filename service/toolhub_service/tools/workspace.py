@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.paths import judge_path
+from toolhub_service.tools.counting import Counted, count_entry
 from toolhub_service.tools.draft import Draft
 from toolhub_service.tools.io_failures import failure_of, telling
 from toolhub_service.tools.opening import O_FOLDER, O_LISTED, O_PATH_ONLY, O_READ, Opening, best_opening
@@ -179,6 +180,12 @@ class Workspace:
         relative = judge_path(path)
         with telling(relative), self._parent(relative, False) as (folder, name):
             return remove_entry(folder, name, recursive=recursive, stop=stop)
+
+    def count(self, path: str) -> Counted:
+        """What `remove` would take there. Raises NOT_FOUND."""
+        relative = judge_path(path)
+        with telling(relative), self._parent(relative, False) as (folder, name):
+            return count_entry(folder, name)
 
     # Beneath
 

@@ -54,7 +54,7 @@ class Proves(Tool[TextIn, TextOut]):
         context.truncated = True
         return TextOut(text=context.workspace.folder)
 
-    def effects(self, args: TextIn) -> Sequence[str]:
+    def effects(self, args: TextIn, context: ToolContext) -> Sequence[str]:
         return (f"Write {len(args.text)} characters to note.txt.",)
 
     def upstream(self, args: TextIn) -> str:
@@ -87,7 +87,7 @@ class Crashes(Tool[TextIn, TextOut]):
             raise SystemExit(3)
         raise RuntimeError(f"password={args.text}")
 
-    def effects(self, args: TextIn) -> Sequence[str]:
+    def effects(self, args: TextIn, context: ToolContext) -> Sequence[str]:
         raise RuntimeError(f"password={args.text}")
 
 

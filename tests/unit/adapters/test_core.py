@@ -106,8 +106,9 @@ async def test_a_tool_that_is_listed_but_not_loaded_is_unavailable(tmp_path: Pat
 
 def test_a_tool_says_what_it_would_do_and_whom_it_would_reach(tmp_path: Path) -> None:
     tool = Proves()
-    adapter, planned = adapter_of(tmp_path, tool), granted(spec(tool), {"text": "abc"}).planned
-    assert adapter.effects(planned) == ("Write 3 characters to note.txt.",)
+    adapter, call = adapter_of(tmp_path, tool), granted(spec(tool), {"text": "abc"})
+    planned = call.planned
+    assert adapter.effects(call) == ("Write 3 characters to note.txt.",)
     assert adapter.upstream(planned) == "disk:abc"
     assert adapter.has_side_effects(planned)
     assert not adapter.has_side_effects(granted(spec(tool), {"text": ""}).planned)
@@ -121,7 +122,7 @@ def test_a_tool_without_an_upstream_of_its_own_is_its_own(tmp_path: Path) -> Non
 def test_a_crash_while_planning_keeps_its_text_to_itself(tmp_path: Path) -> None:
     tool = Crashes()
     with pytest.raises(ToolFailure) as caught:
-        adapter_of(tmp_path, tool).effects(granted(spec(tool), {"text": "hunter2"}).planned)
+        adapter_of(tmp_path, tool).effects(granted(spec(tool), {"text": "hunter2"}))
     assert caught.value.error.kind is ErrorKind.INTERNAL
     assert "hunter2" not in repr(caught.value.error)
 

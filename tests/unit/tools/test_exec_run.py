@@ -19,7 +19,7 @@ from tests.fakes.tool_context import RecordingSink
 from tests.fakes.util_context import called, refused
 from toolhub_service.domain.capability import EXECUTE_COMMAND
 from toolhub_service.domain.constraints import CommandRule, Sandbox
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.ports import Chunk
 from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.exec_run import ExecRun
@@ -361,7 +361,7 @@ def test_inside_bubblewrap_processes_are_counted_in_their_own_namespace() -> Non
 
 def test_the_contract_is_that_of_the_documents() -> None:
     assert ExecRun.capabilities == {EXECUTE_COMMAND}
-    assert ExecRun.annotations.destructive
+    assert ExecRun.annotations.supports_streaming
     assert {(argument.name, argument.role.value) for argument in ExecRun.guarded} == {
         ("argv", "command"),
         ("command", "command"),
@@ -370,11 +370,14 @@ def test_the_contract_is_that_of_the_documents() -> None:
     assert ExecRun(Confinement()).unavailable_reason() == ""
 
 
-def test_a_plan_tells_what_would_run() -> None:
-    tool = ExecRun(Confinement(bubblewrap=""))
-    assert tool.effects(ExecRun.In(argv=["ls", "-l"], cwd="src")) == (
-        "Runs 'ls -l' in the folder 'src' of the workspace.",
-    )
+async def test_a_plan_tells_what_would_run(folder: Path) -> None:
+    tool, context = ExecRun(Confinement(bubblewrap="")), command_context(folder)
+    effects = tool.effects(ExecRun.In(argv=["cat", "-n", "notes.txt"], cwd="sub", timeout_s=5), context)
+    assert effects == ('Run `/usr/bin/cat -n -- notes.txt` in the folder "sub" of the workspace, for at most 5 s.',)
+    with pytest.raises(ToolFailure) as refused:
+        tool.effects(ExecRun.In(argv=["cat", "x"], cwd="nowhere"), context)
+    assert refused.value.error.kind is ErrorKind.NOT_FOUND
+    context.close()
 
 
 def test_no_shipped_rule_runs_a_shell() -> None:

@@ -26,7 +26,7 @@ const (
 // What one step would say.
 type StepVerdict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which step; only the first five appear.
+	// Which step: the first five, and EXECUTE only when it is known that it would fail.
 	Step StepName `protobuf:"varint,1,opt,name=step,proto3,enum=toolhub.v1.StepName" json:"step,omitempty"`
 	// Whether the call would go on.
 	Ok bool `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`

@@ -35,7 +35,7 @@ class StepVerdict(_message.Message):
     REMEDY_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     step: _step_pb2.StepName.ValueType
-    """Which step; only the first five appear."""
+    """Which step: the first five, and EXECUTE only when it is known that it would fail."""
     ok: _builtins.bool
     """Whether the call would go on."""
     rule_id: _builtins.str

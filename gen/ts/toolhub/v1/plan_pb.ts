@@ -25,7 +25,7 @@ export const file_toolhub_v1_plan: GenFile = /*@__PURE__*/
  */
 export type StepVerdict = Message<"toolhub.v1.StepVerdict"> & {
   /**
-   * Which step; only the first five appear.
+   * Which step: the first five, and EXECUTE only when it is known that it would fail.
    *
    * @generated from field: toolhub.v1.StepName step = 1;
    */

@@ -3763,7 +3763,7 @@ class StepVerdict(betterproto2.Message):
 
     step: "StepName" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: StepName(0))
     """
-    Which step; only the first five appear.
+    Which step: the first five, and EXECUTE only when it is known that it would fail.
     """
 
     ok: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
