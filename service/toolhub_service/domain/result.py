@@ -20,6 +20,9 @@ class EvidenceType(Enum):
     TEXT = "TEXT"
     METRIC = "METRIC"
 
+    __hash__ = object.__hash__
+    """By identity, for a member is a singleton: Enum's own hash is Python code, and this is a key on every call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.result import ToolResult
@@ -11,8 +12,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
+class StepTime(NamedTuple):
     """When a step ran, on the performance counter."""
 
     step: StepName

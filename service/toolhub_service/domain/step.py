@@ -15,3 +15,6 @@ class StepName(Enum):
     VALIDATE_OUTPUT = "validate_output"
     ATTACH_EVIDENCE = "attach_evidence"
     RECORD = "record"
+
+    __hash__ = object.__hash__
+    """By identity, for a member is a singleton: Enum's own hash is Python code, and this is a key on every call."""

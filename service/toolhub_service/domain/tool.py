@@ -18,6 +18,9 @@ class ToolKind(Enum):
     COMFYUI = "comfyui"
     SKILL = "skill"
 
+    __hash__ = object.__hash__
+    """By identity, for a member is a singleton: Enum's own hash is Python code, and this is a key on every call."""
+
 
 class ToolState(Enum):
     ACTIVE = "ACTIVE"

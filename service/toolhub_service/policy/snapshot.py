@@ -31,10 +31,14 @@ MAX_ROWS = 16_384
 """Rows kept; the oldest goes first. One is a principal and a tool it has asked for."""
 
 
+MAX_PRINCIPALS = 4_096
+"""Principals kept; the oldest goes first."""
+
+
 class PolicySnapshot:
     """Implements `domain.ports.PolicySource`."""
 
-    __slots__ = ("_rows", "document", "revision", "table")
+    __slots__ = ("_principals", "_rows", "document", "revision", "table")
 
     def __init__(self, document: PolicyDocument = STARTER, lines: Lines | None = None) -> None:
         """Raises InvalidPolicy when a condition cannot be compiled."""
@@ -43,6 +47,7 @@ class PolicySnapshot:
         self.revision = hashlib.sha256(canonical_bytes(self.document)).hexdigest()
         self.table = Table(self.document, self.revision, conditions)
         self._rows: dict[tuple[str, str, str], Row] = {}
+        self._principals: dict[str, Principal] = {}
 
     @classmethod
     def load(cls, source: str | Mapping[str, JsonValue]) -> PolicySnapshot:
@@ -80,8 +85,14 @@ class PolicySnapshot:
 
     def principal(self, id: str) -> Principal:
         """A verified caller with the roles and the right to impersonate that this policy gives it."""
-        roles = frozenset(Role(name) for name in self.table.roles_of(id)) or frozenset({Role.AGENT})
-        return Principal(id=id, roles=roles, may_impersonate=self.table.may_impersonate(id))
+        known = self._principals.get(id)
+        if known is None:
+            roles = frozenset(Role(name) for name in self.table.roles_of(id)) or frozenset({Role.AGENT})
+            known = Principal(id=id, roles=roles, may_impersonate=self.table.may_impersonate(id))
+            if len(self._principals) >= MAX_PRINCIPALS:
+                self._principals.pop(next(iter(self._principals)), None)
+            self._principals[id] = known
+        return known
 
     def row(self, principal_id: str, spec: ToolSpec) -> Row:
         """What is settled for a principal and a tool, kept for the next call."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
 from toolhub_service.runtime.cut import cut_to
@@ -30,6 +28,7 @@ def attach_evidence(walk: Walk, outcome: Outcome, now_unix_ms: int, *, show_raw:
         attempts=walk.attempts,
         truncated=outcome.truncated or cut is not None,
         defaults_applied=walk.planned.defaults_applied if walk.planned else (),
+        durations_us=walk.durations_us,
         raw=outcome.raw if show_raw else None,
     )
 
@@ -47,6 +46,7 @@ def attach_refusal(walk: Walk, error: ToolError, now_unix_ms: int) -> ToolResult
         tool_digest=walk.spec.digest if walk.spec else "",
         attempts=walk.attempts,
         defaults_applied=walk.planned.defaults_applied if walk.planned else (),
+        durations_us=walk.durations_us,
     )
 
 
@@ -55,6 +55,9 @@ def _call_evidence(walk: Walk, summary: str) -> Evidence:
 
 
 def _dated(evidence: tuple[Evidence, ...], now_unix_ms: int) -> tuple[Evidence, ...]:
-    return tuple(
-        item if item.created_at_unix_ms else replace(item, created_at_unix_ms=now_unix_ms) for item in evidence
-    )
+    return tuple([item if item.created_at_unix_ms else _dated_now(item, now_unix_ms) for item in evidence])
+
+
+def _dated_now(item: Evidence, now_unix_ms: int) -> Evidence:
+    """What dataclasses.replace would make, at a fifth of its cost: this runs for every call."""
+    return Evidence(item.type, item.ref, item.summary, now_unix_ms, item.sha256, item.attributes)

@@ -18,6 +18,9 @@ _DEPTH_MAX = 6
 
 def summarise(args: JsonValue, redactor: Redactor) -> str:
     """Canonical JSON of the outline of `args`: enough to see what was asked, never a secret."""
+    whole = dumps(args)
+    if len(whole) <= _SHOWN_MAX:
+        return redactor.json_text(args)
     outline = _outline(redactor.value(_outline(args, _DEPTH_MAX, _JUDGED_MAX)), _DEPTH_MAX + 1, _SHOWN_MAX)
     return dumps(outline)[:SUMMARY_MAX_BYTES].decode(errors="ignore")
 

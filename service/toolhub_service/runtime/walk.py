@@ -14,7 +14,7 @@ from toolhub_service.domain.verdict import Verdict
 class Walk:
     """Made by the pipeline for one call; steps fill it in as they succeed."""
 
-    __slots__ = ("_step_ns", "asked", "attempts", "call", "planned", "spec", "start_ns", "step", "steps", "verdict")
+    __slots__ = ("_step_ns", "asked", "attempts", "call", "durations_us", "planned", "spec", "start_ns", "step", "steps", "verdict")
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -27,22 +27,24 @@ class Walk:
         """Whether the audit log already knows of the call."""
         self.step = StepName.RESOLVE
         self.steps: list[StepTime] = []
+        self.durations_us: dict[StepName, int] = {}
+        """Microseconds of every step that has ended; grows with the walk."""
         self.start_ns = self._step_ns = perf_counter_ns()
 
     def enter(self, step: StepName) -> None:
         """End the step that was running and begin the next."""
         now_ns = perf_counter_ns()
         if step is not StepName.RESOLVE:
-            self.steps.append(StepTime(self.step, self._step_ns, now_ns))
+            self._end(now_ns)
         self.step = step
         self._step_ns = now_ns
 
     def finish(self) -> int:
         """End the last step. The whole walk in nanoseconds."""
         now_ns = perf_counter_ns()
-        self.steps.append(StepTime(self.step, self._step_ns, now_ns))
+        self._end(now_ns)
         return now_ns - self.start_ns
 
-    def durations_us(self) -> dict[StepName, int]:
-        """Microseconds of every step that has ended."""
-        return {time.step: (time.end_ns - time.start_ns) // 1_000 for time in self.steps}
+    def _end(self, now_ns: int) -> None:
+        self.steps.append(StepTime(self.step, self._step_ns, now_ns))
+        self.durations_us[self.step] = (now_ns - self._step_ns) // 1_000
