@@ -1,0 +1,297 @@
+"""A pipeline of real parts around one scripted adapter, and a record of what was asked in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.fakes.audit_log import MemoryAuditLog
+from tests.fakes.clock import FixedRandomness, ManualClock
+from toolhub_service.budget.ledger import Budgets
+from toolhub_service.budget.terms import BudgetTerms
+from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, GrantedCall, Mode, PlannedCall
+from toolhub_service.domain.errors import ToolError, ToolFailure
+from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.plan import Plan
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.result import Outcome, ToolResult
+from toolhub_service.domain.settled import SettledCall
+from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits, ToolSpec, ToolState
+from toolhub_service.domain.verdict import Verdict
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy.live import LivePolicy
+from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.runtime.execute import Executor
+from toolhub_service.runtime.pipeline import Pipeline
+from toolhub_service.runtime.plans import Plans
+from toolhub_service.runtime.record import Recorder
+from toolhub_service.schema.compiled import compile_schema
+
+POLICY = """
+extends: none
+grants:
+  - {principals: ["*"], capabilities: [read:fs, write:fs]}
+"""
+PLAN_KEY = b"\x05" * 32
+PLAN_TTL_S = 600.0
+
+INPUT: JsonObject = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "times": {"type": "integer", "default": 1}},
+    "additionalProperties": False,
+}
+OUTPUT: JsonObject = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+def a_tool(
+    name: str = "test/text.say",
+    *,
+    capability: str = "read:fs",
+    limits: ToolLimits | None = None,
+    state: ToolState = ToolState.ACTIVE,
+    state_reason: str = "",
+    description: str = "Say a text.",
+    **annotations: bool,
+) -> ToolSpec:
+    return ToolSpec(
+        name=name,
+        kind=ToolKind.CORE,
+        description=description,
+        input_schema=INPUT,
+        output_schema=OUTPUT,
+        capabilities=frozenset({capability}),
+        annotations=Annotations(**annotations),
+        limits=limits or ToolLimits(),
+        state=state,
+        state_reason=state_reason,
+        source="custom",
+    )
+
+
+READ = a_tool("test/text.read", read_only=True)
+WRITE = a_tool("test/text.write", capability="write:fs")
+
+HANG = "hang"
+"""An answer that never comes."""
+
+
+class ScriptedAdapter:
+    """Answers in turn what it was told to, the last answer for ever: an Outcome, an error, a defect or HANG."""
+
+    kind = ToolKind.CORE
+
+    def __init__(self, said: list[str], *answers: Any) -> None:
+        self._said = said
+        self.answers = list(answers) or [Outcome(value={"text": "done"})]
+        self.calls: list[GrantedCall] = []
+        self.started = asyncio.Event()
+        self.stopped = 0
+        self.reads_only = False
+
+    async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
+        self._said.append("adapter.execute")
+        self.calls.append(call)
+        self.started.set()
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is HANG:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.stopped += 1
+        if isinstance(answer, ToolError):
+            raise ToolFailure(answer)
+        if isinstance(answer, BaseException):
+            raise answer
+        assert isinstance(answer, Outcome)
+        return answer
+
+    def effects(self, call: Any) -> Sequence[str]:
+        self._said.append("adapter.effects")
+        return ("Say it.",)
+
+    def has_side_effects(self, planned: PlannedCall) -> bool:
+        return planned.spec.has_side_effects and not self.reads_only
+
+    def upstream(self, planned: PlannedCall) -> str:
+        self._said.append("adapter.upstream")
+        return planned.spec.upstream_key
+
+
+class ToldCatalog(ToolCatalog):
+    said: list[str]
+
+    def get(self, name: str) -> ToolSpec | None:
+        self.said.append("catalog.get")
+        return super().get(name)
+
+
+class ToldPolicy(LivePolicy):
+    said: list[str]
+
+    def decide(self, planned: PlannedCall) -> Verdict:
+        self.said.append("policy.decide")
+        return super().decide(planned)
+
+
+class ToldAuditLog(MemoryAuditLog):
+    """The log in memory; `gate` set: a durable append waits for it, as for a slow disk."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__()
+        self._said = said
+        self.gate: asyncio.Event | None = None
+        self.waiting = asyncio.Event()
+
+    def append(self, event: Event) -> None:
+        super().append(event)
+        self._said.append(f"audit.{event.type.value}")
+
+    async def append_durably(self, event: Event) -> None:
+        self._said.append("audit.durably")
+        self.append(event)
+        if self.gate is not None:
+            self.waiting.set()
+            await self.gate.wait()
+
+
+@dataclass
+class Observer:
+    """A CallObserver that keeps what it is told."""
+
+    said: list[str]
+    settled_calls: list[SettledCall] = field(default_factory=list)
+    crashes: list[BaseException] = field(default_factory=list)
+    retries: list[tuple[ToolError, int]] = field(default_factory=list)
+
+    @contextmanager
+    def executing(self, call: GrantedCall) -> Iterator[None]:
+        self.said.append("observer.executing")
+        yield
+
+    def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
+        self.retries.append((error, attempt))
+
+    def crashed(self, call: Call, error: BaseException) -> None:
+        self.crashes.append(error)
+
+    def settled(self, settled: SettledCall) -> None:
+        self.said.append("observer.settled")
+        self.settled_calls.append(settled)
+
+
+@dataclass
+class Door:
+    """Everything of one pipeline, to look at."""
+
+    said: list[str]
+    pipeline: Pipeline
+    adapter: ScriptedAdapter
+    catalog: ToldCatalog
+    policy: ToldPolicy
+    audit: ToldAuditLog
+    observer: Observer
+    budgets: Budgets
+    clock: ManualClock
+    randomness: FixedRandomness
+
+    async def ask(self, spec: ToolSpec | str = READ, args: Mapping[str, JsonValue] | None = None, **fields: Any) -> Any:
+        return await self.pipeline.invoke(a_call(spec, args, **fields))
+
+    async def result(
+        self, spec: ToolSpec | str = READ, args: Mapping[str, JsonValue] | None = None, **fields: Any
+    ) -> ToolResult:
+        answer = await self.ask(spec, args, **fields)
+        assert isinstance(answer, ToolResult)
+        return answer
+
+    async def error(
+        self, spec: ToolSpec | str = READ, args: Mapping[str, JsonValue] | None = None, **fields: Any
+    ) -> ToolError:
+        answer = await self.result(spec, args, **fields)
+        assert answer.error is not None
+        assert not answer.ok
+        return answer.error
+
+    async def plan(
+        self, spec: ToolSpec | str = READ, args: Mapping[str, JsonValue] | None = None, **fields: Any
+    ) -> Plan:
+        answer = await self.ask(spec, args, mode=Mode.DRY_RUN, **fields)
+        assert isinstance(answer, Plan)
+        return answer
+
+    @property
+    def events(self) -> list[Event]:
+        return [chained.event for chained in self.audit.events]
+
+    @property
+    def event_types(self) -> list[EventType]:
+        return [event.type for event in self.events]
+
+
+def a_door(
+    *answers: Any,
+    tools: Sequence[ToolSpec] = (READ, WRITE),
+    policy: str = POLICY,
+    terms: BudgetTerms | None = None,
+    show_raw: bool = False,
+) -> Door:
+    """`answers` are those of the adapter. The clock starts at the loop's own time, so that deadlines mean something."""
+    said: list[str] = []
+    clock, randomness = ManualClock(now_s=time.monotonic()), FixedRandomness(0.0)
+    catalog, live = ToldCatalog(check_schema=compile_schema), ToldPolicy(PolicySnapshot.load(policy))
+    catalog.said = live.said = said
+    for spec in tools:
+        catalog.register(spec)
+    adapter, audit, observer = ScriptedAdapter(said, *answers), ToldAuditLog(said), Observer(said)
+    budgets = Budgets(clock, randomness, terms)
+    recorder = Recorder(audit, observer, clock, Redactor())
+    pipeline = Pipeline(
+        catalog=catalog,
+        adapters={ToolKind.CORE: adapter},
+        policy=live,
+        plans=Plans(PLAN_KEY, clock, PLAN_TTL_S),
+        budgets=budgets,
+        executor=Executor(observer, recorder),
+        recorder=recorder,
+        observer=observer,
+        clock=clock,
+        show_raw=show_raw,
+    )
+    return Door(said, pipeline, adapter, catalog, live, audit, observer, budgets, clock, randomness)
+
+
+def a_call(
+    spec: ToolSpec | str = READ,
+    args: Mapping[str, JsonValue] | None = None,
+    *,
+    principal: str = "local",
+    purpose: str = "a test",
+    mode: Mode = Mode.EXECUTE,
+    plan_digest: str = "",
+    deadline_s: float | None = None,
+    args_error: ToolError | None = None,
+    idempotency_key: str = "",
+    budget: BudgetRequest | None = None,
+    **context: Any,
+) -> Call:
+    """Further keywords are fields of its ExecContext."""
+    return Call(
+        call_id="call-1",
+        tool=spec if isinstance(spec, str) else spec.name,
+        args=dict(args or {}),
+        principal=Principal(principal),
+        context=ExecContext(request_id="request-1", budget=budget or BudgetRequest(), **context),
+        purpose=purpose,
+        mode=mode,
+        plan_digest=plan_digest,
+        deadline_s=deadline_s,
+        args_error=args_error,
+        idempotency_key=idempotency_key,
+    )

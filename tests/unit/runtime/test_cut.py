@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.runtime.door import a_door, a_tool
+from toolhub_service.domain.result import EvidenceType, Outcome
+from toolhub_service.domain.tool import ToolLimits
+from toolhub_service.runtime.cut import cut_to
+from toolhub_service.schema.canonical_json import dumps
+
+CAP = 400
+SMALL = a_tool("test/small", read_only=True, limits=ToolLimits(max_result_bytes=CAP))
+
+
+def test_value_within_its_cap_is_left_alone() -> None:
+    value = {"text": "x" * (CAP - 11)}
+    assert len(dumps(value)) == CAP
+    assert cut_to(value, CAP) == (value, None)
+
+
+def test_longest_string_is_shortened_and_the_shape_stays() -> None:
+    value = {"name": "a.txt", "text": "x" * 10_000}
+    cut, evidence = cut_to(value, CAP)
+    assert isinstance(cut, dict)
+    assert cut["name"] == "a.txt"
+    assert str(cut["text"]).startswith("xxx")
+    assert "characters left out]" in str(cut["text"])
+    assert len(dumps(cut)) <= CAP
+    assert evidence is not None
+    assert evidence.sha256 == hashlib.sha256(dumps(value)).hexdigest()
+
+
+def test_list_loses_its_end_and_says_how_much() -> None:
+    cut, _ = cut_to({"rows": [{"id": number} for number in range(1_000)]}, CAP)
+    assert isinstance(cut, dict)
+    rows = cut["rows"]
+    assert isinstance(rows, list)
+    assert rows[0] == {"id": 0}
+    assert str(rows[-1]).endswith("of 1000 items left out]")
+
+
+def test_string_is_never_cut_inside_a_character() -> None:
+    cut, _ = cut_to("ü" * 1_000, CAP)
+    assert str(cut).startswith("ü")
+    dumps(cut)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=2_000),
+    lambda inner: st.lists(inner, max_size=30) | st.dictionaries(st.text(max_size=40), inner, max_size=20),
+    max_leaves=60,
+)
+
+
+@settings(deadline=None)
+@given(value=json_values, max_bytes=st.integers(200, 2_000))
+def test_whatever_is_cut_fits_its_cap(value: Any, max_bytes: int) -> None:
+    cut, evidence = cut_to(value, max_bytes)
+    assert len(dumps(cut)) <= max_bytes
+    assert (evidence is None) == (len(dumps(value)) <= max_bytes)
+
+
+async def test_answer_over_its_cap_is_marked_and_proves_the_whole() -> None:
+    value: dict[str, Any] = {"text": "x" * 10_000}
+    result = await a_door(Outcome(value=value), tools=(SMALL,)).result(SMALL)
+    assert result.ok
+    assert result.truncated
+    assert len(dumps(result.value)) <= CAP
+    (whole,) = [evidence for evidence in result.evidence if evidence.type is EvidenceType.METRIC]
+    assert whole.sha256 == hashlib.sha256(dumps(value)).hexdigest()
+    assert len(result.evidence) == 2
+
+
+@pytest.mark.parametrize("truncated", [True, False])
+async def test_answer_that_fits_is_marked_only_when_the_tool_says_so(truncated: bool) -> None:
+    result = await a_door(Outcome(value={"text": "x"}, truncated=truncated), tools=(SMALL,)).result(SMALL)
+    assert result.truncated is truncated

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.unit.runtime.door import HANG, READ, WRITE, a_door, a_tool
+from toolhub_service.domain.call import BudgetRequest
+from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.result import Outcome
+
+BROKEN = ToolError(ErrorKind.NETWORK_ERROR, "The line is broken.")
+DONE = Outcome(value={"text": "done"})
+IDEMPOTENT_WRITE = a_tool("test/text.put", capability="write:fs", idempotent=True)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Every pause asked for; none is waited for."""
+    asked: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(delay_s: float) -> None:
+        asked.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr("toolhub_service.runtime.execute.asyncio.sleep", noted)
+    return asked
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+async def test_pauses_double_with_full_jitter(pauses: list[float], share: float) -> None:
+    door = a_door(BROKEN, BROKEN, BROKEN, DONE)
+    door.randomness.share = share
+    result = await door.result(READ, budget=BudgetRequest(max_retries=3))
+    assert result.ok
+    assert result.attempts == 4
+    assert pauses == pytest.approx([0.1 * share, 0.2 * share, 0.4 * share])
+
+
+async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: list[float]) -> None:
+    door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=2.0), DONE)
+    door.randomness.share = 1.0
+    await door.result(READ, budget=BudgetRequest(max_retries=1))
+    assert pauses == pytest.approx([2.1])
+
+
+async def test_no_retry_that_would_begin_after_the_deadline(pauses: list[float]) -> None:
+    door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=60.0), DONE)
+    error = await door.error(READ, budget=BudgetRequest(max_retries=3, timeout_s=5.0))
+    assert error.kind is ErrorKind.RATE_LIMITED
+    assert error.retry_after_s == 60.0
+    assert pauses == []
+
+
+async def test_retries_end_with_the_last_error(pauses: list[float]) -> None:
+    door = a_door(BROKEN, ToolError(ErrorKind.UPSTREAM_ERROR, "Still broken."))
+    result = await door.result(READ, budget=BudgetRequest(max_retries=2))
+    assert result.error is not None
+    assert (result.error.kind, result.attempts) == (ErrorKind.UPSTREAM_ERROR, 3)
+    assert [(error.kind, attempt) for error, attempt in door.observer.retries] == [
+        (ErrorKind.NETWORK_ERROR, 1),
+        (ErrorKind.UPSTREAM_ERROR, 2),
+    ]
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.NOT_FOUND, ErrorKind.EXECUTION_ERROR, ErrorKind.OUTCOME_UNKNOWN])
+async def test_what_will_not_pass_is_not_tried_again(pauses: list[float], kind: ErrorKind) -> None:
+    door = a_door(ToolError(kind, "No."), DONE)
+    result = await door.result(READ, budget=BudgetRequest(max_retries=3))
+    assert result.attempts == 1
+
+
+async def test_side_effect_is_never_tried_again(pauses: list[float]) -> None:
+    door = a_door(BROKEN, DONE)
+    result = await door.result(WRITE, budget=BudgetRequest(max_retries=3))
+    assert result.attempts == 1
+    assert len(door.adapter.calls) == 1
+
+
+async def test_idempotent_side_effect_is_tried_again(pauses: list[float]) -> None:
+    door = a_door(BROKEN, DONE, tools=(IDEMPOTENT_WRITE,))
+    result = await door.result(IDEMPOTENT_WRITE, budget=BudgetRequest(max_retries=1))
+    assert (result.ok, result.attempts) == (True, 2)
+
+
+async def test_call_of_a_writing_tool_that_only_reads_is_tried_again(pauses: list[float]) -> None:
+    door = a_door(BROKEN, DONE)
+    door.adapter.reads_only = True
+    result = await door.result(WRITE, budget=BudgetRequest(max_retries=1))
+    assert (result.ok, result.attempts) == (True, 2)
+
+
+async def test_all_attempts_share_one_key(pauses: list[float]) -> None:
+    door = a_door(BROKEN, DONE)
+    await door.result(READ, budget=BudgetRequest(max_retries=1), idempotency_key="k-1")
+    assert [call.idempotency_key for call in door.adapter.calls] == ["k-1", "k-1"]
+
+
+async def test_read_that_outlives_its_deadline_is_timeout() -> None:
+    door = a_door(HANG)
+    result = await door.result(READ, budget=BudgetRequest(timeout_s=0.02))
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.TIMEOUT
+    assert result.error.is_retryable
+    assert door.adapter.stopped == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [HANG, ToolError(ErrorKind.HTTP_TIMEOUT, "Too slow."), ToolError(ErrorKind.TIMEOUT, "Late.")]
+)
+async def test_side_effect_whose_end_nobody_saw_is_outcome_unknown(answer: object) -> None:
+    door = a_door(answer)
+    result = await door.result(WRITE, budget=BudgetRequest(timeout_s=0.02))
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.OUTCOME_UNKNOWN
+    assert not result.error.is_retryable
+    assert result.error.details["cause"] in ("TIMEOUT", "HTTP_TIMEOUT")
+    assert "before you call it again" in result.error.message
+
+
+async def test_idempotent_side_effect_that_outlives_its_deadline_is_timeout() -> None:
+    door = a_door(HANG, tools=(IDEMPOTENT_WRITE,))
+    error = await door.error(IDEMPOTENT_WRITE, budget=BudgetRequest(timeout_s=0.02))
+    assert error.kind is ErrorKind.TIMEOUT
+
+
+async def test_caller_deadline_bounds_the_budget_that_asks_for_more() -> None:
+    door = a_door(HANG)
+    began_s = time.monotonic()
+    error = await door.error(READ, deadline_s=began_s + 0.02, budget=BudgetRequest(timeout_s=30.0))
+    assert error.kind is ErrorKind.TIMEOUT
+    assert time.monotonic() - began_s < 5.0
+
+
+async def test_deadline_that_has_passed_runs_nothing() -> None:
+    door = a_door()
+    error = await door.error(WRITE, deadline_s=time.monotonic() - 1.0)
+    assert error.kind is ErrorKind.TIMEOUT
+    assert door.adapter.calls == []

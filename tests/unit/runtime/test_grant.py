@@ -1,0 +1,52 @@
+"""Granting happens in one place, and every adapter accepts nothing else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import toolhub_service
+
+SOURCE = Path(toolhub_service.__file__).parent
+
+
+def constructions(name: str) -> Iterator[tuple[str, int]]:
+    """Files below the source tree, and lines, where `name(…)` is called or an instance is made by `__new__`."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and name in (_last(node.func), _last(getattr(node.func, "value", node))):
+                yield str(file.relative_to(SOURCE)), node.lineno
+
+
+def _last(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def test_calls_are_granted_in_take_budget_only() -> None:
+    assert [file for file, _ in constructions("GrantedCall")] == ["runtime/take_budget.py"]
+
+
+def test_calls_are_planned_in_apply_defaults_only() -> None:
+    assert [file for file, _ in constructions("PlannedCall")] == ["runtime/apply_defaults.py"]
+
+
+def test_no_granted_call_is_copied_with_other_fields() -> None:
+    """`dataclasses.replace(granted, …)` would be a second way to grant."""
+    for layer in ("runtime", "adapters"):
+        for file in sorted((SOURCE / layer).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and _last(node.func) == "replace" and node.args:
+                    assert ast.unparse(node.args[0]) not in ("granted", "call"), f"{file}:{node.lineno}"
+
+
+def test_adapters_are_asked_to_execute_by_the_executor_only() -> None:
+    asked = [
+        str(file.relative_to(SOURCE))
+        for file in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("adapter.execute", "self._adapter.execute")
+    ]
+    assert asked == ["runtime/execute.py"]

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import textwrap
+
+import pytest
+
+from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, a_call, a_door, a_tool
+from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.event import EventType
+from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
+from toolhub_service.domain.step import StepName
+from toolhub_service.domain.tool import ToolState
+from toolhub_service.runtime.pipeline import Pipeline
+
+DENY_ALL = POLICY + "rules: [{id: never, effect: DENY, reason: Not today.}]\n"
+
+
+async def test_a_call_walks_the_nine_steps_in_their_one_order() -> None:
+    door = a_door()
+    result = await door.result(WRITE, {"text": "hi"})
+    (settled,) = door.observer.settled_calls
+    assert [time.step for time in settled.steps] == list(StepName)
+    assert list(result.durations_us) == list(StepName)
+
+
+async def test_each_part_is_asked_in_the_order_of_the_steps() -> None:
+    door = a_door()
+    await door.result(WRITE, {"text": "hi"})
+    assert door.said == [
+        "catalog.get",
+        "policy.decide",
+        "adapter.upstream",
+        "audit.durably",
+        "audit.TOOL_CALLED",
+        "observer.executing",
+        "adapter.execute",
+        "audit.TOOL_RESULT",
+        "observer.settled",
+    ]
+
+
+async def test_denied_call_never_reaches_budget_or_adapter() -> None:
+    door = a_door(policy=DENY_ALL)
+    error = await door.error(WRITE, {"text": "hi"})
+    assert error.kind is ErrorKind.POLICY_DENIED
+    assert error.details["rule_id"] == "never"
+    assert error.details["policy_revision"] == door.policy.revision
+    assert door.adapter.calls == []
+    assert "adapter.upstream" not in door.said
+
+
+async def test_invalid_arguments_never_reach_policy() -> None:
+    door = a_door()
+    error = await door.error(READ, {"txt": "hi"})
+    assert error.kind is ErrorKind.INPUT_SCHEMA_INVALID
+    assert "policy.decide" not in door.said
+
+
+async def test_unknown_tool_reaches_nothing_but_the_record() -> None:
+    door = a_door()
+    error = await door.error("test/text.reed")
+    assert error.kind is ErrorKind.TOOL_NOT_FOUND
+    assert [word for word in door.said if not word.startswith("catalog.")] == [
+        "audit.TOOL_CALLED",
+        "audit.TOOL_RESULT",
+        "observer.settled",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "reached"),
+    [
+        (ToolError(ErrorKind.NOT_FOUND, "There is none."), ErrorKind.NOT_FOUND, StepName.EXECUTE),
+        (Outcome(value={"txt": "hi"}), ErrorKind.OUTPUT_SCHEMA_INVALID, StepName.VALIDATE_OUTPUT),
+    ],
+)
+async def test_a_failure_ends_the_walk_at_its_step(answer: object, kind: ErrorKind, reached: StepName) -> None:
+    door = a_door(answer)
+    error = await door.error(READ)
+    assert error.kind is kind
+    walked = [time.step for time in door.observer.settled_calls[0].steps]
+    assert walked == [*list(StepName)[: list(StepName).index(reached) + 1], StepName.RECORD]
+
+
+async def test_a_defect_is_told_as_internal_without_its_text_and_logged_whole() -> None:
+    defect = RuntimeError("password=hunter2")
+    door = a_door(defect)
+    result = await door.result(READ)
+    assert result.error is not None
+    assert result.error.kind is ErrorKind.INTERNAL
+    assert result.error.details == {"call_id": "call-1"}
+    assert "hunter2" not in repr(result)
+    assert door.observer.crashes == [defect]
+
+
+async def test_after_a_defect_the_budget_has_been_given_back() -> None:
+    door = a_door(RuntimeError("boom"))
+    await door.result(READ)
+    assert door.budgets.in_flight(READ.upstream_key) == 0
+
+
+async def test_cancelling_stops_the_adapter_records_the_call_and_raises() -> None:
+    door = a_door(HANG)
+    task = asyncio.create_task(door.pipeline.invoke(a_call(WRITE)))
+    await door.adapter.started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert door.adapter.stopped == 1
+    assert door.event_types == [EventType.TOOL_CALLED, EventType.TOOL_RESULT]
+    assert door.events[-1].outcome == "CANCELLED"
+    assert door.budgets.in_flight(WRITE.upstream_key) == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "args"),
+    [(READ, {}), (READ, {"no": 1}), ("test/unknown", {}), (a_tool("test/off", state=ToolState.DISABLED), {})],
+)
+async def test_every_answer_carries_evidence(spec: object, args: dict[str, int]) -> None:
+    door = a_door(tools=(READ, a_tool("test/off", state=ToolState.DISABLED)))
+    result = await door.result(spec, args)  # type: ignore[arg-type]
+    assert result.evidence
+    assert all(evidence.created_at_unix_ms == door.clock.unix_ms() for evidence in result.evidence)
+    assert result.evidence[0].type is EvidenceType.TOOL
+    assert result.evidence[0].ref == "call-1"
+
+
+async def test_what_a_tool_proves_is_kept_and_dated() -> None:
+    door = a_door(Outcome(value={"text": "x"}, evidence=(Evidence(EvidenceType.FILE, "a.txt", "read", sha256="00"),)))
+    (evidence,) = (await door.result(READ)).evidence
+    assert (evidence.ref, evidence.sha256, evidence.created_at_unix_ms) == ("a.txt", "00", door.clock.unix_ms())
+
+
+async def test_a_result_names_the_tool_that_made_it() -> None:
+    result = await a_door().result(READ)
+    assert (result.tool_version, result.tool_digest, result.attempts) == (READ.version, READ.digest, 1)
+    assert result.defaults_applied == ("/times",)
+
+
+@pytest.mark.parametrize("show_raw", [True, False])
+async def test_the_upstreams_own_answer_is_shown_only_when_configured(show_raw: bool) -> None:
+    door = a_door(Outcome(value={"text": "x"}, raw={"status": 200}), show_raw=show_raw)
+    assert (await door.result(READ)).raw == ({"status": 200} if show_raw else None)
+
+
+async def test_a_refused_call_says_it_was_never_attempted() -> None:
+    assert (await a_door(policy=DENY_ALL).result(READ)).attempts == 0
+
+
+def test_the_whole_walk_is_read_on_one_page() -> None:
+    source = textwrap.dedent(inspect.getsource(Pipeline.invoke))
+    (function,) = ast.parse(source).body
+    assert len(source.splitlines()) <= 60
+    assert isinstance(function, ast.AsyncFunctionDef)
+    entered = [
+        node.args[0].attr
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "enter"
+        and isinstance(node.args[0], ast.Attribute)
+    ]
+    in_order = list(dict.fromkeys(entered))
+    assert in_order == [step.name for step in list(StepName)[:-1]]  # the ninth, record, is walked whatever happened
+
+
+async def test_an_answer_is_a_tool_result_whatever_goes_wrong() -> None:
+    door = a_door(RuntimeError("one"), KeyError("two"), ToolError(ErrorKind.IO_ERROR, "three"))
+    for _ in range(3):
+        answer = await door.ask(READ)
+        assert isinstance(answer, ToolResult)
+        assert not answer.ok

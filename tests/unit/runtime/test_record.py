@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, Door, a_call, a_door, a_tool
+from toolhub_service.domain.call import BudgetRequest, GrantedCall, Mode
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.event import EventType
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.result import Outcome, ToolResult
+from toolhub_service.runtime.sinks import SILENT
+
+DENY_ALL = POLICY + "rules: [{id: never, effect: DENY}]\n"
+
+
+class BreaksTheLog:
+    """Has its effect, and then the disk is full."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+
+    async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
+        self.door.audit.broken = True
+        return Outcome(value={"text": "written"})
+
+
+async def test_side_effect_waits_until_its_record_is_on_disk() -> None:
+    door = a_door()
+    door.audit.gate = asyncio.Event()
+    task = asyncio.create_task(door.pipeline.invoke(a_call(WRITE), SILENT))
+    await door.audit.waiting.wait()
+    assert door.adapter.calls == []
+    door.audit.gate.set()
+    answer = await task
+    assert isinstance(answer, ToolResult)
+    assert answer.ok
+    assert door.said.index("audit.TOOL_CALLED") < door.said.index("adapter.execute")
+
+
+async def test_read_does_not_wait_for_the_disk() -> None:
+    door = a_door()
+    await door.result(READ)
+    assert "audit.durably" not in door.said
+
+
+@pytest.mark.parametrize("spec", [READ, WRITE])
+async def test_call_that_cannot_be_recorded_is_refused_before_its_effect(spec: object) -> None:
+    door = a_door()
+    door.audit.broken = True
+    error = await door.error(spec)  # type: ignore[arg-type]
+    assert error.kind is ErrorKind.IO_ERROR
+    assert error.details["component"] == "audit"
+    assert door.adapter.calls == []
+    assert door.budgets.in_flight(READ.upstream_key) == 0
+
+
+async def test_log_that_breaks_after_the_effect_costs_the_event_and_not_the_answer() -> None:
+    door = a_door()
+    breaking = BreaksTheLog(door)
+    door.adapter.execute = breaking.execute  # type: ignore[method-assign]
+    result = await door.result(WRITE)
+    assert result.ok
+    (told,) = door.observer.crashes
+    assert isinstance(told, ToolFailure)
+    assert len(door.observer.settled_calls) == 1
+
+
+@pytest.mark.parametrize("tool", [READ, "test/unknown"])
+async def test_refusal_is_answered_and_counted_while_the_log_is_broken(tool: object) -> None:
+    door = a_door(policy=DENY_ALL)
+    door.audit.broken = True
+    result = await door.result(tool)  # type: ignore[arg-type]
+    assert not result.ok
+    assert len(door.observer.crashes) == 2  # asked and settled
+    assert len(door.observer.settled_calls) == 1
+
+
+async def test_dry_run_is_answered_while_the_log_is_broken() -> None:
+    door = a_door()
+    door.audit.broken = True
+    plan = await door.plan(WRITE, {"text": "hi"})
+    assert plan.plan_digest
+
+
+async def test_cancelling_passes_while_the_log_is_broken() -> None:
+    door = a_door(HANG)
+    task = asyncio.create_task(door.pipeline.invoke(a_call(READ), SILENT))
+    await door.adapter.started.wait()
+    door.audit.broken = True
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_call_cancelled_while_its_record_is_written_is_recorded_once_and_never_runs() -> None:
+    door = a_door()
+    door.audit.gate = asyncio.Event()
+    task = asyncio.create_task(door.pipeline.invoke(a_call(WRITE), SILENT))
+    await door.audit.waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert door.event_types == [EventType.TOOL_CALLED, EventType.TOOL_RESULT]
+    assert door.events[-1].outcome == "CANCELLED"
+    assert door.adapter.calls == []
+
+
+CALLS = {
+    "success": ((), READ, {}, "ok", EventType.TOOL_RESULT),
+    "side effect": ((), WRITE, {}, "ok", EventType.TOOL_RESULT),
+    "failure": (
+        (ToolError(ErrorKind.NOT_FOUND, "None."),),
+        READ,
+        {},
+        "NOT_FOUND",
+        EventType.TOOL_RESULT,
+    ),
+    "defect": ((RuntimeError("boom"),), READ, {}, "INTERNAL", EventType.TOOL_RESULT),
+    "unknown tool": ((), "test/unknown", {}, "TOOL_NOT_FOUND", EventType.TOOL_RESULT),
+    "bad arguments": ((), READ, {"no": 1}, "INPUT_SCHEMA_INVALID", EventType.TOOL_RESULT),
+    "bad result": ((Outcome(value={}),), READ, {}, "OUTPUT_SCHEMA_INVALID", EventType.TOOL_RESULT),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_every_call_leaves_two_events_asked_and_settled(name: str) -> None:
+    answers, spec, args, outcome, settled = CALLS[name]
+    door = a_door(*answers)
+    await door.result(spec, args)  # type: ignore[arg-type]
+    assert door.event_types == [EventType.TOOL_CALLED, settled]
+    assert door.events[1].outcome == outcome
+
+
+async def test_refusal_by_policy_is_an_event_of_its_own_type() -> None:
+    door = a_door(policy=DENY_ALL)
+    await door.result(WRITE)
+    assert door.event_types == [EventType.TOOL_CALLED, EventType.POLICY_DENIED]
+    assert door.events[1].rule_id == "never"
+
+
+async def test_kind_of_refusal_that_came_from_running_is_a_result_and_no_denial() -> None:
+    door = a_door(ToolError(ErrorKind.HTTP_DISALLOWED_HOST, "Redirected elsewhere."))
+    await door.result(WRITE)
+    assert door.event_types[-1] is EventType.TOOL_RESULT
+
+
+async def test_an_event_says_who_called_what_by_which_rule_and_why() -> None:
+    door = a_door()
+    await door.result(WRITE, {"text": "hi"}, purpose="say hello", principal="agent-a")
+    asked, settled = door.events
+    for event in (asked, settled):
+        assert (event.principal, event.tool, event.tool_digest) == ("agent-a", WRITE.name, WRITE.digest)
+        assert (event.call_id, event.request_id) == ("call-1", "request-1")
+        assert event.policy_revision == door.policy.revision
+        assert event.rule_id == "grant:*"
+        assert len(event.args_digest) == 64
+    assert asked.purpose == "say hello"
+    assert json.loads(asked.args_summary) == {"text": "hi", "times": 1}
+    assert settled.duration_us >= 0
+    assert settled.attributes == {"attempts": "1"}
+
+
+async def test_secrets_of_arguments_are_not_in_the_record() -> None:
+    spec = a_tool("test/open", read_only=True)
+    door = a_door(tools=(spec,))
+    await door.result(spec, {"password": "hunter2-canary", "text": "x"})
+    assert door.events
+    assert "hunter2" not in repr(door.events)
+
+
+async def test_retry_is_an_event_with_its_number() -> None:
+    door = a_door(ToolError(ErrorKind.NETWORK_ERROR, "Broken."), Outcome(value={"text": "x"}))
+    await door.result(READ, budget=BudgetRequest(max_retries=1))
+    assert door.event_types == [EventType.TOOL_CALLED, EventType.RETRY, EventType.TOOL_RESULT]
+    retry = door.events[1]
+    assert (retry.outcome, retry.attributes) == ("NETWORK_ERROR", {"attempt": "1"})
+    assert door.events[2].attributes == {"attempts": "2"}
+
+
+@pytest.mark.parametrize(("args", "outcome"), [({"text": "hi"}, "planned"), ({"no": 1}, "INPUT_SCHEMA_INVALID")])
+async def test_dry_run_leaves_two_events_that_say_so(args: dict[str, object], outcome: str) -> None:
+    door = a_door()
+    await door.plan(WRITE, args)  # type: ignore[arg-type]
+    assert door.event_types == [EventType.TOOL_CALLED, EventType.TOOL_RESULT]
+    assert door.events[1].outcome == outcome
+    assert all(event.attributes == {"mode": Mode.DRY_RUN.value} for event in door.events)

@@ -1,0 +1,175 @@
+"""The steps one by one: what each refuses, and what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.door import POLICY, READ, WRITE, a_door, a_tool
+from toolhub_service.domain.call import BudgetRequest
+from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.tool import ToolState
+
+ADMIN_ONLY = """
+extends: none
+grants:
+  - {principals: [admin], capabilities: [read:fs, write:fs]}
+  - {principals: [local], capabilities: [read:fs]}
+"""
+
+
+class TestResolve:
+    async def test_unknown_tool_names_its_neighbours(self) -> None:
+        error = await a_door().error("test/text.reed")
+        assert error.kind is ErrorKind.TOOL_NOT_FOUND
+        assert error.details["did_you_mean"] == ["test/text.read", "test/text.write"]
+
+    async def test_neighbours_the_caller_may_not_call_are_not_named(self) -> None:
+        error = await a_door(policy=ADMIN_ONLY).error("test/text.writ")
+        assert error.details["did_you_mean"] == ["test/text.read"]
+        assert "text.write" not in error.message
+
+    async def test_nothing_like_it_points_to_the_search(self) -> None:
+        error = await a_door().error("zzz")
+        assert "SearchTools" in error.message
+
+    @pytest.mark.parametrize(
+        ("state", "kind", "retryable"),
+        [
+            (ToolState.QUARANTINED, ErrorKind.TOOL_QUARANTINED, False),
+            (ToolState.UNAVAILABLE, ErrorKind.TOOL_UNAVAILABLE, True),
+            (ToolState.DISABLED, ErrorKind.TOOL_UNAVAILABLE, False),
+        ],
+    )
+    async def test_tool_that_is_not_active_says_why(self, state: ToolState, kind: ErrorKind, retryable: bool) -> None:
+        spec = a_tool("test/off", state=state, state_reason="no key is configured")
+        error = await a_door(tools=(spec,)).error(spec)
+        assert error.kind is kind
+        assert error.details["reason"] == "no key is configured"
+        assert error.is_retryable is retryable
+
+
+class TestValidateInput:
+    async def test_each_broken_rule_is_a_violation_a_model_can_repair(self) -> None:
+        error = await a_door().error(READ, {"text": 5, "tims": 2})
+        assert error.kind is ErrorKind.INPUT_SCHEMA_INVALID
+        by_keyword = {violation.keyword: violation for violation in error.violations}
+        assert by_keyword["type"].path == "/text"
+        assert by_keyword["type"].expected == "string"
+        assert "times" in by_keyword["additionalProperties"].hint
+
+    async def test_arguments_are_judged_as_they_were_sent(self) -> None:
+        """A default never repairs what the model got wrong."""
+        error = await a_door().error(READ, {"times": "1"})
+        assert error.violations[0].path == "/times"
+
+    async def test_arguments_that_could_not_be_read_are_refused_with_that_error(self) -> None:
+        unreadable = ToolError(ErrorKind.INVALID_INPUT, "Not JSON.")
+        assert await a_door().error(READ, args_error=unreadable) == unreadable
+
+    async def test_side_effect_without_a_purpose_is_refused(self) -> None:
+        error = await a_door().error(WRITE, purpose="")
+        assert error.kind is ErrorKind.INVALID_INPUT
+        assert error.details["field"] == "purpose"
+
+    async def test_read_needs_no_purpose(self) -> None:
+        assert (await a_door().result(READ, purpose="")).ok
+
+
+class TestApplyDefaults:
+    async def test_hub_fills_in_what_was_left_out_and_says_so(self) -> None:
+        door = a_door()
+        result = await door.result(READ, {"text": "hi"})
+        assert door.adapter.calls[0].args == {"text": "hi", "times": 1}
+        assert result.defaults_applied == ("/times",)
+
+    async def test_what_was_sent_stays_as_it_was_sent(self) -> None:
+        door = a_door()
+        await door.result(READ, {"times": 3})
+        assert door.adapter.calls[0].call.args == {"times": 3}
+        assert door.adapter.calls[0].args == {"times": 3}
+
+
+class TestCheckPolicy:
+    async def test_missing_capability_names_it_and_the_lines_that_would_grant_it(self) -> None:
+        error = await a_door(policy=ADMIN_ONLY).error(WRITE)
+        assert error.kind is ErrorKind.POLICY_DENIED
+        assert error.details["missing_capabilities"] == ["write:fs"]
+        assert "grants" in str(error.details["remedy"])
+
+    async def test_caller_nobody_granted_anything_is_denied(self) -> None:
+        error = await a_door(policy=ADMIN_ONLY).error(READ, principal="stranger")
+        assert error.details["rule_id"] == "default"
+
+    async def test_permissions_of_the_message_only_narrow(self) -> None:
+        door = a_door(policy=ADMIN_ONLY)
+        assert (await door.result(READ, permissions=frozenset({"read:fs", "write:fs"}))).ok
+        assert (await door.error(WRITE, permissions=frozenset({"read:fs", "write:fs"}))).kind is ErrorKind.POLICY_DENIED
+        error = await door.error(READ, permissions=frozenset({"write:fs"}))
+        assert error.details["rule_id"] == "permissions"
+
+    async def test_approval_is_asked_for_by_its_own_kind(self) -> None:
+        rule = "rules: [{id: ask, effect: REQUIRE_APPROVAL, tools: [test/text.write]}]\n"
+        error = await a_door(policy=POLICY + rule).error(WRITE)
+        assert error.kind is ErrorKind.APPROVAL_REQUIRED
+        assert error.details["rule_id"] == "ask"
+
+    @pytest.mark.parametrize("field", ["agent_id", "user_id"])
+    async def test_acting_for_another_needs_the_right_to(self, field: str) -> None:
+        other: dict[str, Any] = {field: "somebody-else"}
+        own: dict[str, Any] = {field: "local"}
+        error = await a_door().error(READ, **other)
+        assert error.kind is ErrorKind.PERMISSION_DENIED
+        assert (await a_door().result(READ, **own)).ok
+        assert (await a_door(policy=POLICY + "impersonate: [local]\n").result(READ, **other)).ok
+
+
+class TestTakeBudget:
+    async def test_rate_says_when_to_come_back(self) -> None:
+        door = a_door(policy=POLICY + "limits: [{id: slow, rate_per_s: 0.5, burst: 1}]\n")
+        assert (await door.result(READ)).ok
+        error = await door.error(READ)
+        assert error.kind is ErrorKind.RATE_LIMITED
+        assert error.retry_after_s == pytest.approx(2.0, abs=0.1)
+
+    async def test_calls_of_a_request_are_counted(self) -> None:
+        door = a_door()
+        two = BudgetRequest(max_tool_calls=2)
+        assert [(await door.result(READ, budget=two)).ok for _ in range(2)] == [True, True]
+        error = await door.error(READ, budget=two)
+        assert error.kind is ErrorKind.BUDGET_EXCEEDED
+        assert error.details["used_tool_calls"] == 2
+
+    async def test_failing_upstream_is_given_a_rest(self) -> None:
+        door = a_door(ToolError(ErrorKind.UPSTREAM_ERROR, "It failed."))
+        for _ in range(10):
+            await door.error(READ)
+        error = await door.error(READ)
+        assert error.kind is ErrorKind.CIRCUIT_OPEN
+        assert error.retry_after_s is not None
+        assert len(door.adapter.calls) == 10
+
+    async def test_one_failing_upstream_does_not_close_the_others(self) -> None:
+        door = a_door(*[ToolError(ErrorKind.UPSTREAM_ERROR, "It failed.")] * 10, Outcome(value={"text": "x"}))
+        for _ in range(10):
+            await door.error(READ)
+        assert (await door.result(WRITE)).ok
+
+
+class TestValidateOutput:
+    async def test_answer_that_breaks_its_schema_is_not_passed_on(self) -> None:
+        result = await a_door(Outcome(value={"text": 5})).result(READ)
+        assert result.error is not None
+        assert result.error.kind is ErrorKind.OUTPUT_SCHEMA_INVALID
+        assert result.error.violations[0].path == "/text"
+        assert result.value is None
+
+    async def test_after_a_side_effect_it_warns_against_repeating(self) -> None:
+        error = await a_door(Outcome(value={"text": 5})).error(WRITE)
+        assert "do not repeat it blindly" in error.message
+
+    async def test_errors_are_never_held_to_the_output_schema(self) -> None:
+        error = await a_door(ToolError(ErrorKind.NOT_FOUND, "None.")).error(READ)
+        assert error.kind is ErrorKind.NOT_FOUND

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from tests.unit.runtime.door import a_call
+from toolhub_service.domain.step import StepName
+from toolhub_service.runtime.walk import Walk
+
+
+def test_steps_follow_one_another_without_a_gap() -> None:
+    walk = Walk(a_call())
+    for step in StepName:
+        walk.enter(step)
+    duration_ns = walk.finish()
+    assert [time.step for time in walk.steps] == list(StepName)
+    for before, after in zip(walk.steps, walk.steps[1:], strict=False):
+        assert before.end_ns == after.start_ns
+    assert duration_ns == walk.steps[-1].end_ns - walk.start_ns
+    assert walk.start_ns <= walk.steps[0].start_ns
+
+
+def test_durations_are_those_of_the_steps_that_ended() -> None:
+    walk = Walk(a_call())
+    walk.enter(StepName.RESOLVE)
+    walk.enter(StepName.VALIDATE_INPUT)
+    walk.enter(StepName.RECORD)
+    assert list(walk.durations_us) == [StepName.RESOLVE, StepName.VALIDATE_INPUT]
+    assert all(us >= 0 for us in walk.durations_us.values())
