@@ -47,9 +47,8 @@ class Recorder:
     def retried(self, granted: GrantedCall, walk: Walk, error: ToolError, attempt: int) -> None:
         """Record that an attempt failed and another follows."""
         self._observer.retried(granted, error, attempt)
-        self._audit.append(
-            self._event(EventType.RETRY, walk, outcome=error.kind.value, attributes={"attempt": str(attempt)})
-        )
+        attributes = {"attempt": str(attempt)}
+        self._append(walk, self._event(EventType.RETRY, walk, outcome=error.kind.value, attributes=attributes))
 
     def settle(self, walk: Walk, result: ToolResult) -> None:
         """Record the answer, whatever it is. Never raises for a broken log."""

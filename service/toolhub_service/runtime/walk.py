@@ -33,9 +33,10 @@ class Walk:
 
     def enter(self, step: StepName) -> None:
         """End the step that was running and begin the next."""
+        if step is StepName.RESOLVE:
+            return  # where every walk begins
         now_ns = perf_counter_ns()
-        if step is not StepName.RESOLVE:
-            self._end(now_ns)
+        self._end(now_ns)
         self.step = step
         self._step_ns = now_ns
 

@@ -88,7 +88,7 @@ REFUSED: list[tuple[Message, str]] = [
     (call_pb2.CallBudget(max_retries=-1), "int32.gte_lte"),
     (call_pb2.CallBudget(max_retries=11), "int32.gte_lte"),
     (call_pb2.CallBudget(max_tool_calls=0), "int32.gte_lte"),
-    (tool_service_pb2.InvokeRequest(intent=call(), plan_digest="0" * 63), "string.pattern"),
+    (tool_service_pb2.InvokeRequest(intent=call(), plan_digest="not a token"), "string.pattern"),
     (tool_service_pb2.InvokeRequest(intent=call(), mode=99), "enum.defined_only"),  # type: ignore[arg-type]
     (tool_service_pb2.SessionCall(intent=call()), "string.pattern"),
     (tool_service_pb2.InvokeSessionRequest(cancel_call_ids=["x"] * 257), "repeated.max_items"),

@@ -1,0 +1,23 @@
+"""`make bench`: every measurement, one after the other. Numbers, not pass or fail."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.bench import governed_call, registry_speed, search_quality
+
+_PARTS = {"governed_call": governed_call, "registry_speed": registry_speed, "search_quality": search_quality}
+
+
+def main() -> None:
+    """All parts, or those named: `python -m tests.bench governed_call`."""
+    names = [name for name in sys.argv[1:] if name in _PARTS]
+    sys.argv[1:] = [word for word in sys.argv[1:] if word not in _PARTS]
+    for name in names or _PARTS:
+        print(f"## {name}\n")
+        _PARTS[name].main()
+        print()
+
+
+if __name__ == "__main__":
+    main()
