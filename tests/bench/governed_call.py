@@ -95,7 +95,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def as_table(found: dict[str, Any]) -> str:
     """Markdown: a line a figure."""
-    rows = [("hub / echo", "min", "median", "max")]
+    rows: list[tuple[str, ...]] = [("hub / echo", "min", "median", "max")]
     for name, values in found["ratios"].items():
         rows.append((name, *(f"{values[key]:.2f}" for key in ("min", "median", "max"))))
     chain = found["chain_cpu_us"]

@@ -61,7 +61,7 @@ def _port(child: subprocess.Popen[str], began: float) -> int:
             return int(found[1])
         if time.monotonic() - began > _START_TIMEOUT_S:
             break
-    raise RuntimeError(f"{child.args} did not start")
+    raise RuntimeError(f"process {child.pid} did not start")
 
 
 def stolen_share(before: tuple[int, int], after: tuple[int, int]) -> float:

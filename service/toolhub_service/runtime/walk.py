@@ -14,7 +14,19 @@ from toolhub_service.domain.verdict import Verdict
 class Walk:
     """Made by the pipeline for one call; steps fill it in as they succeed."""
 
-    __slots__ = ("_step_ns", "asked", "attempts", "call", "durations_us", "planned", "spec", "start_ns", "step", "steps", "verdict")
+    __slots__ = (
+        "_step_ns",
+        "asked",
+        "attempts",
+        "call",
+        "durations_us",
+        "planned",
+        "spec",
+        "start_ns",
+        "step",
+        "steps",
+        "verdict",
+    )
 
     def __init__(self, call: Call) -> None:
         self.call = call
