@@ -1,0 +1,53 @@
+"""Spellings in which a secret once slipped past the redactor, each found by sending it through a serving hub."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from toolhub_service.app.known_secrets import known_secrets
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.settings.document import CustomTool, Settings, Tools
+
+TOKEN = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+
+
+@pytest.mark.parametrize("break_", ["\n", "\r\n", "\t", "\f", "\b", " "])
+@pytest.mark.parametrize("secret", [TOKEN, "Bearer c4nary0123456789", "sas=c4nary0123456789"])
+def test_a_secret_after_a_line_break_is_found_in_values_and_in_their_json(break_: str, secret: str) -> None:
+    canary = secret.rsplit("=", maxsplit=1)[-1].rsplit(maxsplit=1)[-1]
+    for value in ({"text": f"a{break_}{secret}"}, [f"a{break_}{secret}"], json.dumps({"text": f"a{break_}{secret}"})):
+        assert canary not in json.dumps(Redactor().value(value)), value
+        assert canary not in Redactor().json_text(value), value
+
+
+def test_a_token_keeps_what_stands_before_it() -> None:
+    assert Redactor().text(f'{{"a":"x\\n{TOKEN}"}}') == '{"a":"x\\n***"}'
+    assert Redactor().text(f"see {TOKEN}.") == "see ***."
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["login", "--token", "c4nary"], ["login", "--token", "***"]),
+        (["login", "--api-key", "c4nary", "-v"], ["login", "--api-key", "***", "-v"]),
+        (["curl", "-u", "me:c4nary", "https://example.com"], ["curl", "-u", "***", "https://example.com"]),
+        (["curl", "-u", "me"], ["curl", "-u", "me"]),
+        (["login", "--token", "--verbose"], ["login", "--token", "--verbose"]),
+        (["grep", "-n", "token"], ["grep", "-n", "token"]),
+    ],
+)
+def test_the_value_after_a_flag_is_hidden_in_an_argv(argv: list[str], shown: list[str]) -> None:
+    assert Redactor().value({"argv": argv}) == {"argv": shown}
+
+
+def test_the_keys_of_this_hub_have_a_shape_that_is_known() -> None:
+    key = "thk_0a1b2c3d_" + "x" * 43
+    assert Redactor().text(f"why: {key} does not work") == "why: *** does not work"
+
+
+def test_secrets_of_environment_and_configuration_are_known_by_value() -> None:
+    settings = Settings(tools=Tools(custom=(CustomTool("acme:T", {"api_key": "c4nary-of-config", "retries": 3}),)))
+    environment = {"ACME_TOKEN": "c4nary-of-env", "AUTH_TOKEN": "none", "HOME": "/home/somebody"}
+    assert known_secrets(settings, environment) == ["c4nary-of-config", "c4nary-of-env"]
