@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
+EDGE: Final = r"(?:\b|\\[bfnrt])"
+"""A word's beginning, also in JSON text, where a line break before it is written `\\n` and ends in a letter."""
+
 FAMILIES: Final[tuple[tuple[str, str], ...]] = (
+    (r"thk_", r"[0-9a-f]{8}_[A-Za-z0-9_\-]{16,}"),  # this hub's own API keys
     (r"gh[pousr]_", r"[A-Za-z0-9]{20,}"),  # GitHub
     (r"github_pat_", r"[A-Za-z0-9_]{20,}"),
     (r"gl(?:pat|ptt|dt|rt|cbt|ft|imt|agent|oas|soat|ffct)-", r"[A-Za-z0-9_.\-]{16,}"),  # GitLab
@@ -92,11 +96,12 @@ QUERY_NAMES: Final = r"(?i:sig|signature|x-amz-signature|x-goog-signature|x-amz-
 QUERY: Final = rf"""([?&;]{QUERY_NAMES}=)([^&\s#"'<>]+)"""
 QUERY_SIGN: Final = rf"[?&;]{QUERY_NAMES}="
 
-SCHEME: Final = r"(?i)\b(bearer|basic|digest|negotiate)(\s+)([A-Za-z0-9._~+/\-]{8,}=*)"
-SCHEME_SIGN: Final = r"\b(?i:bearer|basic|digest|negotiate)\s"
+SCHEME: Final = r"(?i)((?:\\[bfnrt]|\b)(?:bearer|basic|digest|negotiate))(\s+)([A-Za-z0-9._~+/\-]{8,}=*)"
+SCHEME_SIGN: Final = EDGE + r"(?i:bearer|basic|digest|negotiate)\s"
 
 CURL_USER: Final = (
     r"""(\s(?:-u|--user|--proxy-user)[\s=]+)"""
     r"""("[^"\n]*"(?::"[^"\n]*")?|'[^'\n]*'|[^\s"']*:(?:"[^"\n]*"|'[^'\n]*'|\S+))"""
 )
-CURL_SIGN: Final = r"\s(?:-u|--user|--proxy-user)[\s=]"
+CURL_SIGN: Final = r"""[\s"](?:-u|--user|--proxy-user)[\s=",]"""
+CURL_USER_FLAGS: Final = frozenset({"-u", "--user", "--proxy-user"})

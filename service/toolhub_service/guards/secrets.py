@@ -49,7 +49,7 @@ def _compile(pattern: str | bytes) -> Any:
     return re2.compile(pattern if isinstance(pattern, bytes) else pattern.encode(), options)
 
 
-_FAMILIES_RE = _compile("|".join(rf"\b(?:{prefix}{rest})" for prefix, rest in shapes.FAMILIES))
+_FAMILIES_RE = _compile(rf"(\\+[bfnrt]|\b)(?:{'|'.join(prefix + rest for prefix, rest in shapes.FAMILIES)})")
 _PRIVATE_KEY_RE = _compile(shapes.PRIVATE_KEY)
 _URL_RE = _compile(shapes.URL_USERINFO)
 _URL_PASSWORD_RE = _compile(shapes.URL_SECOND)
@@ -62,7 +62,7 @@ _FLAG_RE = _compile(_FLAG)
 _SIGNS: Final = "|".join(
     (
         NAME_SIGN,
-        r"\b(?:" + "|".join(prefix for prefix, _ in shapes.FAMILIES) + ")",
+        shapes.EDGE + "(?:" + "|".join(prefix for prefix, _ in shapes.FAMILIES) + ")",
         *(shapes.PRIVATE_KEY_SIGN, shapes.URL_SIGN, shapes.QUERY_SIGN, shapes.SCHEME_SIGN, shapes.CURL_SIGN),
     )
 )
@@ -122,7 +122,7 @@ class Redactor:
         data = _CURL_RE.sub(_hide_curl_user, data)
         data = _QUERY_RE.sub(_hide_last, data)
         data = _SCHEME_RE.sub(_hide_scheme, data)
-        return bytes(_FAMILIES_RE.sub(_MARK, data))
+        return bytes(_FAMILIES_RE.sub(_hide_last, data))
 
     def _walk(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
@@ -149,10 +149,23 @@ class Redactor:
         return shown
 
     def _walk_array(self, items: list[Any], depth: int) -> list[Any]:
-        """An array by its items; `["authorization", …]` counts as a name with its value."""
+        """An array by its items; `["authorization", …]` counts as a name with its value, and so does a flag in argv."""
         if len(items) == 2 and isinstance(items[0], str) and is_secret_name(items[0]):
             return [self.text(items[0]), _hidden(items[0], items[1])]
-        return [self._walk(item, depth + 1) for item in items]
+        before = ["", *items]
+        return [
+            MARK if _flag_announces(flag, item) else self._walk(item, depth + 1)
+            for flag, item in zip(before, items, strict=False)
+        ]
+
+
+def _flag_announces(flag: Any, item: Any) -> bool:
+    """`["--token", "abc"]` and `["-u", "user:password"]`, as an argv has them."""
+    if not (isinstance(flag, str) and isinstance(item, str) and flag.startswith("-")):
+        return False
+    if flag in shapes.CURL_USER_FLAGS:
+        return ":" in item
+    return "=" not in flag and not item.startswith("-") and is_secret_name(flag)
 
 
 def _hidden(name: str, value: Any) -> Any:
@@ -196,9 +209,16 @@ def _hide_scheme(match: Any) -> bytes:
 
 def _hide_named(match: Any) -> bytes:
     name, between, value = match.group(1), match.group(2), match.group(3)
-    if not is_secret_name(name.decode("latin-1")):
+    if not (is_secret_name(name.decode("latin-1")) or _is_secret_after_escape(match)):
         return bytes(match.group(0))
     return bytes(name + between + _hide_value(name, value))
+
+
+def _is_secret_after_escape(match: Any) -> bool:
+    """In JSON text a line break before a name gives it one more letter: `\\npwd=…`."""
+    start, name = match.start(), match.group(1)
+    is_escaped = start > 0 and match.string[start - 1 : start] == b"\\" and name[:1] in b"bfnrt"
+    return is_escaped and is_secret_name(name[1:].decode("latin-1"))
 
 
 def _hide_flag(match: Any) -> bytes:
