@@ -8,7 +8,6 @@ import json
 
 from toolhub_service.domain.errors import HubFailure, HubStatus
 
-
 _INT64 = range(-(2**63), 2**63)
 
 
