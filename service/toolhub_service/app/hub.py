@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.app.listening import listening_of
 from toolhub_service.app.observing import Observing, open_observing
 from toolhub_service.app.paths import Paths
@@ -78,7 +80,8 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     listening = listening_of(settings)
     paths = Paths(settings)
     paths.make()
-    clock, randomness, redactor = SystemClock(), SystemRandomness(), Redactor()
+    clock, randomness = SystemClock(), SystemRandomness()
+    redactor = Redactor(known_secrets(settings, os.environ))
     observing = open_observing(settings, redactor, is_worker=worker is not None)
     policy = LivePolicy(on_difference=observing.shadow_differs)
     policy_file = PolicyFile(paths.policy, policy)
@@ -104,6 +107,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         recorder=recorder,
         observer=observing.calls,
         clock=clock,
+        redactor=redactor,
         show_raw=settings.results.show_raw,
     )
     keys = ApiKeys(paths.key_file().read(), _describe(policy))
@@ -111,7 +115,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     sources = _sources(toolbox)
     server = Server(
         listening,
-        _layers(settings, policy, keys, admission, observing),
+        _layers(settings, policy, keys, admission, observing, redactor),
         admission,
         tools=ToolServicer(
             invoker=pipeline,
@@ -130,14 +134,19 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
 
 
 def _layers(
-    settings: Settings, policy: LivePolicy, keys: ApiKeys, admission: AdmissionLayer, observing: Observing
+    settings: Settings,
+    policy: LivePolicy,
+    keys: ApiKeys,
+    admission: AdmissionLayer,
+    observing: Observing,
+    redactor: Redactor,
 ) -> list[Layer]:
     """Outermost first."""
     kinds: dict[str, Authenticator] = {"insecure-local": InsecureLocal(_describe(policy)), "api-key": keys}
     return [
         TracingLayer(observing.tracing),
         MetricsLayer(observing.metrics),
-        ErrorsLayer(observing.rpc_crashed),
+        ErrorsLayer(observing.rpc_crashed, redactor.text),
         admission,
         AuthLayer([kinds[mode] for mode in settings.auth.modes]),
         PolicyLayer(),

@@ -31,7 +31,11 @@ def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None
     """The settings in force: defaults, file and environment together."""
     import yaml
 
+    from toolhub_service.guards.secrets import Redactor
+
     settings = msgspec.to_builtins(read_settings(config_file, data_dir))
+    for custom in settings["tools"]["custom"]:
+        custom["args"] = Redactor().value(custom["args"])
     if wants_json(as_json):
         print_json(settings)
     else:

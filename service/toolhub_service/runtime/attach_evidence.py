@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
+from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.cut import cut_to
+from toolhub_service.runtime.redact import redact_evidence
 from toolhub_service.runtime.walk import Walk
 
 
-def attach_evidence(walk: Walk, outcome: Outcome, now_unix_ms: int, *, show_raw: bool) -> ToolResult:
+def attach_evidence(
+    walk: Walk, outcome: Outcome, now_unix_ms: int, redactor: Redactor, *, show_raw: bool
+) -> ToolResult:
     """The successful answer, cut to the tool's inline limit."""
     spec = walk.spec
     assert spec is not None  # the pipeline calls this step only after resolve
     value, cut = cut_to(outcome.value, spec.limits.max_result_bytes)
     evidence = outcome.evidence or (_call_evidence(walk, f"{spec.name} {spec.version} answered"),)
+    evidence = tuple(redact_evidence(item, redactor) for item in evidence)
     if cut is not None:
         evidence = (*evidence, cut)
     return ToolResult(

@@ -22,12 +22,13 @@ from dataclasses import dataclass, replace
 from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.call import Call, Mode
-from toolhub_service.domain.errors import ToolError, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import Adapter, CallObserver, Catalog, Clock, EventSink, PolicySource
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.apply_defaults import apply_defaults
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_refusal
 from toolhub_service.runtime.check_policy import check_policy, enforce
@@ -35,6 +36,7 @@ from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.failures import cancelled, crash
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
+from toolhub_service.runtime.redact import redact_error, redact_plan
 from toolhub_service.runtime.resolve import resolve
 from toolhub_service.runtime.sinks import SILENT
 from toolhub_service.runtime.take_budget import take_budget
@@ -57,6 +59,7 @@ class Pipeline:
     recorder: Recorder
     observer: CallObserver
     clock: Clock
+    redactor: Redactor
     show_raw: bool = False
     """Whether results carry the upstream's own answer."""
 
@@ -92,8 +95,10 @@ class Pipeline:
             validate_output(spec, outcome, schemas)
 
             walk.enter(StepName.ATTACH_EVIDENCE)
-            result = attach_evidence(walk, outcome, self.clock.unix_ms(), show_raw=self.show_raw)
+            result = attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
         except ToolFailure as failure:
+            if failure.error.kind is ErrorKind.INTERNAL:
+                self.observer.crashed(call, failure)
             return self._refuse(walk, lease, failure.error)
         except asyncio.CancelledError:
             self._refuse(walk, lease, cancelled())
@@ -105,6 +110,7 @@ class Pipeline:
 
     def _refuse(self, walk: Walk, lease: Lease | None, error: ToolError) -> ToolResult | Plan:
         """The answer to a call that stopped at `walk.step`."""
+        error = redact_error(error, self.redactor)
         if walk.call.mode is Mode.DRY_RUN:
             return self._show(walk, lease, (), error)
         return self._record(walk, lease, attach_refusal(walk, error, self.clock.unix_ms()))
@@ -122,6 +128,6 @@ class Pipeline:
         """The end of a dry run: what was taken is given back, and the plan is recorded like any call."""
         if lease is not None:
             lease.refund()
-        plan = self.plans.show(walk, effects, error)
+        plan = redact_plan(self.plans.show(walk, effects, error), self.redactor)
         self.recorder.settle_plan(walk, error)
         return plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import grpc
 
@@ -13,12 +14,22 @@ from toolhub_service.transport.status import EQUAL_STATUS, RpcFailure, from_hub_
 
 
 class ErrorsLayer(Layer):
-    """`crashed(method, error)` is told of defects, whole, for the log."""
+    """`crashed(method, error)` is told of defects, whole, for the log; every text that leaves goes through `redact`."""
 
-    def __init__(self, crashed: Callable[[str, Exception], None]) -> None:
+    def __init__(self, crashed: Callable[[str, Exception], None], redact: Callable[[str], str] = str) -> None:
         self._crashed = crashed
+        self._redact = redact
 
     def failure(self, method: Method, error: Exception) -> RpcFailure:
+        failure = self._told(method, error)
+        return replace(
+            failure,
+            message=self._redact(failure.message),
+            metadata={name: self._redact(value) for name, value in failure.metadata.items()},
+            field_violations=tuple((path, self._redact(text)) for path, text in failure.field_violations),
+        )
+
+    def _told(self, method: Method, error: Exception) -> RpcFailure:
         if isinstance(error, RpcFailure):
             return error
         if isinstance(error, HubFailure):

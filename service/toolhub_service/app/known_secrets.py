@@ -1,0 +1,22 @@
+"""Secrets this process knows by value: they are hidden under whatever name and in whatever text they turn up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.settings.document import Settings
+
+_MIN_CHARS = 8
+"""`token: none` in a configuration must not blank every `none` of a log."""
+
+
+def known_secrets(settings: Settings, environment: Mapping[str, str]) -> list[str]:
+    """Values that stand under telling names in the environment and in the arguments of custom tools."""
+    return sorted({value for value in _values(settings, environment) if len(value) >= _MIN_CHARS})
+
+
+def _values(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
+    yield from (value for name, value in environment.items() if is_secret_name(name))
+    for custom in settings.tools.custom:
+        yield from (value for name, value in custom.args.items() if isinstance(value, str) and is_secret_name(name))
