@@ -262,6 +262,7 @@ def a_door(
         recorder=recorder,
         observer=observer,
         clock=clock,
+        redactor=Redactor(),
         show_raw=show_raw,
     )
     return Door(said, pipeline, adapter, catalog, live, audit, observer, budgets, clock, randomness)
