@@ -139,6 +139,12 @@ class PolicySource(Protocol):
         ...
 
 
+class EventTail(AsyncIterator[ChainedEvent], Protocol):
+    """A watch of the audit log. Close it when it is no longer read."""
+
+    async def aclose(self) -> None: ...
+
+
 class AuditLog(Protocol):
     """Append-only and hash-chained."""
 
@@ -156,7 +162,7 @@ class AuditLog(Protocol):
         """Events in (at_unix_ms, writer, sequence) order, strictly after the cursor; at most `limit`."""
         ...
 
-    def tail(self, where: EventFilter) -> AsyncIterator[ChainedEvent]:
+    def tail(self, where: EventFilter) -> EventTail:
         """New events as they become durable, until the iterator is closed."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import audit_service_pb2_grpc
@@ -36,7 +36,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         self, request: pb.TailEventsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.TailEventsResponse]:
         where = to_filter(request.filter)
-        async with aclosing(self.audit.tail(where)) as tail:  # type: ignore[type-var]
+        async with aclosing(self.audit.tail(where)) as tail:
             shown: set[tuple[str, int]] = set()
             after = read_cursor(request.resume_token)
             while after is not None:  # what was missed since, before what comes now
@@ -50,7 +50,11 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
                     yield _tail_response(event)
 
     async def VerifyAudit(self, request: pb.VerifyAuditRequest, context: ServicerContext) -> pb.VerifyAuditResponse:
-        return from_verification(await self.audit.verify())
+        verification = await self.audit.verify()
+        if request.writer:
+            faults = tuple(fault for fault in verification.faults if fault.writer == request.writer)
+            verification = replace(verification, faults=faults)
+        return from_verification(verification)
 
 
 def _cursor(event: ChainedEvent) -> Cursor:
