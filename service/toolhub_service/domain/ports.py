@@ -139,8 +139,12 @@ class PolicySource(Protocol):
         ...
 
 
-class EventTail(AsyncIterator[ChainedEvent], Protocol):
-    """A watch of the audit log. Close it when it is no longer read."""
+class EventTail(Protocol):
+    """A watch of the audit log: an async iterator to be closed when it is no longer read."""
+
+    def __aiter__(self) -> AsyncIterator[ChainedEvent]: ...
+
+    async def __anext__(self) -> ChainedEvent: ...
 
     async def aclose(self) -> None: ...
 
