@@ -17,6 +17,7 @@ _ALONE = frozenset(
         *("password", "passwords", "passwd", "pwd", "passphrase", "passcode", "secret", "secrets", "token", "tokens"),
         *("authorization", "auth", "bearer", "jwt", "cookie", "cookies", "credential", "credentials", "creds", "cred"),
         *("apikey", "apikeys", "sas", "otp", "totp", "psk", "sessionid"),
+        *("pin", "cvv", "ssn"),
     }
 )
 _AFTER_ANOTHER = frozenset({"pass", "pw"})
@@ -33,7 +34,7 @@ _JOINED = re.compile(
 NAME_SIGN: Final = (
     r"(?i:passw|passp|passc|[_\-]pass|pwd|secret|token|(?:api|access|private|signing|encryption|master|account|shared|auth"
     r"|service|client|storage|hmac|decryption|subscription|admin|app|application)[ _\-]?key|authoriz|auth\b|auth[_\-]"
-    r"|bearer|jwt|cookie|cred|(?:\b|\\[bfnrt])sas\b|otp\b|psk\b|[_\-]pw\b|sessionid|connection[ _\-]?string)"
+    r"|bearer|jwt|cookie|cred|(?:\b|\\[bfnrt])sas\b|otp\b|psk\b|pin\b|cvv\b|ssn\b|[_\-]pw\b|sessionid|connection[ _\-]?string)"
 )
 """RE2: occurs in every text that holds a name `is_secret_name` accepts (and in some others)."""
 

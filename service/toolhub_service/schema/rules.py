@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import jsonschema_rs
 
 from toolhub_service.domain.errors import Violation
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.schema.secret_names import is_secret_path
+from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.schema.subschema_places import beside_references, schema_at
 from toolhub_service.schema.wording import listing, nearest, pointer, shorten, subject, type_name
 
@@ -29,7 +29,7 @@ class Rule:
         self.error = error
         self.root = root
         self.path = error.instance_path
-        self.secret = is_secret_path(error.instance_path)
+        self.secret = _has_secret_name(error.instance_path)
         self.facts: dict[str, Any] = error.kind.as_dict()
 
     @property
@@ -234,3 +234,8 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _has_secret_name(path: Iterable[str | int]) -> bool:
+    """Whether any name on the way to a value announces a secret."""
+    return any(isinstance(name, str) and is_secret_name(name) for name in path)
