@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 from urllib.parse import unquote
 
+import httpcore
 import pytest
 
 from tests.corpora import load_json, load_lines
+from tests.fakes.egress import egress_clients
 from tests.fakes.resolvers import FixedResolver
 from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.guards.addresses import is_public
 from toolhub_service.guards.urls import JudgedUrl, judge_url
-from toolhub_service.tools.egress.client import EgressClient, HttpRequest
-from toolhub_service.tools.egress.dialer import Dialer
-from toolhub_service.tools.egress.stream import Stream
+from toolhub_service.tools.egress.client import HttpRequest
 
 ANYWHERE = (EgressRule(("*",), ports=frozenset(range(1, 65_536))),)
 INTERNAL = {
@@ -34,15 +33,16 @@ INTERNAL = {
 TYPED = {ErrorKind.INVALID_INPUT, ErrorKind.HTTP_DISALLOWED_HOST, ErrorKind.NETWORK_ERROR}
 
 
-class RefusingDialer:
+class RefusingNetwork(httpcore.AsyncMockBackend):
     """The innermost layer: notes where a connection would have gone and opens none."""
 
     def __init__(self) -> None:
+        super().__init__([])
         self.dialled: list[str] = []
 
-    async def __call__(self, address: str, port: int, tls: ssl.SSLContext | None, server_name: str | None) -> Stream:
-        self.dialled.append(address)
-        raise ConnectionRefusedError
+    async def connect_tcp(self, host: str, *args: object, **options: object) -> httpcore.AsyncNetworkStream:
+        self.dialled.append(host)
+        raise httpcore.ConnectError
 
 
 class CLibraryResolver(FixedResolver):
@@ -78,15 +78,16 @@ def payloads() -> list[str]:
 
 
 async def test_no_payload_reaches_an_address_that_is_not_public() -> None:
-    inner = RefusingDialer()
+    inner = RefusingNetwork()
     resolver = CLibraryResolver(INTERNAL, default=("93.184.216.34",))
-    client = EgressClient(Dialer(resolver, connect=inner))
     kinds = []
-    for url in payloads():
-        with pytest.raises(ToolFailure) as caught:
-            async with client.open(HttpRequest(url), ANYWHERE, deadline_s=asyncio.get_running_loop().time() + 5):
-                pytest.fail(f"{url} was answered")
-        kinds.append(caught.value.error.kind)
+    async with egress_clients() as clients:
+        client = clients(resolver, network=inner)
+        for url in payloads():
+            with pytest.raises(ToolFailure) as caught:
+                async with client.open(HttpRequest(url), ANYWHERE, deadline_s=asyncio.get_running_loop().time() + 5):
+                    pytest.fail(f"{url} was answered")
+            kinds.append(caught.value.error.kind)
     assert len(kinds) > 2_000
     assert set(kinds) <= TYPED
     assert [address for address in inner.dialled if not is_public(address)] == []

@@ -67,7 +67,7 @@ class Hub:
     async def close(self) -> None:
         """Drain, then close what calls have used. The audit log goes last, so that every call is in it."""
         await self.server.drain(self.settings.server.drain_notice_s, self.settings.server.drain_s)
-        self.toolbox.close()
+        await self.toolbox.close()
         await self.audit.close()
         await self.observing.close()
 

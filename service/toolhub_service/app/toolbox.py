@@ -20,8 +20,8 @@ from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.document import Settings
 from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.egress.client import EgressClient
-from toolhub_service.tools.egress.dialer import Dialer
 from toolhub_service.tools.egress.resolver import SystemResolver
+from toolhub_service.tools.egress.transport import GuardedTransport
 from toolhub_service.tools.exec_run import ExecRun
 from toolhub_service.tools.fs import fs_tools
 from toolhub_service.tools.http import http_tools
@@ -37,16 +37,17 @@ class Toolbox:
     http: EgressClient
     resolver: SystemResolver
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close pooled connections and the resolver's threads."""
-        self.http.close()
+        await self.http.aclose()
         self.resolver.close()
 
 
 def open_toolbox(settings: Settings, clock: Clock, redactor: Redactor) -> Toolbox:
     """Everything that can be called, registered and ready."""
     resolver = SystemResolver()
-    http = EgressClient(Dialer(resolver), user_agent=settings.tools.user_agent or f"tool-hub/{__version__}")
+    transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
+    http = EgressClient(transport, user_agent=settings.tools.user_agent or f"tool-hub/{__version__}")
     custom = _custom_tools(settings)
     built_in: list[Tool[Any, Any]] = [
         *fs_tools(),

@@ -90,9 +90,12 @@ def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUr
 
 
 def join_url(origin: ParsedUrl, reference: str) -> str:
-    """The target of a redirect, to be judged anew. Raises ToolFailure INVALID_INPUT for raw control characters."""
+    """The target of a redirect, to be judged anew. Raises ToolFailure INVALID_INPUT for what cannot be one."""
     _check_characters(reference)
-    return urljoin(str(origin), reference)
+    try:
+        return urljoin(str(origin), reference)
+    except ValueError:  # a bracket that is not closed
+        raise _not_a_url("close the bracket of an IPv6 address") from None
 
 
 def parse_url(url: str) -> ParsedUrl:

@@ -16,7 +16,7 @@ from toolhub_service.tools.tool import Tool
 
 
 def http_tools(client: EgressClient, redactor: Redactor | None = None) -> list[Tool[Any, Any]]:
-    """Every HTTP tool. The owner of `client` closes it (`client.close()`) when no call is left.
+    """Every HTTP tool. The owner of `client` closes it (`await client.aclose()`) when no call is left.
 
     `redactor` cleans excerpts of answers; None: one that knows no secret values of its own.
     """

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,16 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.egress.client import EgressClient
-from toolhub_service.tools.egress.dialer import Dialer
+from toolhub_service.tools.egress.transport import GuardedTransport
 from toolhub_service.tools.http_download_file import HttpDownloadFile
 from toolhub_service.tools.http_exchange import HttpServices
 
 
 @pytest.fixture
-def tool() -> Iterator[HttpDownloadFile]:
-    client = EgressClient(Dialer(FixedResolver()))
+async def tool() -> AsyncIterator[HttpDownloadFile]:
+    client = EgressClient(GuardedTransport(FixedResolver()))
     yield HttpDownloadFile(HttpServices(client, Redactor()))
-    client.close()
+    await client.aclose()
 
 
 def names_in(folder: Path) -> list[str]:

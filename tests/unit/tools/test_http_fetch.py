@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.egress.client import EgressClient
-from toolhub_service.tools.egress.dialer import Dialer
+from toolhub_service.tools.egress.transport import GuardedTransport
 from toolhub_service.tools.http_exchange import HttpServices
 from toolhub_service.tools.http_fetch_json import HttpFetchJson
 from toolhub_service.tools.http_fetch_text import HttpFetchText
@@ -25,10 +25,10 @@ from toolhub_service.tools.http_request import HttpRequestTool
 
 
 @pytest.fixture
-def services() -> Iterator[HttpServices]:
-    client = EgressClient(Dialer(FixedResolver()))
+async def services() -> AsyncIterator[HttpServices]:
+    client = EgressClient(GuardedTransport(FixedResolver()))
     yield HttpServices(client, Redactor(["known-secret-value"]))
-    client.close()
+    await client.aclose()
 
 
 async def text_from(services: HttpServices, raw: bytes, **args: Any) -> HttpFetchText.Out:

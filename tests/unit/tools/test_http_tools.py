@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -14,16 +15,16 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.tools.egress.client import EgressClient
-from toolhub_service.tools.egress.dialer import Dialer
+from toolhub_service.tools.egress.transport import GuardedTransport
 from toolhub_service.tools.http import http_tools
 from toolhub_service.tools.tool import Tool, spec_of
 
 
 @pytest.fixture
-def tools() -> Iterator[dict[str, Tool]]:  # type: ignore[type-arg]
-    client = EgressClient(Dialer(FixedResolver(default=("127.0.0.1",))))
+async def tools() -> AsyncIterator[dict[str, Tool]]:  # type: ignore[type-arg]
+    client = EgressClient(GuardedTransport(FixedResolver(default=("127.0.0.1",))))
     yield {tool.name: tool for tool in http_tools(client)}
-    client.close()
+    await client.aclose()
 
 
 def test_five_tools_are_offered(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
@@ -70,12 +71,34 @@ def test_upstream_is_the_host(tools: dict[str, Tool]) -> None:  # type: ignore[t
         assert tool.upstream(tool.In(url="nonsense", **extra)) == ""
 
 
-def test_effects_show_no_secret(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+async def test_effects_show_no_secret(tools: dict[str, Tool], tmp_path: Path) -> None:  # type: ignore[type-arg]
+    context = egress_context(folder=tmp_path)
     for tool in tools.values():
         extra = {"dest_path": "a"} if tool.name.endswith("downloadFile") else {}
-        effects = tool.effects(tool.In(url="https://a.example/x?token=canary", **extra))
+        effects = tool.effects(tool.In(url="https://a.example/x?token=canary", **extra), context)
         assert "a.example" in effects[0]
         assert "canary" not in " ".join(effects)
+    context.close()
+
+
+async def test_a_plan_tells_how_much_would_be_sent_and_where_it_would_be_kept(
+    tools: dict[str, Tool],  # type: ignore[type-arg]
+    tmp_path: Path,
+) -> None:
+    context = egress_context(folder=tmp_path)
+    posts, fetches = tools["core/http.request"], tools["core/http.downloadFile"]
+    posted = posts.effects(posts.In(url="https://a.example/x", method="POST", body="12345"), context)
+    assert posted == ("Send POST https://a.example/x with 5 bytes.",)
+    (tmp_path / "f").write_text("old")
+    args = fetches.In(url="https://a.example/x", dest_path="f", overwrite=True, max_bytes=2_000)
+    assert (
+        fetches.effects(args, context)[1]
+        == 'Write the answer to "f", replacing the 3 bytes there, at most 2,000 bytes.'
+    )
+    with pytest.raises(ToolFailure) as refused:
+        fetches.effects(fetches.In(url="https://a.example/x", dest_path="f"), context)
+    assert refused.value.error.kind is ErrorKind.ALREADY_EXISTS
+    context.close()
 
 
 async def test_evidence_names_who_answered_and_hides_secrets(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]

@@ -1,8 +1,11 @@
-"""How an exchange can break, inside this package; `told` turns it into what the caller hears."""
+"""How an exchange can break; `told` turns it into what the caller hears."""
 
 from __future__ import annotations
 
 from enum import Enum
+
+import httpcore
+import httpx
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.guards.urls import ParsedUrl
@@ -33,13 +36,31 @@ _KINDS = {
 _BEFORE_SENDING = frozenset({Breakage.UNRESOLVED, Breakage.UNREACHABLE, Breakage.CONNECT_TIMEOUT})
 _LASTING = frozenset({Breakage.UNTRUSTED, Breakage.MALFORMED, Breakage.UNDECODABLE})
 
+WIRE_ERRORS = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.RemoteProtocolError)
+"""What httpcore raises when the network or the peer fails us; anything else that it raises is a fault of ours."""
 
-class WireError(Exception):
-    """An exchange broke. Never leaves this package."""
+_BREAKAGES: tuple[tuple[type[Exception], Breakage], ...] = (
+    (httpcore.ConnectTimeout, Breakage.CONNECT_TIMEOUT),
+    (httpcore.ConnectError, Breakage.UNREACHABLE),
+    (httpcore.TimeoutException, Breakage.SILENT),
+    (httpcore.NetworkError, Breakage.BROKEN),
+    (httpcore.RemoteProtocolError, Breakage.MALFORMED),
+)
 
-    def __init__(self, breakage: Breakage) -> None:
+
+class WireError(httpx.TransportError):
+    """An exchange broke. What `GuardedTransport` raises, also to code that knows only httpx."""
+
+    def __init__(self, breakage: Breakage, *, on_kept: bool = False) -> None:
         super().__init__(breakage.name)
         self.breakage = breakage
+        self.on_kept = on_kept
+        """Whether a connection kept from an earlier exchange ended unanswered: it may have been dead all the time."""
+
+
+def wire_error(error: Exception) -> WireError:
+    """The breakage behind one of `WIRE_ERRORS`."""
+    return WireError(next(breakage for kind, breakage in _BREAKAGES if isinstance(error, kind)))
 
 
 def told(error: WireError, method: str, url: ParsedUrl) -> ToolFailure:

@@ -1,8 +1,8 @@
 """Requests to the world under egress rules: each hop judged, dialled, bounded in time, and told in typed failures.
 
-One client for the process. Redirects are followed by hand, at most five, each judged as a new request; https never
-leads to http; fields that may be credentials never cross an origin (RFC 9110 §15.4). Proxies of the environment have no
-effect, since nothing here reads it.
+One client for the process, by httpx through `GuardedTransport`. Redirects are followed by hand, at most five, each
+judged as a new request; https never leads to http; fields that may be credentials never cross an origin (RFC 9110
+§15.4). Proxies, certificates and credentials of the environment have no effect; no cookie is kept.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
+from http.cookiejar import CookieJar
 
-import h11
+import httpx
 
 from toolhub_service import __version__
 from toolhub_service.domain.constraints import EgressRule
-from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.urls import JudgedUrl, judge_url
 from toolhub_service.tools.egress.body import BoundedBody, decoder_of
-from toolhub_service.tools.egress.breakage import REPEATABLE, Breakage, WireError, out_of_time, told
-from toolhub_service.tools.egress.connection import HttpConnection
-from toolhub_service.tools.egress.dialer import Dialer
-from toolhub_service.tools.egress.pool import IdleConnections
+from toolhub_service.tools.egress.breakage import REPEATABLE, WireError, out_of_time, told
 from toolhub_service.tools.egress.redirects import Hop, next_hop, too_many_redirects
+from toolhub_service.tools.egress.transport import GuardedTransport, address_of, judged_as
 
 USER_AGENT = f"tool-hub/{__version__}"
+_DEAD_CONNECTIONS_MAX = 3
+_FIELDS = "toolhub.fields"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class HttpResponse:
     """The literal address that was dialled."""
     redirects: tuple[JudgedUrl, ...]
     """The URLs that led here, first to last; empty when the first one answered."""
-    connection: HttpConnection = field(repr=False)
+    answer: httpx.Response = field(repr=False)
 
     def header(self, name: bytes) -> str:
         """A field's value, several joined by commas; empty when absent. `name` in lower case."""
@@ -70,7 +71,11 @@ class HttpResponse:
 
     def body(self, max_bytes: int) -> BoundedBody:
         """The decoded body, at most `max_bytes` of it. Once a response. Raises WireError, which `open` tells."""
-        pull = self.connection.next_chunk
+        chunks = self.answer.aiter_raw()
+
+        async def pull() -> bytes:
+            return await anext(chunks, b"")
+
         return BoundedBody(decoder_of(self.header(b"content-encoding"), pull), max_bytes)
 
     async def beginning(self, max_bytes: int) -> bytes:
@@ -82,27 +87,33 @@ class HttpResponse:
 
 
 class EgressClient:
-    """The one pooled HTTP client."""
+    """The one HTTP client."""
 
     def __init__(
         self,
-        dialer: Dialer,
+        transport: GuardedTransport,
         *,
         user_agent: str = USER_AGENT,
+        connect_timeout_s: float = 10.0,
         idle_timeout_s: float = 30.0,
         redirects_max: int = 5,
-        pool: IdleConnections | None = None,
     ) -> None:
         """`idle_timeout_s`: how long a server may send nothing while it owes us something."""
-        self._dialer = dialer
         self._user_agent = user_agent
-        self._idle_timeout_s = idle_timeout_s
         self._redirects_max = redirects_max
-        self._pool = pool or IdleConnections()
+        self._http = httpx.AsyncClient(
+            transport=transport,
+            trust_env=False,
+            follow_redirects=False,
+            timeout=httpx.Timeout(idle_timeout_s, connect=connect_timeout_s, pool=None),
+            cookies=_NoCookies(),
+            event_hooks={"response": [_take_fields]},
+        )
+        self._http.headers.clear()
 
-    def close(self) -> None:
-        """Close the idle connections; those in use close when their exchange ends."""
-        self._pool.close()
+    async def aclose(self) -> None:
+        """Close the transport with its idle connections; those in use close when their exchange ends."""
+        await self._http.aclose()
 
     @asynccontextmanager
     async def open(
@@ -127,7 +138,7 @@ class EgressClient:
                 try:
                     yield response
                 finally:
-                    self._release(response)
+                    await response.answer.aclose()
         except WireError as error:
             raise told(error, request.method, first) from None
         except TimeoutError:
@@ -138,41 +149,35 @@ class EgressClient:
     async def _follow(self, hop: Hop, request: HttpRequest, egress: tuple[EgressRule, ...]) -> HttpResponse:
         redirects: tuple[JudgedUrl, ...] = ()
         while len(redirects) <= self._redirects_max:
-            connection, head = await self._exchange(hop, request)
-            response = HttpResponse(
-                hop.url, hop.method, head.status_code, list(head.headers), connection.address, redirects, connection
-            )
+            response = await self._exchange(hop, request, redirects)
             try:
                 following = next_hop(hop, response.status, response.header(b"location"), egress)
-            except ToolFailure:
-                self._release(response)
+            except BaseException:
+                await response.answer.aclose()
                 raise
             if following is None:
                 return response
-            self._release(response)
+            await response.answer.aclose()
             redirects, hop = (*redirects, hop.url), following
         raise too_many_redirects(redirects[-1], self._redirects_max)
 
-    async def _exchange(self, hop: Hop, request: HttpRequest) -> tuple[HttpConnection, h11.Response]:
-        """One request, one response head. An idle connection may have died unseen: then a safe request goes anew."""
-        head = self._head(hop, request)
-        connection = self._pool.take(hop.url)
-        if connection is not None:
+    async def _exchange(self, hop: Hop, request: HttpRequest, redirects: tuple[JudgedUrl, ...]) -> HttpResponse:
+        """One request, one response head. A kept connection may have died unseen: then a safe request goes anew."""
+        for _ in range(_DEAD_CONNECTIONS_MAX):
             try:
-                return connection, await _sent(connection, head, hop.body)
+                return await self._send(hop, request, redirects)
             except WireError as error:
-                if error.breakage is not Breakage.BROKEN or hop.method not in REPEATABLE:
+                if not error.on_kept or hop.method not in REPEATABLE:
                     raise
-        return await self._on_new_connection(hop, head)
+        return await self._send(hop, request, redirects)
 
-    async def _on_new_connection(self, hop: Hop, head: h11.Request) -> tuple[HttpConnection, h11.Response]:
-        stream, address = await self._dialer.dial(hop.url)
-        connection = HttpConnection(stream, address, idle_timeout_s=self._idle_timeout_s)
-        return connection, await _sent(connection, head, hop.body)
+    async def _send(self, hop: Hop, request: HttpRequest, redirects: tuple[JudgedUrl, ...]) -> HttpResponse:
+        answer = await self._http.send(self._prepared(hop, request), stream=True)
+        fields = answer.extensions[_FIELDS]
+        return HttpResponse(hop.url, hop.method, answer.status_code, fields, address_of(answer), redirects, answer)
 
-    def _head(self, hop: Hop, request: HttpRequest) -> h11.Request:
+    def _prepared(self, hop: Hop, request: HttpRequest) -> httpx.Request:
         fields = {
-            "host": hop.url.authority,
             "user-agent": self._user_agent,
             "accept": request.accept,
             "accept-encoding": request.accept_encoding,
@@ -180,18 +185,26 @@ class EgressClient:
         }
         if hop.body or hop.method in {"POST", "PUT", "PATCH"}:
             fields["content-length"] = str(len(hop.body))
-        return h11.Request(method=hop.method, target=hop.url.target, headers=list(fields.items()))
-
-    def _release(self, response: HttpResponse) -> None:
-        if response.connection.finish():
-            self._pool.give(response.url, response.connection)
-        else:
-            response.connection.close()
+        origin = _origin(hop.url.scheme, hop.url.authority)
+        return httpx.Request(
+            hop.method, origin, headers=fields, content=hop.body or None, extensions=judged_as(hop.url)
+        )
 
 
-async def _sent(connection: HttpConnection, head: h11.Request, body: bytes) -> h11.Response:
-    try:
-        return await connection.send(head, body)
-    except BaseException:
-        connection.close()
-        raise
+class _NoCookies(CookieJar):
+    """Keeps none: a cookie set for one caller must not go out with the request of another."""
+
+    def extract_cookies(self, response: object, request: object) -> None:
+        """Leave them in the response."""
+
+
+async def _take_fields(response: httpx.Response) -> None:
+    """Keep the fields for ourselves. httpx parses Location even when it does not follow, and fails where it cannot."""
+    response.extensions[_FIELDS] = [(name.lower(), value) for name, value in response.headers.raw]
+    response.headers.pop("location", None)
+
+
+@lru_cache(maxsize=1024)
+def _origin(scheme: str, authority: str) -> httpx.URL:
+    """What httpx gets to see of a URL: the judged one goes to the transport as it is, parsed by nobody else."""
+    return httpx.URL(f"{scheme}://{authority}")

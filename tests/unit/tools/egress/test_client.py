@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.egress import Clients, egress_clients
 from tests.fakes.http_server import (
     ALL_METHODS,
     LOOPBACK,
@@ -26,16 +27,19 @@ from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.guards.headers import judge_request_headers
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
-from toolhub_service.tools.egress.dialer import Dialer
 
 NAMES = FixedResolver(default=("127.0.0.1",))
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[EgressClient]:
-    client = EgressClient(Dialer(NAMES), idle_timeout_s=5.0)
-    yield client
-    client.close()
+async def clients() -> AsyncIterator[Clients]:
+    async with egress_clients() as clients:
+        yield clients
+
+
+@pytest.fixture
+def client(clients: Clients) -> EgressClient:
+    return clients(NAMES, idle_timeout_s=5.0)
 
 
 async def got(
@@ -285,6 +289,21 @@ async def test_redirect_without_location_is_a_result(client: EgressClient) -> No
         assert (await got(client, server.url(), server.rule()))[0].status == 302
 
 
+async def test_cookie_is_shown_to_the_caller_and_never_sent_back(client: EgressClient) -> None:
+    async with serving(always(response(b"hello", set_cookie="session=secret; Path=/"))) as server:
+        answer, _ = await got(client, server.url(), server.rule())
+        assert answer.header(b"set-cookie") == "session=secret; Path=/"
+        await got(client, server.url(), server.rule())
+        assert all("cookie" not in asked.headers for asked in server.asked)
+
+
+@pytest.mark.parametrize("location", ["http://[::1", "http://a b/", "//:x", "http://a.example:99999/", "\x7f"])
+async def test_location_that_is_no_url_is_a_typed_refusal(client: EgressClient, location: str) -> None:
+    async with serving(always(response(status=302, location=location))) as server:
+        error = await failed(client, server.url(), server.rule())
+        assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
+
+
 async def test_silent_server_meets_the_deadline(client: EgressClient) -> None:
     async with serving(silent_after(b"")) as server:
         error = await failed(client, server.url(), server.rule(), timeout_s=0.1)
@@ -294,8 +313,8 @@ async def test_silent_server_meets_the_deadline(client: EgressClient) -> None:
         assert (post.kind, post.is_retryable) == (ErrorKind.HTTP_TIMEOUT, False)
 
 
-async def test_server_that_falls_silent_meets_the_idle_timeout() -> None:
-    client = EgressClient(Dialer(NAMES), idle_timeout_s=0.05)
+async def test_server_that_falls_silent_meets_the_idle_timeout(clients: Clients) -> None:
+    client = clients(NAMES, idle_timeout_s=0.05)
     async with serving(silent_after(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")) as server:
         error = await failed(client, server.url(), server.rule())
         assert error.kind is ErrorKind.HTTP_TIMEOUT
@@ -309,8 +328,8 @@ async def test_timeout_of_the_reader_itself_is_not_mistaken_for_the_server(clien
                 raise TimeoutError
 
 
-async def test_unreachable_and_unknown_hosts_are_network_errors() -> None:
-    client = EgressClient(Dialer(FixedResolver()))
+async def test_unreachable_and_unknown_hosts_are_network_errors(clients: Clients) -> None:
+    client = clients(FixedResolver())
     async with serving(always(response())) as server:
         port, rule = server.port, server.rule("127.0.0.1", "nowhere.example")
     for url in (f"http://127.0.0.1:{port}/", f"http://nowhere.example:{port}/"):
@@ -338,15 +357,15 @@ async def test_cancelled_call_closes_its_connection(client: EgressClient) -> Non
 async def test_closed_client_keeps_no_connection(client: EgressClient) -> None:
     async with serving(always(response())) as server:
         await got(client, server.url(), server.rule())
-        client.close()
+        await client.aclose()
         await asyncio.wait_for(server.gone.wait(), 5)
 
 
-async def test_no_descriptor_is_left_behind() -> None:
+async def test_no_descriptor_is_left_behind(clients: Clients) -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    client = EgressClient(Dialer(NAMES), idle_timeout_s=0.05)
+    client = clients(NAMES, idle_timeout_s=0.05)
     answers = {
         "/": response(b"x"),
         "/broken": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
@@ -359,7 +378,7 @@ async def test_no_descriptor_is_left_behind() -> None:
             await got(client, server.url(), server.rule())
             for target in ("/broken", "/bad", "/away"):
                 await failed(client, server.url(target), server.rule())
-        client.close()
+        await client.aclose()
         for _ in range(5):
             await asyncio.sleep(0)
     assert descriptors() <= before
@@ -381,9 +400,9 @@ async def test_large_body_arrives_whole_under_backpressure(client: EgressClient)
         assert (await got(client, server.url(), server.rule(), max_bytes=1 << 23))[1] == body
 
 
-async def test_https_verifies_the_name_and_speaks_tls(tmp_path: Path) -> None:
+async def test_https_verifies_the_name_and_speaks_tls(tmp_path: Path, clients: Clients) -> None:
     server_tls, client_tls = server_and_client_tls(tmp_path, "secure.example")
-    client = EgressClient(Dialer(NAMES, tls=client_tls))
+    client = clients(NAMES, tls=client_tls)
     async with serving(always(response(b"x" * 600_000)), server_tls) as server:
         rule = server.rule("secure.example", "other.example")
         for _ in range(2):
@@ -392,16 +411,16 @@ async def test_https_verifies_the_name_and_speaks_tls(tmp_path: Path) -> None:
         error = await failed(client, server.url(host="other.example"), rule)
         assert (error.kind, error.is_retryable) == (ErrorKind.NETWORK_ERROR, False)
         assert "certificate" in error.message
-        distrusting = EgressClient(Dialer(NAMES, tls=ssl.create_default_context()))
+        distrusting = clients(NAMES, tls=ssl.create_default_context())
         assert (await failed(distrusting, server.url(host="secure.example"), rule)).kind is ErrorKind.NETWORK_ERROR
-        client.close()
+        await client.aclose()
         for _ in range(5):
             await asyncio.sleep(0)
 
 
-async def test_https_never_redirects_to_http(tmp_path: Path) -> None:
+async def test_https_never_redirects_to_http(tmp_path: Path, clients: Clients) -> None:
     server_tls, client_tls = server_and_client_tls(tmp_path, "secure.example")
-    client = EgressClient(Dialer(NAMES, tls=client_tls))
+    client = clients(NAMES, tls=client_tls)
     async with serving(always(response(b"plain"))) as plain:
         downgrade = always(response(status=302, location=plain.url(host="secure.example")))
         async with serving(downgrade, server_tls) as secure:
