@@ -9,6 +9,8 @@ from toolhub_service.settings.document import Settings
 
 _MIN_CHARS = 8
 """`token: none` in a configuration must not blank every `none` of a log."""
+_INNOCENT = frozenset({"PWD", "OLDPWD"})
+"""Working directories, whose names announce a password elsewhere."""
 
 
 def known_secrets(settings: Settings, environment: Mapping[str, str]) -> list[str]:
@@ -17,6 +19,6 @@ def known_secrets(settings: Settings, environment: Mapping[str, str]) -> list[st
 
 
 def _values(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
-    yield from (value for name, value in environment.items() if is_secret_name(name))
+    yield from (value for name, value in environment.items() if is_secret_name(name) and name not in _INNOCENT)
     for custom in settings.tools.custom:
         yield from (value for name, value in custom.args.items() if isinstance(value, str) and is_secret_name(name))
