@@ -34,7 +34,8 @@ _JOINED = re.compile(
 NAME_SIGN: Final = (
     r"(?i:passw|passp|passc|[_\-]pass|pwd|secret|token|(?:api|access|private|signing|encryption|master|account|shared|auth"
     r"|service|client|storage|hmac|decryption|subscription|admin|app|application)[ _\-]?key|authoriz|auth\b|auth[_\-]"
-    r"|bearer|jwt|cookie|cred|(?:\b|\\[bfnrt])sas\b|otp\b|psk\b|pin\b|cvv\b|ssn\b|[_\-]pw\b|sessionid|connection[ _\-]?string)"
+    r"|bearer|jwt|cookie|cred|(?:\b|\\[bfnrt])sas\b|otp\b|psk\b|pin\b|cvv\b|ssn\b|[_\-]pw\b|sessionid"
+    r"|connection[ _\-]?string)"
 )
 """RE2: occurs in every text that holds a name `is_secret_name` accepts (and in some others)."""
 
