@@ -1,0 +1,63 @@
+"""What an RPC that failed tells its client: the rich error model of AIP-193, unpacked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+
+@dataclass(frozen=True)
+class Failed:
+    code: grpc.StatusCode
+    message: str
+    reason: str = ""
+    domain: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    retry_after_s: float | None = None
+    fields: dict[str, str] = field(default_factory=dict)
+    """BadRequest: field path to what is wrong."""
+
+
+async def failed(call: Awaitable[Any]) -> Failed:
+    """The failure of an RPC that must fail."""
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return told(raised.value)
+
+
+async def failed_stream(call: Any) -> Failed:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        async for _ in call:
+            pass
+    return told(raised.value)
+
+
+def told(error: grpc.aio.AioRpcError) -> Failed:
+    info, retry, bad = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), error_details_pb2.BadRequest()
+    retry_after_s = None
+    for key, value in error.trailing_metadata() or ():
+        if key != "grpc-status-details-bin":
+            continue
+        status = status_pb2.Status.FromString(value)
+        assert status.code == error.code().value[0]
+        assert status.message == error.details()
+        for detail in status.details:
+            detail.Unpack(info)
+            detail.Unpack(bad)
+            if detail.Unpack(retry):
+                retry_after_s = retry.retry_delay.ToMilliseconds() / 1_000
+    return Failed(
+        error.code(),
+        error.details() or "",
+        info.reason,
+        info.domain,
+        dict(info.metadata),
+        retry_after_s,
+        {violation.field: violation.description for violation in bad.field_violations},
+    )

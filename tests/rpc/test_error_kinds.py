@@ -1,0 +1,257 @@
+"""Every kind of error that today's parts can raise, raised over the wire, with what a model needs to do better."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+
+from tests.fakes.http_server import Asked, RawServer, response, serving
+from tests.hub import OPEN_POLICY, RunningHub, running_hub
+from tests.rpc.props import Crashes, Echo, Lies, Waits, WaitsToWrite
+from toolhub.v1 import error_pb2, result_pb2
+from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.tool import ToolState
+
+POLICY = (
+    OPEN_POLICY
+    + """
+rules:
+  - {{id: ask-first, effect: REQUIRE_APPROVAL, tools: [core/fs.move], reason: Moves are approved.}}
+limits:
+  - {{id: one-a-minute, tools: [core/util.hash.sha256Text], rate_per_s: 0.0166, burst: 1}}
+egress:
+  - {{hosts: [127.0.0.1], ports: [{port}, {closed}], methods: [GET, HEAD, POST], cidrs: [127.0.0.0/8]}}
+commands:
+  - {{name: flood, path: /usr/bin/yes}}
+sandbox: {{max_write_bytes: 100}}
+"""
+)
+
+SLOW, BIG, BROKEN = "/slow", "/big", "/broken"
+
+
+async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    if asked.target == SLOW:
+        await asked.reader.read()
+        return False
+    body = json.dumps(["x" * 4_000]).encode() if asked.target == BIG else b"<p>no JSON, sorry</p>"
+    writer.write(response(body, status=500 if asked.target == BROKEN else 200, content_type="text/html"))
+    await writer.drain()
+    return True
+
+
+def closed_port() -> int:
+    """A port that nobody listens on (just given back by the kernel)."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@dataclass
+class Scene:
+    """A hub whose policy has a gate for each kind of error, and a web server of its own."""
+
+    running: RunningHub
+    web: RawServer
+    closed: int
+
+    async def call(self, tool: str, args: Mapping[str, Any] | None = None, **fields: Any) -> result_pb2.ToolResult:
+        return await self.running.invoke(tool, args, **fields)
+
+    async def fetch(self, target: str, tool: str = "core/http.fetchJson", **args: Any) -> result_pb2.ToolResult:
+        budget = {"max_retries": 0}
+        return await self.call(tool, {"url": self.web.url(target), **args}, budget=budget, request_id="web")
+
+    async def twice(self, tool: str, args: Mapping[str, Any], **fields: Any) -> result_pb2.ToolResult:
+        assert (await self.call(tool, args, **fields)).ok
+        return await self.call(tool, args, **fields)
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    closed = closed_port()
+    async with (
+        serving(answer) as web,
+        running_hub(
+            tmp_path,
+            policy=POLICY.format(port=web.port, closed=closed),
+            settings={"tools": {"disabled": ["core/util.time.now"]}, "budget": {"breaker_min_calls": 3}},
+            tools=[Echo(), Lies(), Crashes(), Waits(), WaitsToWrite()],
+        ) as running,
+    ):
+        yield Scene(running, web, closed)
+
+
+async def quarantined(scene: Scene) -> result_pb2.ToolResult:
+    scene.running.hub.toolbox.catalog.set_state("test/text.echo", ToolState.QUARANTINED, "its definition changed")
+    return await scene.call("test/text.echo")
+
+
+async def too_large_a_file(scene: Scene) -> result_pb2.ToolResult:
+    return await scene.call("core/fs.writeText", {"path": "big.txt", "text": "x" * 101})
+
+
+async def broken_audit(scene: Scene) -> result_pb2.ToolResult:
+    await scene.running.hub.audit.close()
+    return await scene.call("core/fs.writeText", {"path": "a.txt", "text": "x"})
+
+
+async def rest(scene: Scene) -> result_pb2.ToolResult:
+    url = {"url": f"http://127.0.0.1:{scene.closed}/"}
+    for _ in range(3):
+        await scene.call("core/http.head", url, budget={"max_retries": 0})
+    return await scene.call("core/http.head", url)
+
+
+@dataclass(frozen=True)
+class Case:
+    provoke: Callable[[Scene], Awaitable[result_pb2.ToolResult]]
+    details: tuple[str, ...] = ()
+    """Keys that must be there."""
+    says: str = ""
+    """Part of the message: what to do."""
+    violations: tuple[str, ...] = ()
+    """Keywords that must be reported."""
+    retry_after: bool = False
+    upstream: bool = False
+    retryable: bool | None = None
+
+
+HIDDEN: dict[str, Any] = {"agent_id": "somebody-else"}
+ONE_CALL = {"budget": {"max_tool_calls": 1}, "request_id": "one"}
+SHORT = {"budget": {"timeout_s": 0.05}}
+POLICY_FACTS = ("rule_id", "policy_revision")
+
+CASES: dict[ErrorKind, Case] = {
+    ErrorKind.TOOL_NOT_FOUND: Case(
+        lambda scene: scene.call("core/fs.readTxt"), ("did_you_mean",), says="core/fs.readText"
+    ),
+    ErrorKind.TOOL_QUARANTINED: Case(quarantined, ("reason",), says="another tool"),
+    ErrorKind.TOOL_UNAVAILABLE: Case(
+        lambda scene: scene.call("core/util.time.now"), ("reason", "state"), says="disabled by configuration"
+    ),
+    ErrorKind.INPUT_SCHEMA_INVALID: Case(
+        lambda scene: scene.call("core/fs.readText", {"paht": "a.txt", "maxBytes": "5"}),
+        violations=("required", "additionalProperties", "type"),
+        says="path",
+    ),
+    ErrorKind.INVALID_INPUT: Case(
+        lambda scene: scene.call("core/fs.writeText", {"path": "a", "text": "b"}, purpose=""),
+        ("field",),
+        says="`purpose`",
+    ),
+    ErrorKind.POLICY_DENIED: Case(
+        lambda scene: scene.call("core/fs.readText", {"path": "a"}, permissions=["write:fs"]),
+        (*POLICY_FACTS, "missing_capabilities", "remedy"),
+        says="read:fs",
+    ),
+    ErrorKind.PERMISSION_DENIED: Case(
+        lambda scene: scene.call("test/text.echo", **HIDDEN), (*POLICY_FACTS, "principal", "remedy"), says="agent_id"
+    ),
+    ErrorKind.APPROVAL_REQUIRED: Case(
+        lambda scene: scene.call("core/fs.move", {"source": "a", "destination": "b"}),
+        (*POLICY_FACTS, "approval"),
+        says="Moves are approved.",
+    ),
+    ErrorKind.PLAN_REQUIRED: Case(
+        lambda scene: scene.call("core/fs.deletePath", {"path": "a", "confirm": True}), POLICY_FACTS, says="DRY_RUN"
+    ),
+    ErrorKind.PATH_OUTSIDE_SANDBOX: Case(
+        lambda scene: scene.call("core/fs.readText", {"path": "../../etc/passwd"}), (*POLICY_FACTS, "argument")
+    ),
+    ErrorKind.NOT_FOUND: Case(
+        lambda scene: scene.call("core/fs.readText", {"path": "missing.txt"}), says="missing.txt"
+    ),
+    ErrorKind.ALREADY_EXISTS: Case(
+        lambda scene: scene.twice("core/fs.writeText", {"path": "a.txt", "text": "x"}, request_id="twice"),
+        says="overwrite",
+    ),
+    ErrorKind.FILE_TOO_LARGE: Case(too_large_a_file, ("max_bytes",), says="100"),
+    ErrorKind.HTTP_DISALLOWED_HOST: Case(
+        lambda scene: scene.call("core/http.fetchText", {"url": "https://example.com/"}),
+        (*POLICY_FACTS, "argument", "allowed_hosts"),
+        says="example.com",
+    ),
+    ErrorKind.HTTP_TIMEOUT: Case(lambda scene: scene.fetch(SLOW, timeoutMs=1_000), retryable=True),
+    ErrorKind.HTTP_TOO_LARGE: Case(lambda scene: scene.fetch(BIG, maxBytes=1_024), ("max_bytes",)),
+    ErrorKind.NETWORK_ERROR: Case(
+        lambda scene: scene.call(
+            "core/http.head", {"url": f"http://127.0.0.1:{scene.closed}/"}, budget={"max_retries": 0}
+        ),
+        retryable=True,
+    ),
+    ErrorKind.IO_ERROR: Case(broken_audit, ("component",), says="audit log", retry_after=True, retryable=True),
+    ErrorKind.EXECUTION_ERROR: Case(
+        lambda scene: scene.call("core/exec.run", {"argv": ["flood"]}, request_id="flood"),
+        ("command", "stdout", "stderr"),
+    ),
+    ErrorKind.BUDGET_EXCEEDED: Case(
+        lambda scene: scene.twice("test/text.echo", {}, **ONE_CALL), ("max_tool_calls", "used_tool_calls")
+    ),
+    ErrorKind.RATE_LIMITED: Case(
+        lambda scene: scene.twice("core/util.hash.sha256Text", {"text": "x"}), retry_after=True, retryable=True
+    ),
+    ErrorKind.CIRCUIT_OPEN: Case(rest, ("waits_for",), retry_after=True, retryable=True, says="rest"),
+    ErrorKind.TIMEOUT: Case(
+        lambda scene: scene.call("test/text.wait", **SHORT), ("default_timeout_s",), retryable=True
+    ),
+    ErrorKind.UPSTREAM_ERROR: Case(lambda scene: scene.fetch(BROKEN), upstream=True),
+    ErrorKind.OUTPUT_SCHEMA_INVALID: Case(lambda scene: scene.call("test/text.lie"), violations=("maxLength",)),
+    ErrorKind.OUTCOME_UNKNOWN: Case(
+        lambda scene: scene.call("test/text.waitToWrite", **SHORT), ("cause",), says="Check", retryable=False
+    ),
+    ErrorKind.INTERNAL: Case(lambda scene: scene.call("test/text.crash"), says="another tool", retryable=False),
+}
+
+NOT_RAISABLE_YET = {
+    ErrorKind.APPROVAL_REJECTED: "nobody can decide an approval before ApprovalService is built",
+    ErrorKind.IDEMPOTENCY_CONFLICT: "keys are carried but not stored before the idempotency store is built",
+    ErrorKind.CANCELLED: "who cancels a unary call or a stream is told by gRPC's CANCELLED; the audit log has the kind",
+}
+
+
+def test_every_kind_is_raised_here_or_has_a_reason_why_not() -> None:
+    assert CASES.keys() | NOT_RAISABLE_YET.keys() == set(ErrorKind)
+    assert not CASES.keys() & NOT_RAISABLE_YET.keys()
+
+
+@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.value)
+async def test_kind_over_the_wire_says_what_to_do_differently(scene: Scene, kind: ErrorKind) -> None:
+    case = CASES[kind]
+    result = await case.provoke(scene)
+    error = result.error
+    assert error_pb2.ErrorKind.Name(error.kind) == f"ERROR_KIND_{kind.value}", error.message
+    assert not result.ok
+    assert result.call_id
+    assert result.evidence, "a refusal proves itself too"
+    assert not result.result_json
+    assert len(error.message) > 20
+    assert case.says in error.message
+    details = MessageToDict(error.details)
+    assert set(case.details) <= details.keys(), details
+    assert set(case.violations) <= {violation.keyword for violation in error.violations}
+    assert error.HasField("retry_after") == case.retry_after
+    assert error.HasField("upstream") == case.upstream
+    if case.retryable is not None:
+        assert error.retryable is case.retryable
+    assert "Traceback" not in str(error)
+    assert "hunter2" not in str(error)
+
+
+async def test_remedy_of_a_refusal_pasted_into_the_policy_lets_the_same_call_pass(tmp_path: Path) -> None:
+    async with serving(answer) as web, running_hub(tmp_path) as running:
+        url = {"url": web.url("/")}
+        refused = await running.invoke("core/http.fetchText", url)
+        assert not refused.ok
+        advice, _, lines = str(MessageToDict(refused.error.details)["remedy"]).partition("\n")
+        assert "policy.yaml" in advice
+        assert running.hub.policy.replace(lines).applied
+        assert (await running.value("core/http.fetchText", url))["status"] == 200
