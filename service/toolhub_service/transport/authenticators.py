@@ -48,7 +48,11 @@ class StoredKey:
 class ApiKeys:
     """`authorization: Bearer thk_<id>_<secret>` or `x-api-key: thk_<id>_<secret>`."""
 
-    advice = "Send an API key as `authorization: Bearer thk_…` (an operator makes one by `toolhub keys create NAME`)."
+    advice = (
+        "Send an API key as `Bearer thk_…` in the metadata entry `authorization`; "
+        "an operator makes one by `toolhub keys create NAME`."
+    )
+    """Worded so that redaction, which every text that leaves passes, takes no part of it for a header."""
 
     def __init__(self, keys: Mapping[str, StoredKey], describe: DescribePrincipal) -> None:
         self._keys = dict(keys)
