@@ -52,7 +52,7 @@ def open_toolbox(settings: Settings, clock: Clock, redactor: Redactor) -> Toolbo
     built_in: list[Tool[Any, Any]] = [
         *fs_tools(),
         *http_tools(http, redactor),
-        ExecRun(Confinement(_bubblewrap(settings.tools.bubblewrap))),
+        ExecRun(Confinement(bubblewrap_of(settings.tools.bubblewrap))),
         *util_tools(clock),
     ]
     workspaces = Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(settings.workspace.per))
@@ -73,7 +73,7 @@ def _custom_tools(settings: Settings) -> CustomTools:
     )
 
 
-def _bubblewrap(setting: str) -> str | None:
+def bubblewrap_of(setting: str) -> str | None:
     """None: look for it; empty: do without."""
     return "" if setting == "off" else setting or None
 

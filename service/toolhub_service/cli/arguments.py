@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,25 +11,24 @@ from typing import Any
 
 import click
 
+_PAIR = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*=")
+
 
 def read_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> bytes:
     """JSON bytes for the wire. `schema` tells which key=value values are text and which are JSON."""
-    if len(words) == 1 and not _is_pair(words[0]):
+    if len(words) == 1 and not _PAIR.match(words[0]):
         return _document(words[0])
     args: dict[str, Any] = {}
     for word in words:
-        if not _is_pair(word):
+        if not _PAIR.match(word):
             raise click.UsageError(
-                f"{word!r} is neither key=value nor the only argument; a JSON object goes in one word"
+                f"{word!r} is neither key=value nor the only argument; quote a JSON object so that it is one word"
             )
         key, _, value = word.partition("=")
-        args[key] = _typed(key, value, schema)
+        if key in args:
+            raise click.UsageError(f"{key} is given twice; write a list as JSON: {key}='[…]'")
+        args[key] = _typed(value, schema.get("properties", {}).get(key, {}))
     return json.dumps(args).encode()
-
-
-def _is_pair(word: str) -> bool:
-    key, equals, _ = word.partition("=")
-    return bool(equals) and key.replace("_", "").replace("-", "").isalnum()
 
 
 def _document(word: str) -> bytes:
@@ -36,22 +36,18 @@ def _document(word: str) -> bytes:
     if word == "-":
         return sys.stdin.buffer.read()
     if word.startswith("@"):
-        try:
-            return Path(word[1:]).read_bytes()
-        except OSError as missing:
-            raise click.UsageError(f"{word[1:]}: {missing.strerror}") from missing
+        return _file(word[1:])
     if not word.lstrip().startswith("{"):
-        raise click.UsageError(f"{word!r} is not a JSON object, @file, - or key=value")
-    return word.encode()
+        raise click.UsageError(f"{word!r} is none of: a JSON object, @file, -, key=value")
+    return word.encode("utf-8", "surrogateescape")
 
 
-def _typed(key: str, value: str, schema: Mapping[str, Any]) -> Any:
-    """Text where the schema takes text, JSON elsewhere; `@file` reads text from a file."""
-    declared = schema.get("properties", {}).get(key, {})
-    if value.startswith("@") and _takes_text(declared):
-        return Path(value[1:]).read_text(encoding="utf-8")
+def _typed(value: str, declared: Mapping[str, Any]) -> Any:
+    """Text where the schema takes text, JSON elsewhere; `@file` reads text from a file, `@@` begins with an @."""
     if _takes_text(declared):
-        return value
+        if value.startswith("@@"):
+            return value[1:]
+        return _text(value[1:]) if value.startswith("@") else value
     try:
         return json.loads(value)
     except ValueError:
@@ -61,3 +57,17 @@ def _typed(key: str, value: str, schema: Mapping[str, Any]) -> Any:
 def _takes_text(declared: Mapping[str, Any]) -> bool:
     kinds = declared.get("type", [branch.get("type") for branch in declared.get("anyOf", ())])
     return "string" in ([kinds] if isinstance(kinds, str) else kinds)
+
+
+def _text(name: str) -> str:
+    try:
+        return _file(name).decode("utf-8")
+    except UnicodeDecodeError as binary:
+        raise click.UsageError(f"{name} is not UTF-8 text") from binary
+
+
+def _file(name: str) -> bytes:
+    try:
+        return Path(name).read_bytes()
+    except OSError as missing:
+        raise click.UsageError(f"{name}: {missing.strerror}") from missing

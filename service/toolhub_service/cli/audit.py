@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,23 @@ import click
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
-from toolhub_service.cli.connection import EXIT_REFUSED, Connection, connected, connection_options
-from toolhub_service.cli.output import json_option, message_as_json, print_json, wants_json
+from toolhub_service.cli.connection import EXIT_REFUSED, connected, connection_options
+from toolhub_service.cli.events import events, newest
+from toolhub_service.cli.output import (
+    json_option,
+    legible,
+    message_as_json,
+    note,
+    print_json,
+    print_json_line,
+    wants_json,
+)
+from toolhub_service.cli.root import SuggestingGroup
 
-_PAGE = 1_000
+_SUMMARY_CHARS = 80
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def audit() -> None:
     """Read, follow, verify and export the audit log."""
 
@@ -37,17 +46,27 @@ def _filter_options(command: Any) -> Any:
 
 
 @audit.command()
-@click.option("-n", "count", default=20, show_default=True, help="Events to show before following.")
+@click.option(
+    "-n", "count", type=click.IntRange(min=0), default=20, show_default=True, help="Events to show before following."
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with new events until interrupted.")
 @_filter_options
 @json_option
 @connection_options
 def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
-    """The newest events, oldest first."""
-    with _connect(options) as connection:
+    """The newest events, oldest first.
+
+    \b
+    Examples:
+      toolhub audit tail
+      toolhub audit tail -f --type POLICY_DENIED
+    """
+    with _connect(options) as connection, suppress(KeyboardInterrupt):
         where = _filter(options)
-        newest = list(_events(connection, where))[-count:] if count else []
-        _print_events(newest, as_json)
+        found = newest(connection, where, count)
+        _print_events(found, as_json)
+        if not found and not follow and not wants_json(as_json):
+            note("No event fits")
         if follow:
             request = pb.TailEventsRequest(filter=where)
             answers = connection.audit.TailEvents(request, metadata=connection.metadata)
@@ -55,13 +74,23 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
 
 
 @audit.command()
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Read the files of a hub that need not be running.")
 @_filter_options
 @connection_options
-def export(**options: Any) -> None:
-    """Every event as one JSON line, with sequence and MAC, oldest first."""
+def export(data_dir: Path | None, **options: Any) -> None:
+    """Every event as one JSON line, with sequence and MAC, oldest first.
+
+    \b
+    Examples:
+      toolhub audit export --principal research-agent > events.jsonl
+      toolhub audit export --data-dir /var/lib/toolhub > events.jsonl
+    """
+    if data_dir is not None:
+        _export_files(data_dir, _filter(options))
+        return
     with _connect(options) as connection:
-        for event in _events(connection, _filter(options)):
-            click.echo(json.dumps(message_as_json(event), ensure_ascii=False))
+        for event in events(connection, _filter(options)):
+            print_json_line(message_as_json(event))
 
 
 @audit.command()
@@ -69,7 +98,13 @@ def export(**options: Any) -> None:
 @json_option
 @connection_options
 def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
-    """Check the hash chains and checkpoints. Exit 1 and the first bad sequence when something was changed."""
+    """Check the hash chains and checkpoints. Exit 1 and the first bad sequence when something was changed.
+
+    \b
+    Examples:
+      toolhub audit verify
+      toolhub audit verify --data-dir /var/lib/toolhub
+    """
     if data_dir is not None:
         answer = _verify_files(data_dir)
     else:
@@ -85,22 +120,41 @@ def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
 
 
 def _verify_files(data_dir: Path) -> pb.VerifyAuditResponse:
-    from toolhub_service.app.offline import verify_audit_files
+    from toolhub_service.app.offline import CannotLook, verify_audit_files
     from toolhub_service.transport.convert.event import from_verification
 
-    return from_verification(asyncio.run(verify_audit_files(data_dir)))
+    try:
+        return from_verification(verify_audit_files(data_dir))
+    except CannotLook as reason:
+        raise click.ClickException(str(reason)) from reason
+
+
+def _export_files(data_dir: Path, where: event_pb2.EventFilter) -> None:
+    from toolhub_service.app.offline import CannotLook, audit_events
+    from toolhub_service.transport.convert.event import from_event, to_filter
+
+    try:
+        for event in audit_events(data_dir, to_filter(where)):
+            print_json_line(message_as_json(from_event(event)))
+    except CannotLook as reason:
+        raise click.ClickException(str(reason)) from reason
 
 
 def _show_verification(answer: pb.VerifyAuditResponse) -> None:
     if answer.ok:
         click.secho(
-            f"✓ {answer.events_checked} events of {answer.writers_checked} writers, none changed, removed or moved",
+            f"✓ {_many(answer.events_checked, 'event')} in {_many(answer.writers_checked, 'chain')}: "
+            "none changed, removed or moved",
             fg="green",
         )
         return
     for fault in answer.faults:
         click.secho(f"✗ writer {fault.writer}, sequence {fault.sequence}: {fault.reason}", fg="red")
-    click.echo(f"{answer.events_checked} events were checked; nothing after a fault of its writer can be trusted.")
+    click.echo(f"{_many(answer.events_checked, 'event')} checked; nothing after a fault of its writer can be trusted.")
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _connect(options: dict[str, Any]) -> Any:
@@ -122,21 +176,10 @@ def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:
     )
 
 
-def _events(connection: Connection, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
-    token = ""
-    while True:
-        request = pb.ListEventsRequest(filter=where, page_size=_PAGE, page_token=token)
-        page = connection.audit.ListEvents(request, timeout=connection.timeout_s, metadata=connection.metadata)
-        yield from page.events
-        token = page.next_page_token
-        if not token:
-            return
-
-
-def _print_events(events: Iterable[event_pb2.Event], as_json: bool) -> None:
-    for event in events:
+def _print_events(found: Iterable[event_pb2.Event], as_json: bool) -> None:
+    for event in found:
         if wants_json(as_json):
-            click.echo(json.dumps(message_as_json(event), ensure_ascii=False))
+            print_json_line(message_as_json(event))
         else:
             click.echo(_line(event))
 
@@ -145,15 +188,8 @@ def _line(event: event_pb2.Event) -> str:
     kind = event_pb2.EventType.Name(event.type).removeprefix("EVENT_TYPE_")
     refused = event.error_kind != error_pb2.ERROR_KIND_UNSPECIFIED
     outcome = click.style(event.outcome, fg="red" if refused else "green") if event.outcome else ""
-    took = f" {event.duration.ToMilliseconds()} ms" if event.outcome else ""
+    took = f" {event.duration.ToMicroseconds() / 1_000:.1f} ms" if event.call_id else ""
     rule = f" [{event.rule_id}]" if event.rule_id else ""
-    parts = (
-        f"{event.at.ToDatetime():%H:%M:%S}",
-        f"#{event.sequence}".rjust(6),
-        kind.ljust(13),
-        event.principal,
-        event.tool,
-        outcome + took + rule,
-        event.args_summary[:80],
-    )
+    who, tool, summary = legible(event.principal), legible(event.tool), legible(event.args_summary[:_SUMMARY_CHARS])
+    parts = (f"{event.at.ToDatetime():%H:%M:%S}", kind.ljust(13), who, tool, outcome + took + rule, summary)
     return "  ".join(part for part in parts if part)

@@ -9,11 +9,12 @@ from typing import Any
 import click
 import grpc
 
-from toolhub.v1 import call_pb2, progress_pb2
+from toolhub.v1 import call_pb2, plan_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.arguments import read_arguments
 from toolhub_service.cli.connection import EXIT_REFUSED, Connection, connected, connection_options, status_of
-from toolhub_service.cli.output import json_option, message_as_json, print_json, wants_json
+from toolhub_service.cli.output import json_option, legible, message_as_json, print_json, wants_json
+from toolhub_service.cli.progress_bar import ProgressBar
 from toolhub_service.cli.show_answer import show_plan, show_result
 
 _PURPOSE = "called by hand"
@@ -37,14 +38,20 @@ _REQUEST_ID = "cli"
 def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Call TOOL with ARGUMENTS: a JSON object, @file, - for standard input, or key=value pairs.
 
-    toolhub call core/fs.writeText path=notes.txt text='hello'
+    In key=value, text is taken as it stands (text=@file reads it from a file), everything else as JSON.
+
+    \b
+    Examples:
+      toolhub call core/fs.writeText path=notes.txt text='hello'
+      toolhub call core/fs.writeText '{"path": "notes.txt", "text": "hello", "overwrite": true}'
+      toolhub call core/fs.deletePath path=notes.txt confirm=true --dry-run
     """
     with connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"]) as connection:
         schema = _input_schema(connection, tool) if arguments else {}
         request = _request(tool, read_arguments(arguments, schema) if arguments else b"", options)
         answer = _stream(connection, request) if sys.stderr.isatty() else _unary(connection, request)
     if answer.HasField("plan"):
-        _show_plan(answer, as_json, tool, arguments)
+        _show_plan(answer.plan, as_json, tool, arguments, options)
         return
     if wants_json(as_json):
         print_json(message_as_json(answer.result))
@@ -54,12 +61,16 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
         sys.exit(EXIT_REFUSED)
 
 
-def _show_plan(answer: Any, as_json: bool, tool: str, arguments: tuple[str, ...]) -> None:
+def _show_plan(
+    plan: plan_pb2.Plan, as_json: bool, tool: str, arguments: tuple[str, ...], options: dict[str, Any]
+) -> None:
     if wants_json(as_json):
-        print_json(message_as_json(answer.plan))
+        print_json(message_as_json(plan))
     else:
-        show_plan(answer.plan, tool, arguments)
-    if not answer.plan.plan_digest:
+        told = {"--request-id": (options["request_id"], _REQUEST_ID), "--purpose": (options["purpose"], _PURPOSE)}
+        repeated = [word for name, (value, usual) in told.items() if value != usual for word in (name, value)]
+        show_plan(plan, tool, arguments, tuple(repeated))
+    if not plan.plan_digest:
         sys.exit(EXIT_REFUSED)
 
 
@@ -87,26 +98,15 @@ def _unary(connection: Connection, request: pb.InvokeStreamRequest) -> Any:
 
 def _stream(connection: Connection, request: pb.InvokeStreamRequest) -> Any:
     """Progress and output lines go to the terminal as they come; the last message is the answer."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(request.intent.tool, total=None, told="", visible=False)
+    with ProgressBar(request.intent.tool) as bar:
         for event in connection.tools.InvokeStream(request, timeout=connection.timeout_s, metadata=connection.metadata):
             if event.HasField("progress"):
-                bar.update(task, visible=True, **_bar_state(event.progress))
+                bar.show(event.progress)
             elif event.HasField("chunk"):
-                click.echo(event.chunk.data.decode(errors="replace"), nl=False, err=True)
+                click.echo(legible(event.chunk.data.decode(errors="replace")), nl=False, err=True)
             else:
                 return event
     raise click.ClickException("the hub ended the call without an answer")
-
-
-def _bar_state(progress: progress_pb2.Progress) -> dict[str, Any]:
-    total = progress.total if progress.HasField("total") else None
-    told = f"{progress.step:,.0f}" + (f"/{total:,.0f}" if total else "") + f" {progress.unit}"
-    return {"completed": progress.step, "total": total, "told": f"{told} {progress.message}".strip()}
 
 
 def _input_schema(connection: Connection, tool: str) -> dict[str, Any]:

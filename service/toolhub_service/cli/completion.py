@@ -13,7 +13,12 @@ from toolhub_service.cli.root import toolhub
 def completion(shell: str) -> None:
     """Print the completion script of SHELL.
 
-    bash: eval "$(toolhub completion bash)"
+    \b
+    For this session, and for every one:
+      eval "$(toolhub completion bash)"
+      toolhub completion bash > ~/.local/share/bash-completion/completions/toolhub
+      toolhub completion zsh > "${fpath[1]}/_toolhub"
+      toolhub completion fish > ~/.config/fish/completions/toolhub.fish
     """
     maker = get_completion_class(shell)
     if maker is None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 import msgspec
 
-from toolhub_service.cli.output import json_option, print_json, print_table, wants_json
+from toolhub_service.cli.output import json_option, note, print_json, print_table, wants_json
+from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.settings_options import read_settings, settings_options
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def config() -> None:
     """Show and check the configuration."""
 
@@ -19,16 +21,28 @@ def config() -> None:
 @config.command()
 @settings_options
 def check(config_file: Path | None, data_dir: Path | None) -> None:
-    """Exit 0 when file and environment are valid, 1 with the reason when not."""
+    """Exit 0 when file and environment are valid, 1 with the reason when not.
+
+    \b
+    Example:
+      toolhub config check --config toolhub.yaml
+    """
     read_settings(config_file, data_dir)
-    click.echo("the configuration is valid")
+    where = f"{config_file} and the environment are" if config_file else "No file is given; the environment is"
+    click.echo(f"{where} valid")
 
 
 @config.command()
 @json_option
 @settings_options
 def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
-    """The settings in force: defaults, file and environment together."""
+    """The settings in force: defaults, file and environment together.
+
+    \b
+    Examples:
+      toolhub config show
+      toolhub config show --config toolhub.yaml --json
+    """
     import yaml
 
     from toolhub_service.guards.secrets import Redactor
@@ -45,12 +59,24 @@ def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None
 @config.command()
 @click.option("--reference", is_flag=True, help="A table of every setting instead of the JSON Schema.")
 def schema(reference: bool) -> None:
-    """The JSON Schema of the configuration file, for editors and checks."""
+    """The JSON Schema of the configuration file, for editors and checks.
+
+    \b
+    Examples:
+      toolhub config schema > toolhub.schema.json
+      toolhub config schema --reference
+    """
     from toolhub_service.settings.document import Settings
     from toolhub_service.settings.loading import all_settings
 
     if not reference:
         print_json(msgspec.json.schema(Settings))
         return
-    rows = ((s.path, s.variable, str(s.default), s.description) for s in all_settings())
-    print_table(("SETTING", "ENVIRONMENT", "DEFAULT", "MEANING"), rows)
+    rows = ((s.path, _shown(s.default), s.description) for s in all_settings())
+    print_table(("SETTING", "DEFAULT", "MEANING"), rows)
+    note("server.listen is TOOLHUB_SERVER_LISTEN in the environment, and so on")
+
+
+def _shown(default: object) -> str:
+    """As it would stand in the file."""
+    return json.dumps(msgspec.to_builtins(default))

@@ -14,10 +14,27 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
+from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.cli.output import legible
 
 EXIT_REFUSED = 1
 EXIT_UNREACHABLE = 3
+
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""The hub was asked and said no; every other status means that it could not be asked."""
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
@@ -38,6 +55,10 @@ class Connection:
         return ToolServiceStub(self.channel)
 
     @property
+    def registry(self) -> RegistryServiceStub:
+        return RegistryServiceStub(self.channel)
+
+    @property
     def audit(self) -> AuditServiceStub:
         return AuditServiceStub(self.channel)
 
@@ -45,7 +66,14 @@ class Connection:
 def connection_options(command: Command) -> Command:
     """--address, --api-key, --ca-file and --timeout, each with its environment variable."""
     for option in (
-        click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait for the answer."),
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=click.FloatRange(0, 86_400, min_open=True),
+            default=60.0,
+            show_default=True,
+            help="Seconds to wait for the answer.",
+        ),
         click.option("--ca-file", envvar="TOOLHUB_CA_FILE", type=click.Path(path_type=Path), help="PEM CAs: use TLS."),
         click.option("--api-key", envvar="TOOLHUB_API_KEY", help="Credential; better kept in TOOLHUB_API_KEY."),
         click.option(
@@ -62,31 +90,42 @@ def connection_options(command: Command) -> Command:
 
 @contextmanager
 def connected(address: str, api_key: str | None, ca_file: Path | None, timeout_s: float) -> Iterator[Connection]:
-    """A connection whose RPC errors become one message and exit code 3."""
+    """A connection whose RPC errors become one message and exit code 1 (the hub said no) or 3 (it was not asked)."""
     metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
     channel = _channel(address, ca_file)
     try:
         yield Connection(address, channel, metadata, timeout_s)
     except grpc.RpcError as error:
-        raise HubError(address, error) from error
+        raise _told(address, error) from error
     finally:
         channel.close()
 
 
-class HubError(click.ClickException):
-    """The RPC itself failed: say why, and what to do."""
+class HubUnreachable(click.ClickException):
+    """The hub could not be asked."""
 
     exit_code = EXIT_UNREACHABLE
 
-    def __init__(self, address: str, error: grpc.RpcError) -> None:
-        code, details, reason = status_of(error)
-        if code is grpc.StatusCode.UNAVAILABLE and not reason:
-            text = f"no hub answers at {address}. Start one with `toolhub serve`, or name another with --address."
-        elif code is grpc.StatusCode.DEADLINE_EXCEEDED and not reason:
-            text = f"{address} did not answer in time; allow more with --timeout."
-        else:
-            text = f"{reason or code.name}: {details}"
-        super().__init__(text)
+
+class HubRefused(click.ClickException):
+    """The hub was asked and said no."""
+
+    exit_code = EXIT_REFUSED
+
+
+def _told(address: str, error: grpc.RpcError) -> click.ClickException:
+    """What a failed RPC means and what to do."""
+    code, details, reason = status_of(error)
+    if code is grpc.StatusCode.UNAVAILABLE and not reason:
+        text = f"no hub answers at {address}. Start one with `toolhub serve`, or name another with --address."
+    elif code is grpc.StatusCode.DEADLINE_EXCEEDED and not reason:
+        text = f"{address} did not answer in time; allow more with --timeout."
+    elif code is grpc.StatusCode.UNAUTHENTICATED:
+        text = f"{details} Give a key with --api-key or TOOLHUB_API_KEY; `toolhub keys create` makes one."
+    else:
+        text = f"{details} [{reason or code.name}]"
+    kind = HubRefused if code in _REFUSALS else HubUnreachable
+    return kind(legible(text))
 
 
 def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
@@ -106,4 +145,8 @@ def _channel(address: str, ca_file: Path | None) -> grpc.Channel:
     options = [("grpc.max_receive_message_length", -1)]
     if ca_file is None:
         return grpc.insecure_channel(address, options)
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca_file.read_bytes()), options)
+    try:
+        certificates = ca_file.read_bytes()
+    except OSError as missing:
+        raise click.UsageError(f"--ca-file {ca_file}: {missing.strerror}") from missing
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(certificates), options)

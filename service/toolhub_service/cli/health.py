@@ -9,18 +9,31 @@ import click
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from toolhub_service.cli.connection import EXIT_REFUSED, connected, connection_options
+from toolhub_service.cli.output import json_option, print_json
 
 
 @click.command()
 @click.option("--service", default="", help="Full name of one service; empty: the hub as a whole.")
+@json_option
 @connection_options
-def health(service: str, address: str, api_key: str | None, ca_file: Path | None, timeout_s: float) -> None:
-    """Exit 0 when the hub is serving, 1 when it says that it is not, 3 when nobody answers."""
+def health(
+    service: str, as_json: bool, address: str, api_key: str | None, ca_file: Path | None, timeout_s: float
+) -> None:
+    """Exit 0 when the hub is serving, 1 when it says that it is not, 3 when nobody answers.
+
+    \b
+    Examples:
+      toolhub health
+      toolhub health --service toolhub.v1.ToolService
+    """
     with connected(address, api_key, ca_file, min(timeout_s, 5.0)) as connection:
         stub = health_pb2_grpc.HealthStub(connection.channel)
         request = health_pb2.HealthCheckRequest(service=service)
         answer = stub.Check(request, timeout=connection.timeout_s, metadata=connection.metadata)
     name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    click.echo(name)
+    if as_json:  # a word in a pipe, too: probes and scripts read it
+        print_json({"status": name})
+    else:
+        click.echo(name)
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         sys.exit(EXIT_REFUSED)

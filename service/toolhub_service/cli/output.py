@@ -1,17 +1,30 @@
-"""Tables and colours on a terminal, plain JSON in a pipe or with --json."""
+"""What people see on a terminal, and JSON in a pipe or with --json.
+
+Whatever a hub sends is shown with its control characters made visible: a file or a web page that a tool has read must
+not be able to drive the terminal it is shown on.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_GAP: Final = "  "
+_LAST_COLUMN_MIN: Final = 24
+_PICTURES: Final = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+_CONTROLS: Final = {**_PICTURES, **dict.fromkeys(range(0x7F, 0xA0), "�")}
 
 
 def json_option(command: Command) -> Command:
@@ -28,18 +41,47 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A borderless table that wraps to the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def print_json_line(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: what a tool says of itself is never markup
-    Console().print(table)
+
+def columns() -> int:
+    """Width of the terminal."""
+    return shutil.get_terminal_size().columns
+
+
+def legible(text: str) -> str:
+    """The text with every control character but line ends and tabs made visible."""
+    return text.translate(_CONTROLS)
+
+
+def note(text: str, *, err: bool = False) -> None:
+    """A line beside the answer, dim."""
+    click.secho(text, dim=True, err=err)
+
+
+def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None = None) -> None:
+    """Sentences, wrapped, after a coloured mark; lines of their own keep their ends, so that they can be pasted."""
+    first, _, rest = legible(text).partition("\n")
+    first = f"{mark} {first}" if mark else first
+    told = textwrap.wrap(first, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    if mark:
+        told[0] = click.style(mark, fg=colour, bold=colour is None) + told[0][len(mark) :]
+    click.echo("\n".join([*told, rest] if rest else told))
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cut: bool = False) -> None:
+    """A table without borders; the last column wraps to the terminal, or is cut to one line each."""
+    shown = [[legible(cell) for cell in row] for row in rows]
+    *fixed, _ = [max(map(_width, column)) for column in zip(headings, *shown, strict=True)]
+    left = sum(fixed) + len(_GAP) * len(fixed)
+    room = max(columns() - left, _LAST_COLUMN_MIN)
+    click.secho(_line(headings, fixed), bold=True)
+    for row in shown:
+        first, *more = [_cut(row[-1], room)] if is_cut else textwrap.wrap(row[-1], room) or [""]
+        click.echo(_line([*row[:-1], first], fixed))
+        for line in more:
+            click.echo(" " * left + line)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
@@ -47,28 +89,46 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     shown = list(pairs)
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        click.echo(click.style(name.ljust(width), dim=True) + "  " + value)
+        click.echo(click.style(name.ljust(width), dim=True) + _GAP + legible(value))
 
 
 def message_as_json(message: Message) -> dict[str, Any]:
     """A message as its canonical JSON (camelCase), JSON payload bytes unfolded into values."""
-    value: dict[str, Any] = _unfold(message)
-    return value
+    from google.protobuf.json_format import MessageToDict
+
+    return _unfold_fields(message, MessageToDict(message, preserving_proto_field_name=False))
 
 
-def _unfold(message: Message) -> Any:
-    """`result_json`, `args_json`, … are shown as the JSON they are, not as base64."""
-    plain = MessageToDict(message, preserving_proto_field_name=False)
-    return _unfold_fields(message, plain)
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=False)]
+    return _GAP.join([*padded, cells[-1]]).rstrip()
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: two for wide characters, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+
+
+def _cut(text: str, room: int) -> str:
+    if _width(text) <= room:
+        return text
+    while text and _width(text) >= room:
+        text = text[:-1]
+    return text.rstrip(" ,;:") + "…"
 
 
 def _unfold_fields(message: Message, plain: dict[str, Any]) -> dict[str, Any]:
+    """`result_json`, `args_json`, … are shown as the JSON they are, not as base64."""
     for field, value in message.ListFields():
         name = field.json_name
         if field.type == field.TYPE_BYTES and field.name.endswith("_json") and not field.is_repeated:
             del plain[name]
             plain[name.removesuffix("Json")] = json.loads(value or b"null")
         elif field.message_type is not None and field.message_type.full_name.startswith("toolhub."):
+            if field.message_type.GetOptions().map_entry:
+                continue
             if field.is_repeated:
                 plain[name] = [_unfold_fields(item, shown) for item, shown in zip(value, plain[name], strict=True)]
             else:

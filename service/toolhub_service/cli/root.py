@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
-import sys
+import os
 
 import click
 
@@ -11,9 +12,9 @@ from toolhub_service import __version__
 
 _COMMANDS = {
     "serve": ("toolhub_service.cli.serve:serve", "Run the hub."),
-    "call": ("toolhub_service.cli.call:call", "Call a tool."),
-    "tools": ("toolhub_service.cli.tools:tools", "List, search, show and export tools."),
-    "policy": ("toolhub_service.cli.policy:policy", "Check, explain and begin a policy."),
+    "call": ("toolhub_service.cli.call:call", "Call a tool, or show what a call would do."),
+    "tools": ("toolhub_service.cli.tools:tools", "List, search, show, export and register tools."),
+    "policy": ("toolhub_service.cli.policy:policy", "Begin, check and explain a policy."),
     "audit": ("toolhub_service.cli.audit:audit", "Read, follow, verify and export the audit log."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
     "keys": ("toolhub_service.cli.keys:keys", "Make, list and revoke API keys."),
@@ -21,9 +22,27 @@ _COMMANDS = {
     "doctor": ("toolhub_service.cli.doctor:doctor", "What this machine lacks, and which tools that disables."),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
+_EXIT_CODES = "Exit codes: 0 done; 1 the tool or the check said no; 2 wrong usage; 3 the hub could not be asked."
 
 
-class LazyGroup(click.Group):
+class SuggestingGroup(click.Group):
+    """Answers a command that it does not know with the nearest that it knows."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchOption:
+            raise
+        except click.UsageError as unknown:
+            known = self.list_commands(ctx)
+            near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
+            advice = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(known)}."
+            raise click.UsageError(f"There is no command `{args[0]}`. {advice}", ctx) from unknown
+
+
+class LazyGroup(SuggestingGroup):
     """Knows its commands by name and imports one when it is run or asked for its own help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -41,16 +60,25 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    epilog=_EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="toolhub")
-def toolhub() -> None:
+@click.pass_context
+def toolhub(context: click.Context) -> None:
     """tool-hub: the one governed door between AI agents and the tools they use.
 
-    A first run: `toolhub serve` in one terminal, `toolhub tools list` in another.
+    \b
+    A first run, in two terminals:
+      toolhub serve
+      toolhub tools list
     """
+    if os.environ.get("NO_COLOR"):
+        context.color = False  # no-color.org
 
 
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 the tool or check said no, 2 wrong usage, 3 the hub could not be asked."""
-    toolhub(prog_name="toolhub", standalone_mode=True)
-    sys.exit(0)
+    toolhub(prog_name="toolhub", windows_expand_args=False)

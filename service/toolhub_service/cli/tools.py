@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,19 @@ import click
 from toolhub.v1 import source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.connection import Connection, connected, connection_options
-from toolhub_service.cli.output import json_option, message_as_json, print_json, print_pairs, print_table, wants_json
+from toolhub_service.cli.output import (
+    json_option,
+    legible,
+    message_as_json,
+    note,
+    print_json,
+    print_pairs,
+    print_prose,
+    print_table,
+    wants_json,
+)
+from toolhub_service.cli.registry import register, snapshot, unregister
+from toolhub_service.cli.root import SuggestingGroup
 
 _PAGE = 1_000
 _FORMATS = {
@@ -22,9 +35,13 @@ _FORMATS = {
 }
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def tools() -> None:
-    """List, search, show and export tools."""
+    """List, search, show, export and register tools."""
+
+
+for command in (register, unregister, snapshot):
+    tools.add_command(command)
 
 
 def _filter_options(command: Any) -> Any:
@@ -43,15 +60,25 @@ def _filter_options(command: Any) -> Any:
 @json_option
 @connection_options
 def list_tools(as_json: bool, **options: Any) -> None:
-    """Every tool that your policy could allow."""
+    """Every tool that your policy could allow.
+
+    \b
+    Examples:
+      toolhub tools list
+      toolhub tools list --capability 'write:*' --json
+    """
     with _connect(options) as connection:
         pages = list(_pages(connection, _filter(options)))
     found = [tool for page in pages for tool in page.tools]
     if wants_json(as_json):
         print_json({"tools": [message_as_json(tool) for tool in found], "totalSize": pages[0].total_size})
         return
-    print_table(("TOOL", "STATE", "NEEDS", "DESCRIPTION"), (_row(tool) for tool in found))
-    click.secho(f"{len(found)} tools" + _sources_note(pages[0].sources), dim=True)
+    if found:
+        all_active = all(tool.state == tool_pb2.TOOL_STATE_ACTIVE for tool in found)
+        headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
+        print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
+    told = f"{len(found)} tools that your policy could allow" if found else "Your policy allows no tool that fits"
+    note(told + _sources_note(pages[0].sources) + "; `toolhub tools show TOOL` tells all about one")
 
 
 @tools.command()
@@ -61,19 +88,27 @@ def list_tools(as_json: bool, **options: Any) -> None:
 @json_option
 @connection_options
 def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) -> None:
-    """Find tools by what they do: `toolhub tools search write a file`."""
+    """Find tools by what they do.
+
+    \b
+    Example:
+      toolhub tools search write a file
+    """
     with _connect(options) as connection:
         request = pb.SearchToolsRequest(query=" ".join(query), filter=_filter(options), page_size=limit)
         answer = connection.tools.SearchTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
     if wants_json(as_json):
         print_json(message_as_json(answer))
         return
-    rows = (
-        (f"{hit.score:.2f}", hit.tool.name, ", ".join(hit.matched_terms), _first_line(hit.tool.description))
-        for hit in answer.hits
+    rows = [(f"{hit.score:.2f}", hit.tool.name, _first_line(hit.tool.description)) for hit in answer.hits]
+    if rows:
+        print_table(("SCORE", "TOOL", "DESCRIPTION"), rows, is_cut=True)
+    found = (
+        f"{len(rows)} of {answer.total_size} that match, best first"
+        if rows
+        else "No tool matches; `toolhub tools list` shows all"
     )
-    print_table(("SCORE", "TOOL", "MATCHED", "DESCRIPTION"), rows)
-    click.secho(f"{answer.total_size} matches" + _sources_note(answer.sources), dim=True)
+    note(found + _sources_note(answer.sources))
 
 
 @tools.command()
@@ -81,7 +116,12 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
 @json_option
 @connection_options
 def show(name: str, as_json: bool, **options: Any) -> None:
-    """One tool: what it needs, its input and output, examples."""
+    """One tool: what it needs, its input and output, examples.
+
+    \b
+    Example:
+      toolhub tools show core/fs.writeText
+    """
     with _connect(options) as connection:
         request = pb.GetToolRequest(name=name)
         tool = connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata).tool
@@ -89,14 +129,13 @@ def show(name: str, as_json: bool, **options: Any) -> None:
         print_json(message_as_json(tool))
         return
     click.secho(f"{tool.name} {tool.version}", bold=True)
-    click.echo(tool.description)
+    print_prose(tool.description)
     print_pairs(_facts(tool))
-    for title, schema in (("input", tool.input_schema_json), ("output", tool.output_schema_json)):
-        click.secho(f"{title}:", dim=True)
-        _show_schema(json.loads(schema or b"{}"))
+    for title, schema in (("Takes", tool.input_schema_json), ("Returns", tool.output_schema_json)):
+        _show_schema(title, json.loads(schema or b"{}"))
     for example in tool.examples:
-        click.secho(f"{example.title}:", dim=True)
-        click.echo(f"toolhub call {tool.name} '{example.args_json.decode()}'")
+        note(legible(f"\n{example.title}:"))
+        click.echo(legible(shlex.join(["toolhub", "call", tool.name, example.args_json.decode()])))
 
 
 @tools.command()
@@ -104,7 +143,12 @@ def show(name: str, as_json: bool, **options: Any) -> None:
 @_filter_options
 @connection_options
 def export(format_name: str, **options: Any) -> None:
-    """Print tool definitions for a model's tool-calling interface, as JSON with the names that lead back."""
+    """Print tool definitions for a model's tool-calling interface, as JSON with the names that lead back.
+
+    \b
+    Example:
+      toolhub tools export --format anthropic --tag files
+    """
     with _connect(options) as connection:
         request = pb.ExportToolsRequest(format=_FORMATS[format_name], filter=_filter(options))
         answer = connection.tools.ExportTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
@@ -137,10 +181,12 @@ def _pages(connection: Connection, where: tool_pb2.ToolFilter) -> Iterable[pb.Li
             return
 
 
-def _row(tool: tool_pb2.ToolSpec) -> tuple[str, str, str, str]:
+def _row(tool: tool_pb2.ToolSpec, all_active: bool) -> tuple[str, ...]:
+    needs, does = ", ".join(tool.capabilities) or "nothing", _first_line(tool.description)
+    if all_active:
+        return tool.name, needs, does
     state = tool_pb2.ToolState.Name(tool.state).removeprefix("TOOL_STATE_").lower()
-    told = f"{state}: {tool.state_reason}" if tool.state_reason else state
-    return tool.name, told, ", ".join(tool.capabilities) or "–", _first_line(tool.description)
+    return tool.name, state, needs, tool.state_reason or does
 
 
 def _first_line(text: str) -> str:
@@ -157,14 +203,19 @@ def _facts(tool: tool_pb2.ToolSpec) -> Iterable[tuple[str, str]]:
         yield "state", tool.state_reason
 
 
-def _show_schema(schema: dict[str, Any]) -> None:
+def _show_schema(title: str, schema: dict[str, Any]) -> None:
+    """Fields of an object, the required ones marked by a star."""
     required = set(schema.get("required", ()))
+    note(f"\n{title}:" if schema.get("properties") else f"\n{title}: anything")
+    if not schema.get("properties"):
+        return
     rows = []
-    for name, declared in schema.get("properties", {}).items():
+    for name, declared in schema["properties"].items():
         kind = declared.get("type") or " | ".join(str(b.get("type", "?")) for b in declared.get("anyOf", ())) or "any"
         default = "" if "default" not in declared else json.dumps(declared["default"])
-        rows.append((f"{name}{'*' if name in required else ''}", str(kind), default, declared.get("description", "")))
-    print_table(("  FIELD", "TYPE", "DEFAULT", "MEANING"), ((f"  {row[0]}", *row[1:]) for row in rows))
+        star = "*" if name in required else ""
+        rows.append((f"  {name}{star}", str(kind), default, declared.get("description", "")))
+    print_table(("  FIELD", "TYPE", "DEFAULT", "MEANING"), rows)
 
 
 def _sources_note(sources: Iterable[source_pb2.SourceStatus]) -> str:

@@ -1,0 +1,117 @@
+"""What commands need of a hub that is not running: its audit files, its tools, its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.system import SystemClock
+from toolhub_service.app.toolbox import Toolbox, open_toolbox
+from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.event import ChainedEvent, EventFilter, Verification
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy.explain import Explanation, explain
+from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.runtime.apply_defaults import apply_defaults
+from toolhub_service.runtime.resolve import resolve
+from toolhub_service.runtime.validate_input import validate_input
+from toolhub_service.schema.tool_schemas import for_tool
+from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry.audit_reading import page
+from toolhub_service.telemetry.audit_verify import verify_log
+from toolhub_service.telemetry.keyring import open_keyring
+
+_PAGE = 1_000
+
+
+class CannotLook(Exception):
+    """What was to be looked at is not there or cannot be read; the message says why and what to do."""
+
+
+def verify_audit_files(data_dir: Path) -> Verification:
+    """Check the audit log that a hub keeps in its data folder, whether it runs or not. Raises CannotLook."""
+    return verify_audit(Settings(data_dir=str(data_dir)))
+
+
+def verify_audit(settings: Settings) -> Verification:
+    """The same where the settings put the files elsewhere. Writes nothing. Raises CannotLook."""
+    paths = Paths(settings)
+    if not paths.audit.exists() and not paths.audit_checkpoints.exists():
+        raise CannotLook(f"There is no audit log at {paths.audit}. --data-dir names the folder that the hub keeps.")
+    try:
+        keyring = open_keyring(paths.audit_key, create=False)
+        return verify_log(paths.audit, paths.audit_checkpoints, keyring)
+    except HubFailure as unusable:
+        raise CannotLook(unusable.message) from unusable
+    except OSError as unreadable:
+        raise CannotLook(f"{unreadable.filename or paths.audit}: {unreadable.strerror}") from unreadable
+
+
+def audit_events(data_dir: Path, where: EventFilter) -> Iterator[ChainedEvent]:
+    """Every event that fits, oldest first, of a hub that need not be running. Raises CannotLook."""
+    file = Paths(Settings(data_dir=str(data_dir))).audit
+    if not file.exists():
+        raise CannotLook(f"There is no audit log at {file}. --data-dir names the folder that the hub keeps.")
+    after: tuple[int, str, int] | None = None
+    try:
+        while found := page(file, where, after, _PAGE):
+            yield from found
+            after = (found[-1].event.at_unix_ms, found[-1].writer, found[-1].sequence)
+    except HubFailure as damaged:
+        raise CannotLook(damaged.message) from damaged
+
+
+async def configured_tools(settings: Settings) -> list[ToolSpec]:
+    """Every tool that a hub with these settings would offer, in whatever state. Raises ToolFailure."""
+    toolbox = _toolbox(settings)
+    try:
+        return list(toolbox.catalog.all())
+    finally:
+        await toolbox.close()
+
+
+def policy_of(file: Path | None) -> PolicySnapshot:
+    """The policy of a file, the starter policy without one. Raises InvalidPolicy, CannotLook."""
+    if file is None:
+        return PolicySnapshot()
+    try:
+        return PolicySnapshot.load(file.read_text(encoding="utf-8"))
+    except OSError as unreadable:
+        raise CannotLook(f"{file}: {unreadable.strerror}") from unreadable
+    except UnicodeDecodeError as binary:
+        raise CannotLook(f"{file} is not UTF-8 text") from binary
+
+
+def policy_file_of(settings: Settings) -> Path | None:
+    """The file that a hub with these settings would read; None when it would use the starter policy."""
+    path = Paths(settings).policy
+    return path if path.exists() else None
+
+
+async def explain_call(
+    settings: Settings, policy: PolicySnapshot, principal: str, tool: str, args: Mapping[str, JsonValue]
+) -> Explanation:
+    """Why the policy would give a call its verdict. Raises ToolFailure when the call would not get that far."""
+    toolbox = _toolbox(settings)
+    try:
+        call = Call("explained", tool, dict(args), policy.principal(principal), purpose="explain the policy")
+        return explain(policy, _planned(call, toolbox, policy))
+    finally:
+        await toolbox.close()
+
+
+def _planned(call: Call, toolbox: Toolbox, policy: PolicySnapshot) -> PlannedCall:
+    """The first three steps of the pipeline."""
+    spec = resolve(call, toolbox.catalog, policy)
+    schemas = for_tool(spec)
+    validate_input(call, spec, schemas)
+    return apply_defaults(replace(call, tool=spec.name), spec, schemas)
+
+
+def _toolbox(settings: Settings) -> Toolbox:
+    return open_toolbox(settings, SystemClock(), Redactor())

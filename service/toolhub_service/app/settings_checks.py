@@ -1,0 +1,125 @@
+"""Would a hub with these settings start, and what would it lack? Each check looks, changes nothing and never raises."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+
+from toolhub_service.app.findings import Finding, fail, ok, warn
+from toolhub_service.app.key_file import KeyFileInvalid
+from toolhub_service.app.listening import ListenRefused, listening_of
+from toolhub_service.app.offline import CannotLook, configured_tools, policy_file_of, policy_of
+from toolhub_service.app.paths import Paths
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.tool import ToolState
+from toolhub_service.policy.parsing import InvalidPolicy
+from toolhub_service.settings.document import Settings
+
+_OTHERS = 0o077
+
+
+async def settings_checks(settings: Settings) -> list[Finding]:
+    return [
+        *_ports(settings),
+        _policy(settings),
+        _auth(settings),
+        *_secret_files(Paths(settings)),
+        _tracing(settings),
+        *await _tools(settings),
+    ]
+
+
+def _ports(settings: Settings) -> Iterator[Finding]:
+    for name, address in (("server port", settings.server.listen), ("metrics port", settings.metrics.listen)):
+        if not address:
+            yield ok(name, "none is configured")
+        elif address.startswith("unix"):
+            yield ok(name, address)
+        else:
+            yield _port(name, address)
+
+
+def _port(name: str, address: str) -> Finding:
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM)
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(found[0][4])
+    except (OSError, ValueError, OverflowError) as taken:
+        told = f"{address}: {getattr(taken, 'strerror', None) or taken}"
+        return warn(name, told, "If that is no hub of yours, stop what listens there or choose another port.")
+    return ok(name, f"{address} is free")
+
+
+def _policy(settings: Settings) -> Finding:
+    file = policy_file_of(settings)
+    try:
+        revision = policy_of(file).revision[:12]
+    except InvalidPolicy as invalid:
+        return fail("policy", f"{file}: {invalid}", "Correct it; `toolhub policy check` says when it is right.")
+    except CannotLook as unreadable:
+        return fail("policy", str(unreadable), "Let the hub's user read it.")
+    if file is None:
+        return ok("policy", f"the built-in starter, revision {revision}; `toolhub policy init` begins your own")
+    return ok("policy", f"{file}, revision {revision}")
+
+
+def _auth(settings: Settings) -> Finding:
+    modes = ", ".join(settings.auth.modes)
+    try:
+        listening_of(settings)
+    except ListenRefused as refused:
+        return fail("auth", modes, str(refused))
+    except OSError as unreadable:
+        return fail("auth", f"{unreadable.filename}: {unreadable.strerror}", "Correct server.tls.")
+    try:
+        keys = Paths(settings).key_file().read()
+    except (OSError, KeyFileInvalid) as broken:
+        return fail("auth", str(broken), "Correct or remove the file.")
+    if settings.auth.modes == ("api-key",) and not keys:
+        return warn("auth", "api-key, and there is no key yet", "Make one: `toolhub keys create NAME`.")
+    return ok("auth", f"{modes}; {len(keys)} API keys")
+
+
+def _secret_files(paths: Paths) -> Iterator[Finding]:
+    """Files that hold keys must be their owner's alone."""
+    exposed = [file for file in _standing(paths) if file.stat().st_mode & _OTHERS]
+    for file in exposed:
+        yield fail("key files", f"{file} can be read by others", f"chmod 600 {file}, and consider its keys known.")
+    if not exposed:
+        yield ok("key files", "readable by their owner only" if any(_standing(paths)) else "none yet")
+
+
+def _standing(paths: Paths) -> Iterator[Path]:
+    named = Path(paths.settings.auth.api_keys_file) if paths.settings.auth.api_keys_file else None
+    for file in (paths.audit_key, paths.plan_key, named or paths.data_dir / "api-keys.yaml"):
+        if file.exists() and os.access(file.parent, os.X_OK):
+            yield file
+
+
+def _tracing(settings: Settings) -> Finding:
+    endpoint = settings.tracing.otlp_endpoint
+    if not endpoint:
+        return ok("tracing", "off: tracing.otlp_endpoint is empty")
+    if find_spec("opentelemetry.exporter") is None:
+        return fail("tracing", f"{endpoint} is configured, the exporter missing", "pip install 'tool-hub[otlp]'")
+    return ok("tracing", endpoint)
+
+
+async def _tools(settings: Settings) -> list[Finding]:
+    try:
+        tools = await configured_tools(settings)
+    except ToolFailure as refused:
+        return [fail("tools", refused.error.message, "Correct tools.custom or tools.trusted_namespaces.")]
+    lacking = sorted((tool.state_reason, tool.name) for tool in tools if tool.state is ToolState.UNAVAILABLE)
+    findings = [
+        warn("tools", reason, "See to what it says, or leave these tools out.", *(name for _, name in group))
+        for reason, group in groupby(lacking, key=lambda each: each[0])
+    ]
+    active = sum(tool.state is ToolState.ACTIVE for tool in tools)
+    return [ok("tools", f"{active} of {len(tools)} can be called"), *findings]

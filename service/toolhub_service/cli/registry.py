@@ -1,0 +1,94 @@
+"""`toolhub tools register|unregister|snapshot`: the catalog as operators change and see it."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import click
+from google.protobuf.json_format import ParseDict, ParseError
+
+from toolhub.v1 import registry_service_pb2 as pb
+from toolhub.v1 import tool_pb2
+from toolhub_service.cli.connection import connected, connection_options
+from toolhub_service.cli.output import json_option, message_as_json, note, print_json, print_table, wants_json
+from toolhub_service.cli.tool_document import NotATool, tools_of
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--replace", is_flag=True, help="Replace tools of the same names.")
+@json_option
+@connection_options
+def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> None:
+    """Register the tools of FILE (- for standard input): one definition as JSON, or a list, all or none.
+
+    A definition is what `toolhub tools show NAME --json` prints; inputSchema and outputSchema may stand as JSON.
+
+    \b
+    Example:
+      toolhub tools register crm.json --replace
+    """
+    try:
+        specs = [ParseDict(tool, tool_pb2.ToolSpec()) for tool in tools_of(file.read())]
+    except (NotATool, ParseError) as broken:
+        raise click.UsageError(f"{file.name}: {broken}") from broken
+    with _connect(options) as connection:
+        request = pb.RegisterToolsRequest(tools=specs, upsert=replace)
+        answer = connection.registry.RegisterTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    if wants_json(as_json):
+        print_json(message_as_json(answer))
+        return
+    for tool in answer.tools:
+        state = tool_pb2.ToolState.Name(tool.state).removeprefix("TOOL_STATE_").lower()
+        click.echo(f"{tool.name} {tool.version} is registered: {tool.state_reason or state}")
+
+
+@click.command()
+@click.argument("name")
+@json_option
+@connection_options
+def unregister(name: str, as_json: bool, **options: Any) -> None:
+    """Remove the tool NAME; calls in flight finish.
+
+    \b
+    Example:
+      toolhub tools unregister crm/customers.find
+    """
+    with _connect(options) as connection:
+        request = pb.UnregisterToolRequest(name=name)
+        answer = connection.registry.UnregisterTool(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    if wants_json(as_json):
+        print_json(message_as_json(answer))
+    else:
+        click.echo(f"{name} is removed")
+
+
+@click.command()
+@json_option
+@connection_options
+def snapshot(as_json: bool, **options: Any) -> None:
+    """The whole catalog at this moment, tools in every state and whoever may call them: for operators.
+
+    \b
+    Example:
+      toolhub tools snapshot --json > catalog.json
+    """
+    with _connect(options) as connection:
+        view = tool_pb2.TOOL_VIEW_FULL if wants_json(as_json) else tool_pb2.TOOL_VIEW_BASIC
+        request = pb.GetSnapshotRequest(view=view)
+        answer = connection.registry.GetSnapshot(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    if wants_json(as_json):
+        print_json(message_as_json(answer))
+        return
+    rows = ((tool.name, tool.version, tool.source, _state(tool)) for tool in answer.tools)
+    print_table(("TOOL", "VERSION", "SOURCE", "STATE"), rows)
+    note(f"{answer.totals.tools} tools; revision {answer.revision}")
+
+
+def _state(tool: tool_pb2.ToolSpec) -> str:
+    state = tool_pb2.ToolState.Name(tool.state).removeprefix("TOOL_STATE_").lower()
+    return f"{state}: {tool.state_reason}" if tool.state_reason else state
+
+
+def _connect(options: dict[str, Any]) -> Any:
+    return connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"])
