@@ -1,0 +1,290 @@
+"""Public attack corpora as real calls to a serving hub whose policy grants everything but the network, save one port.
+
+Every call is answered by a ToolResult; nothing connects anywhere else, no byte outside the workspace is read or
+written, no shell runs, and the hub serves on. Samples of each corpus: the unit tests run them whole against the parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import random
+import re
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from tests.corpora import load_json, load_lines
+from tests.fakes.http_server import RawServer, always, response, serving
+from tests.hub import RunningHub, running_hub
+from toolhub.v1 import error_pb2, result_pb2
+from toolhub_service.tools.egress.resolver import SystemResolver
+
+SAMPLE = 120
+"""Lines of each list."""
+AT_ONCE = 16
+OUTSIDE = "CANARY-OF-THE-OUTSIDE"
+SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "busybox"}
+_HOST = re.compile(r"^[a-z+]*:?[/\\]*([^/\\?#]+)", re.IGNORECASE)
+
+
+@dataclass
+class Watched:
+    """What the process did while a test ran, by the interpreter's own audit events."""
+
+    connected: list[Any] = field(default_factory=list)
+    started: list[tuple[str, ...]] = field(default_factory=list)
+
+
+_watching: list[Watched] = []
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _watching:
+        return
+    watched = _watching[-1]
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        watched.connected.append(arguments[1])
+    elif event == "subprocess.Popen":
+        watched.started.append(tuple(map(str, arguments[1])))
+    elif event in ("os.system", "os.exec", "os.fork", "os.forkpty", "pty.spawn"):
+        watched.started.append((event,))
+
+
+sys.addaudithook(_hook)
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    _watching.append(Watched())
+    yield _watching[-1]
+    _watching.clear()
+
+
+class CatchAllResolver(SystemResolver):
+    """Every name there is leads to this very machine, where the canary server listens."""
+
+    async def resolve(self, host: str, port: int) -> tuple[str, ...]:
+        return ("127.0.0.1",)
+
+
+@dataclass
+class Ground:
+    """A hub, the one server it may reach, and one that it must not."""
+
+    hub: RunningHub
+    allowed: RawServer
+    canary: RawServer
+    tree: dict[str, str]
+    """What stood outside of the workspaces before."""
+    folder: Path
+
+
+@asynccontextmanager
+async def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
+    monkeypatch.setattr("toolhub_service.app.toolbox.SystemResolver", CatchAllResolver)
+    (tmp_path / "canary.txt").write_text(OUTSIDE)
+    (tmp_path / "hub" / "workspaces").mkdir(parents=True)
+    (tmp_path / "hub" / "workspaces" / "canary.txt").write_text(OUTSIDE)
+    hello = always(response(b'{"hello": 1}', content_type="application/json"))
+    async with serving(hello) as allowed, serving(hello) as canary:
+        policy = f"""
+extends: none
+grants:
+  - {{principals: ["*"], capabilities: ["read:*", "write:*", "execute:command", network, "danger:destructive"]}}
+destructive_requires_plan: false
+roles:
+  - {{principals: [local], roles: [agent, auditor]}}
+egress:
+  - {{hosts: ["127.0.0.1", localhost], ports: [{allowed.port}], methods: [GET, HEAD, POST], cidrs: [127.0.0.0/8]}}
+commands:
+  - {{preset: safe}}
+  - {{name: echo, path: /usr/bin/echo, positionals: "(?s).*"}}
+"""
+        async with running_hub(tmp_path, policy=policy) as hub:
+            yield Ground(hub, allowed, canary, tree_of(tmp_path), tmp_path)
+
+
+def tree_of(folder: Path) -> dict[str, str]:
+    """Digests of all files that no call may change."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith("audit") and "workspaces/local" not in str(path)
+    }
+
+
+def sample(lines: Iterable[str], count: int = SAMPLE) -> list[str]:
+    """The same lines on every run."""
+    every = sorted({line for line in lines if line})
+    return random.Random(20).sample(every, min(count, len(every)))
+
+
+async def answers(hub: RunningHub, calls: Iterable[tuple[str, Mapping[str, Any]]]) -> list[result_pb2.ToolResult]:
+    """Every call is answered by a ToolResult that is no INTERNAL; a status would be raised here."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(tool: str, args: Mapping[str, Any] | bytes) -> result_pb2.ToolResult:
+        async with gate:
+            if isinstance(args, bytes):
+                result = await hub.invoke(tool, args_json=args, request_id="attack")
+            else:
+                result = await hub.invoke(tool, args, request_id="attack")
+        kind = error_pb2.ErrorKind.Name(result.error.kind)
+        assert kind != "ERROR_KIND_INTERNAL", (tool, args)
+        assert result.ok != bool(result.error.kind), (tool, args)
+        assert OUTSIDE not in str(result), (tool, args)
+        return result
+
+    return await asyncio.gather(*(one(tool, args) for tool, args in calls))
+
+
+async def assert_unharmed(ground: Ground, watched: Watched) -> None:
+    assert ground.canary.connections == 0
+    assert {where[:2] for where in watched.connected} <= {("127.0.0.1", ground.allowed.port)}
+    for argv in watched.started:
+        assert not SHELLS & {Path(word).name for word in argv[:1]}, argv
+        assert not argv[0].startswith("os."), argv
+    assert tree_of(ground.folder) == ground.tree
+    assert {path.name for path in (ground.folder / "hub" / "workspaces").iterdir()} <= {"local", "canary.txt"}
+    assert (await ground.hub.invoke("core/util.time.now")).ok
+
+
+def hosts(lines: Iterable[str]) -> list[str]:
+    """What a URL parser, a good one or a bad one, may take for the host."""
+    found = (_HOST.match(line) for line in lines)
+    return [match[1].rsplit("@", 1)[-1].rsplit(":", 1)[0] for match in found if match]
+
+
+async def test_ssrf_payloads_reach_nothing_but_the_one_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
+) -> None:
+    lines = [
+        *sample(load_json("ssrf/patt_ssrf_urls.json.gz"), 200),
+        *sample(load_lines("ssrf/seclists_SSRF_hacktricks.txt.gz"), 200),
+        *sample(load_lines("ssrf/fuzzdb_localhost.txt.gz")),
+        *sample(load_lines("ssrf/patt_Open-Redirect-payloads.txt.gz")),
+    ]
+    crlf = sample(load_lines("ssrf/patt_crlf.txt.gz")) + sample(load_lines("ssrf/fuzzdb_crlf-injection.txt.gz"))
+    async with ground(tmp_path, monkeypatch) as the:
+        ports = (the.allowed.port, the.canary.port)
+        urls = [form for line in lines for form in (line, f"http://{unquote(line)}/")]
+        urls += [f"http://{host}:{port}/" for host in hosts(lines) for port in ports]
+        base = the.allowed.url("/")
+        calls: list[tuple[str, Mapping[str, Any]]] = [("core/http.fetchText", {"url": url}) for url in urls]
+        calls += [("core/http.fetchText", {"url": base + line}) for line in crlf]
+        calls += [("core/http.fetchText", {"url": base, "headers": {"X-A": unquote(line)}}) for line in crlf]
+        calls += [("core/http.fetchText", {"url": base, "headers": {unquote(line): "x"}}) for line in crlf]
+        results = await answers(the.hub, calls)
+        assert any(result.ok for result in results), "the one server can be reached"
+        sent = {name for asked in the.allowed.asked for name in asked.headers}
+        asked_for = {unquote(line).lower() for line in crlf if unquote(line).isalnum()}
+        own = {"host", "user-agent", "accept", "accept-encoding", "x-a"}
+        assert sent <= own | asked_for, "no line break made a header"
+        await assert_unharmed(the, watched)
+
+
+async def test_a_redirect_leads_nowhere_that_policy_does_not_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
+) -> None:
+    targets = iter(sample([*load_json("ssrf/patt_ssrf_urls.json.gz"), *load_lines("ssrf/fuzzdb_localhost.txt.gz")], 60))
+    async with ground(tmp_path, monkeypatch) as the:
+        away: list[str] = [f"http://127.0.0.1:{the.canary.port}/", f"//localhost:{the.canary.port}/", *targets]
+        plain = [line for line in away if line.isprintable() and line.isascii()]
+        where = iter(plain)
+
+        async def move(asked: Any, writer: asyncio.StreamWriter) -> bool:
+            writer.write(response(status=302, location=next(where)))
+            await writer.drain()
+            return False
+
+        async with serving(move) as mover:
+            text = (tmp_path / "hub" / "policy.yaml").read_text()
+            (tmp_path / "hub" / "policy.yaml").write_text(text.replace(f"[{the.allowed.port}]", f"[{mover.port}]"))
+            assert the.hub.hub.policy_file.load().applied
+            results = await answers(the.hub, [("core/http.fetchText", {"url": mover.url("/")}) for _ in plain])
+            assert not any(result.ok for result in results)
+            assert {where[:2] for where in watched.connected} == {("127.0.0.1", mover.port)}
+            assert the.canary.connections == 0
+
+
+async def test_path_payloads_stay_in_the_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
+) -> None:
+    paths: list[str] = []
+    for name in ("traversals-8-deep-exotic-encoding", "NullByteRepresentations", "invalid-filenames-linux"):
+        paths += sample(load_lines(f"path/fuzzdb_{name}.txt.gz"), 60)
+    for name in ("patt_JHADDIX_LFI", "patt_LFI-FD-check", "patt_directory_traversal", "patt_nullbyte"):
+        paths += sample(load_lines(f"path/{name}.txt.gz"), 60)
+    paths = [path.encode("utf-8", "replace").decode().replace("{FILE}", "canary.txt") for path in paths]
+    paths += [f"{'../' * up}canary.txt" for up in range(1, 9)] + [str(tmp_path / "canary.txt")]
+    async with ground(tmp_path, monkeypatch) as the:
+        calls: list[tuple[str, Mapping[str, Any]]] = []
+        for path in {form for line in paths for form in (line, unquote(line), line.lstrip("/"))}:
+            calls += [
+                ("core/fs.readText", {"path": path}),
+                ("core/fs.listDir", {"path": path}),
+                ("core/fs.writeText", {"path": path, "text": "taken", "overwrite": True}),
+                ("core/fs.copy", {"source": path, "destination": "taken"}),
+                ("core/fs.deletePath", {"path": path, "confirm": True, "recursive": True}),
+                ("core/exec.run", {"argv": ["cat", path]}) if len(calls) < 400 else ("core/fs.stat", {"path": path}),
+            ]
+        await answers(the.hub, calls)
+        await assert_unharmed(the, watched)
+
+
+async def test_shell_payloads_meet_no_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched) -> None:
+    names = ("patt_command_exec", "fuzzdb_command-execution-unix", "fuzzdb_command-injection-template")
+    lines = [line for name in names for line in sample(load_lines(f"shell/{name}.txt.gz"), 40)]
+    lines = [line.encode("utf-8", "replace").decode() for line in lines]
+    lines += [f"{start}touch {tmp_path}/taken{end}" for start, end in (("; ", ""), ("$(", ")"), ("`", "`"), ("\n", ""))]
+    async with ground(tmp_path, monkeypatch) as the:
+        calls: list[tuple[str, Mapping[str, Any]]] = []
+        for line in lines:
+            calls += [("core/exec.run", {"command": line}), ("core/exec.run", {"argv": [line]})]
+            calls += [("core/exec.run", {"argv": ["echo", line]}), ("core/exec.run", {"argv": ["cat"], "cwd": line})]
+        results = await answers(the.hub, calls)
+        assert any(result.ok for result in results), "echo runs"
+        assert watched.started
+        await assert_unharmed(the, watched)
+
+
+@pytest.mark.filterwarnings("ignore:deprecated string literal syntax:PendingDeprecationWarning")
+async def test_strings_templates_and_json_come_back_as_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
+) -> None:
+    strings = [text.encode("utf-8", "replace").decode() for text in sample(load_json("strings/blns.json.gz"), 250)]
+    templates = sample(load_json("template/patt_ssti_python.json.gz"))
+    texts: dict[str, str] = load_json("json/JSONTestSuite_parsing_b64.json.gz")
+    async with ground(tmp_path, monkeypatch) as the:
+        calls: list[tuple[str, Any]] = []
+        for text in strings:
+            calls += [
+                ("core/util.json.select", {"json": {text: text}, "path": text or "a"}),
+                ("core/util.json.select", {"json": {text: text}, "path": f"${text}", "language": "jsonpath"}),
+                ("core/fs.writeText", {"path": text, "text": text, "overwrite": True}),
+                ("core/util.time.now", {"timezone": text}),
+                (text[:60] or "x", {text: text}),
+            ]
+        for template in templates:
+            calls.append(("core/util.template.render", {"template": template, "data": {"config": template}}))
+        calls += [("core/util.json.select", base64.b64decode(data)) for data in texts.values()]
+        calls += [
+            ("core/util.json.select", b'{"json":' + base64.b64decode(data) + b',"path":"@"}') for data in texts.values()
+        ]
+        results = await answers(the.hub, calls)
+        shown = [result for result in results if result.ok and result.tool == "core/util.template.render"]
+        assert shown
+        assert not any(b"root:" in result.result_json or b"<class" in result.result_json for result in shown)
+        await assert_unharmed(the, watched)
+
+
+def test_the_samples_are_the_same_on_every_run() -> None:
+    assert sample(map(str, range(1_000)), 5) == sample(map(str, range(999, -1, -1)), 5)
