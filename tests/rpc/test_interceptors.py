@@ -124,9 +124,11 @@ class Stage:
 @asynccontextmanager
 async def staged() -> AsyncIterator[Stage]:
     stage = Stage()
-    server = grpc.aio.server(interceptors=[Stack(stage.layers)])
+    server = grpc.aio.server()
+    stack = Stack(stage.layers)
     generic = grpc.method_handlers_generic_handler("test.Service", stage.service.handlers())
-    server.add_generic_rpc_handlers((generic,))
+    stack.add_generic_rpc_handlers((generic,))
+    server.add_generic_rpc_handlers((stack,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

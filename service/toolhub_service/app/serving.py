@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +31,7 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
         raise StartRefused(change.problem)
     hub.observing.policy_reloaded(change)
     stop, reload = _on_signals()
+    _settle_memory()
     await hub.start()
     await _remember(hub, EventType.HUB_STARTED, policy_revision=change.revision)
     ready(hub)
@@ -42,6 +44,16 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
             await follower
         await _remember(hub, EventType.HUB_STOPPED, policy_revision=hub.policy.revision)
         await hub.close()
+
+
+def _settle_memory() -> None:
+    """What the start has made lives as long as the process: the collector need not look at it again and again.
+
+    Measured (docs/performance.md): frequent full collections cost a governed call about a twentieth of its time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _on_signals() -> tuple[asyncio.Event, asyncio.Event]:

@@ -52,15 +52,15 @@ class Recorder:
 
     def settle(self, walk: Walk, result: ToolResult) -> None:
         """Record the answer, whatever it is. Never raises for a broken log."""
-        duration_ns = walk.finish()
+        duration_ns = walk.elapsed_ns()
         if not walk.asked:
             self._append(walk, self._event(EventType.TOOL_CALLED, walk))
         self._append(walk, self._settled_event(walk, result, duration_ns))
-        self._observer.settled(SettledCall(walk.call, walk.spec, walk.verdict, result, tuple(walk.steps), duration_ns))
+        self._observer.settled(SettledCall(walk.call, walk.spec, walk.verdict, result, walk.steps(), duration_ns))
 
     def settle_plan(self, walk: Walk, error: ToolError | None) -> None:
         """Record a dry run: it asked, and was answered with a plan or with why there is none. Never raises."""
-        duration_ns = walk.finish()
+        duration_ns = walk.elapsed_ns()
         mode = {"mode": walk.call.mode.value}
         self._append(walk, self._event(EventType.TOOL_CALLED, walk, attributes=mode))
         outcome = "planned" if error is None else error.kind.value

@@ -15,7 +15,7 @@ class Walk:
     """Made by the pipeline for one call; steps fill it in as they succeed."""
 
     __slots__ = (
-        "_step_ns",
+        "_marks",
         "asked",
         "attempts",
         "call",
@@ -24,7 +24,6 @@ class Walk:
         "spec",
         "start_ns",
         "step",
-        "steps",
         "verdict",
     )
 
@@ -38,26 +37,27 @@ class Walk:
         self.asked = False
         """Whether the audit log already knows of the call."""
         self.step = StepName.RESOLVE
-        self.steps: list[StepTime] = []
         self.durations_us: dict[StepName, int] = {}
-        """Microseconds of every step that has ended; grows with the walk."""
-        self.start_ns = self._step_ns = perf_counter_ns()
+        """Microseconds of the steps before record; filled in when record begins."""
+        self.start_ns = perf_counter_ns()
+        self._marks: list[tuple[StepName, int]] = []
 
     def enter(self, step: StepName) -> None:
         """End the step that was running and begin the next."""
-        if step is StepName.RESOLVE:
-            return  # where every walk begins
-        now_ns = perf_counter_ns()
-        self._end(now_ns)
+        self._marks.append((step, perf_counter_ns()))
         self.step = step
-        self._step_ns = now_ns
+        if step is StepName.RECORD:
+            for (earlier, start_ns), (_, end_ns) in zip(self._marks, self._marks[1:], strict=False):
+                self.durations_us[earlier] = (end_ns - start_ns) // 1_000
 
-    def finish(self) -> int:
-        """End the last step. The whole walk in nanoseconds."""
-        now_ns = perf_counter_ns()
-        self._end(now_ns)
-        return now_ns - self.start_ns
+    def elapsed_ns(self) -> int:
+        """Nanoseconds since the walk began."""
+        return perf_counter_ns() - self.start_ns
 
-    def _end(self, now_ns: int) -> None:
-        self.steps.append(StepTime(self.step, self._step_ns, now_ns))
-        self.durations_us[self.step] = (now_ns - self._step_ns) // 1_000
+    def steps(self) -> tuple[StepTime, ...]:
+        """Every step so far, the present one up to now."""
+        ends_ns = [start_ns for _, start_ns in self._marks[1:]]
+        ends_ns.append(perf_counter_ns())
+        return tuple(
+            [StepTime(step, start_ns, end_ns) for (step, start_ns), end_ns in zip(self._marks, ends_ns, strict=True)]
+        )

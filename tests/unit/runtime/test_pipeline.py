@@ -23,7 +23,7 @@ async def test_a_call_walks_the_nine_steps_in_their_one_order() -> None:
     result = await door.result(WRITE, {"text": "hi"})
     (settled,) = door.observer.settled_calls
     assert [time.step for time in settled.steps] == list(StepName)
-    assert list(result.durations_us) == list(StepName)
+    assert list(result.durations_us) == list(StepName)[:-1]  # the answer is made before it is recorded
 
 
 async def test_each_part_is_asked_in_the_order_of_the_steps() -> None:

@@ -1,15 +1,16 @@
-"""The interceptor: all layers around each RPC, in one wrapper instead of one a layer.
+"""All interceptors around each RPC, in one wrapper instead of one a layer.
 
 grpc.aio hands a handler over in two styles: an async generator, or a coroutine that calls `context.write()`
 (grpc_health's Watch). Both are wrapped here, once; wrapped handlers are cached by method, so that nothing is built
 per call. Bytes that are no message are found here too: grpc would tell the client the parser's own words and log a
-traceback for each. One interceptor instead of seven saves about a tenth of the cost of an RPC (docs/performance.md).
+traceback for each. grpc.aio's own interceptors would cost a coroutine each and a lookup for every RPC; as a handler that wraps
+handlers the stack costs a dictionary lookup (docs/decisions/0003).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -27,12 +28,17 @@ _UNREADABLE = object()
 """Stands for a request whose bytes are not its message."""
 
 
-class Stack(grpc.aio.ServerInterceptor):
-    """`layers` outermost first. What a layer does not override is not called."""
+class Stack(grpc.GenericRpcHandler):
+    """`layers` outermost first. What a layer does not override is not called.
+
+    Servicers are added to it as if it were the server (`add_ToolServiceServicer_to_server(servicer, stack)`), and it
+    to the server as the one handler of all their methods.
+    """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = tuple(layers)
-        self._wrapped: dict[str, tuple[Any, Any]] = {}
+        self._inner: list[grpc.GenericRpcHandler] = []
+        self._wrapped: dict[str, Any] = {}
         self._receivers = self._overriding("received")
         self._senders = self._overriding("sent")
         self._leavers = tuple(reversed(self._overriding("leave")))
@@ -46,19 +52,23 @@ class Stack(grpc.aio.ServerInterceptor):
             if getattr(type(layer), hook) is not getattr(Layer, hook)
         )
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None:  # an unknown method: grpc answers UNIMPLEMENTED itself
-            return None
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Called by the generated `add_…_to_server`."""
+        self._inner.extend(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """Called by the generated `add_…_to_server`; grpc.aio makes nothing of them either."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         path = handler_call_details.method
-        cached = self._wrapped.get(path)
-        if cached is None or cached[0] is not handler:
-            cached = self._wrapped[path] = (handler, self._wrap(handler, path))
-        return cached[1]
+        wrapped = self._wrapped.get(path)
+        if wrapped is None:
+            for inner in self._inner:
+                handler = inner.service(handler_call_details)
+                if handler is not None:
+                    wrapped = self._wrapped[path] = self._wrap(handler, path)
+                    break
+        return wrapped  # None: grpc answers UNIMPLEMENTED itself
 
     def _wrap(self, handler: Any, path: str) -> Any:
         method = _method(path, handler)
