@@ -12,8 +12,8 @@ BENCHES ?= governed_call registry_speed search_quality
 IMAGE ?= tool-hub:dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen fmt check test bench image lock clean \
-	check-style check-types check-layers check-sizes check-contract check-gen check-locks check-clients
+.PHONY: help setup run gen docs fmt check test bench image lock clean \
+	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
@@ -28,13 +28,16 @@ run: setup ## serve with the embedded defaults
 gen: setup ## generate gen/ from proto/
 	@.ci/generate gen
 
+docs: setup ## write the pages of docs/ that are made from the code
+	@python .ci/docs
+
 fmt: setup ## format code and contract
 	@ruff format --quiet .
 	@ruff check --quiet --fix-only .
 	@buf format --write --exclude-path proto/buf
 	@gofmt -w clients/go
 
-check: check-style check-types check-layers check-sizes check-contract check-gen check-locks check-clients ## all that can be said without running
+check: check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients ## all that can be said without running
 
 check-style: setup
 	ruff format --check .
@@ -56,6 +59,9 @@ check-contract: setup
 
 check-gen: setup
 	@.ci/check-gen
+
+check-docs: setup
+	@python .ci/docs --check
 
 check-locks: setup
 	@.ci/check-locks

@@ -1,0 +1,30 @@
+"""Writes the pages of docs/ that are made from the code, or with --check fails on any difference.
+
+python .ci/docs [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pages
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> int:
+    found = list(pages.stale(ROOT))
+    if sys.argv[1:] == ["--check"]:
+        print(
+            "\n".join(f"{name} is not what the code says: run make docs" for name, _ in found) or "docs/ is up to date"
+        )
+        return 1 if found else 0
+    for name, text in found:
+        (ROOT / name).write_text(text, encoding="utf-8")
+        print(f"wrote {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""docs/cli.md: the help of every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+from tables import NOTICE
+
+from toolhub_service.cli.root import toolhub
+
+_HEAD = f"""# Command line
+
+What every command takes. {NOTICE.format(source="the commands' own help")} Client commands (`call`, `tools`, `audit`,
+`health`) speak to a hub over gRPC; `--address`, `--api-key` and `--ca-file` have variables of their own
+([configuration](configuration.md#variables-that-are-no-settings)). Output is a table on a terminal and JSON in a
+pipe.
+
+Exit codes: 0 done, 1 the tool or the check said no, 2 wrong usage, 3 the hub could not be asked.
+"""
+_WIDTH = 100
+
+
+def page() -> str:
+    lines = [_HEAD]
+    root = _context(toolhub, "toolhub", None)
+    for context in _contexts(root):
+        lines += [f"## {context.command_path}", "", "```text", context.get_help().rstrip(), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _contexts(context: click.Context) -> Iterator[click.Context]:
+    """The command's own and those of all commands beneath it."""
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            inner = context.command.get_command(context, name)
+            if inner is not None:
+                yield from _contexts(_context(inner, name, context))
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    """As if the command were asked for help on a terminal of a fixed width."""
+    settings = {**command.context_settings, "terminal_width": _WIDTH, "max_content_width": _WIDTH}
+    return click.Context(command, parent=parent, info_name=name, **settings)

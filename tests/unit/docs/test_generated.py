@@ -1,0 +1,77 @@
+"""Pages that are made from the code are what the code says, and what is stale is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import errors_page
+import pages
+import pytest
+import schema_words
+import tables
+
+from tests.unit.docs.pages_of_docs import DOCS, GENERATED, ROOT
+
+
+def test_no_page_is_stale() -> None:
+    assert [name for name, _ in pages.stale(ROOT)] == []
+
+
+def test_a_page_that_was_edited_or_is_missing_is_stale(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in pages.PAGES:
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / "docs/tools.md").write_text("edited")
+    (tmp_path / "docs/errors.md").unlink()
+    assert [name for name, _ in pages.stale(tmp_path)] == ["docs/errors.md", "docs/tools.md"]
+
+
+def test_every_generated_page_says_so() -> None:
+    assert {Path(name).name for name in pages.PAGES} == GENERATED
+    for name in GENERATED:
+        assert "do not edit" in (DOCS / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [({"A"}, {"A", "B"}), ({"A", "B"}, {"A"})],
+    ids=["a kind without prose", "prose without a kind"],
+)
+def test_prose_and_code_must_agree(told: set[str], known: set[str]) -> None:
+    with pytest.raises(SystemExit, match="B"):
+        errors_page.agree("kinds", told, known)
+
+
+def test_a_detail_that_no_code_knows_is_refused() -> None:
+    with pytest.raises(SystemExit, match="no_such_detail"):
+        errors_page.agree_on_details({"TOOL_NOT_FOUND": {"details": {"did_you_mean, no_such_detail": "…"}}})
+
+
+def test_a_detail_that_is_not_told_is_refused() -> None:
+    with pytest.raises(SystemExit, match="did_you_mean"):
+        errors_page.agree_on_details({"TOOL_NOT_FOUND": {"details": {}}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 100}, ("integer", "1 … 100")),
+        ({"type": "string", "minLength": 1, "maxLength": 40}, ("string", "length 1 … 40")),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 600}, ("number", "> 0, ≤ 600")),
+        (
+            {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+            ("array of string or null", ""),
+        ),
+        ({"$ref": "#/$defs/Entry"}, ("`Entry`", "")),
+        ({"enum": ["a", 1]}, ('`"a"` or `1`', "")),
+        ({}, ("any", "")),
+    ],
+)
+def test_a_schema_is_told_in_words(schema: dict[str, Any], words: tuple[str, str]) -> None:
+    assert (schema_words.told_type(schema), schema_words.told_bounds(schema)) == words
+
+
+def test_cells_hold_no_markup_by_accident() -> None:
+    *_, row = tables.table(("a", "b"), [("<data_dir>/x | y", "`<code>` and *")])
+    assert row == "| \\<data_dir>/x \\| y | `<code>` and \\* |"

@@ -1,0 +1,84 @@
+"""Every metric, setting, variable, error, reason, alert and message that the documentation names exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import code_facts
+import pytest
+
+from tests.unit.docs.pages_of_docs import DOCS, ROOT, fences, inline_code, markdown, prose
+from toolhub_service.domain.errors import ErrorKind, HubStatus
+from toolhub_service.domain.event import EventType
+from toolhub_service.settings.loading import CLIENT_VARIABLES, all_settings
+from toolhub_service.telemetry.names import METRICS
+
+SETTINGS = {setting.path for setting in all_settings()}
+VARIABLES = {setting.variable for setting in all_settings()} | CLIENT_VARIABLES
+SECTIONS = {path.partition(".")[0] for path in SETTINGS if "." in path}
+SUFFIXES = r"(?:_bucket|_sum|_count|_created)?$"
+WORDS = {
+    *(kind.value for kind in ErrorKind),
+    *(status.value for status in HubStatus),
+    *(type.value for type in EventType),
+    *code_facts.reasons(),
+}
+FILES_AND_CALLS = re.compile(r"\.(?:md|py|yaml|yml|json|jsonl|db|key|toml|svg|proto|txt|sock)$|[(/*]")
+
+pages = pytest.mark.parametrize("page", markdown(), ids=lambda path: path.relative_to(ROOT).as_posix())
+
+
+@pages
+def test_metrics_exist(page: Path) -> None:
+    names = {metric.name for metric in METRICS}
+    told = {
+        word for text in inline_code(page) for word in re.findall(r"\b(?:toolhub|tool|grpc_server)_[a-z_]+\b", text)
+    }
+    told -= {"toolhub_service", "toolhub_client", "toolhub_betterproto", "tool_call", "tool_digest", "tool_version"}
+    assert {name for name in told if re.sub(SUFFIXES, "", name) not in names} - code_facts.words() == set()
+
+
+@pages
+def test_settings_exist(page: Path) -> None:
+    told = {
+        word
+        for text in inline_code(page)
+        for word in re.findall(rf"^(?:{'|'.join(SECTIONS)})\.[a-z_]+(?:\.[a-z_]+)?(?=$|:| )", text)
+        if not FILES_AND_CALLS.search(word)
+    }
+    paths = SETTINGS | {path.rpartition(".")[0] for path in SETTINGS} | {"policy.loaded", "policy.rejected"}
+    assert told - paths - code_facts.words() == set()
+
+
+@pages
+def test_variables_exist(page: Path) -> None:
+    text = prose(page) + "\n".join(fences(page, "sh", "bash", "ini", "yaml", "text"))
+    assert set(re.findall(r"\bTOOLHUB_[A-Z_]+\b", text)) - VARIABLES == set()
+
+
+@pytest.mark.parametrize("name", ["operations.md", "policy.md", "custom-tools.md", "scope.md", "architecture.md"])
+def test_kinds_and_reasons_exist(name: str) -> None:
+    told = {word for text in inline_code(DOCS / name) for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", text)}
+    known = WORDS | VARIABLES | {"NOT_SERVING", "DRY_RUN", "REQUIRE_APPROVAL", "REQUIRE_PLAN", "SO_REUSEPORT"}
+    assert told - known == set()
+
+
+def test_alerts_exist_and_all_are_told() -> None:
+    rules = (ROOT / "deploy/prometheus/rules.yaml").read_text()
+    told = set(re.findall(r"\bToolHub[A-Z]\w+", (DOCS / "operations.md").read_text()))
+    assert told == set(re.findall(r"alert: (ToolHub\w+)", rules))
+
+
+def first_cells(heading: str) -> Iterator[str]:
+    """What the first column of a table of operations.md quotes."""
+    text = (DOCS / "operations.md").read_text().partition(f"| {heading} |")[2].partition("\n\n")[0]
+    for row in text.splitlines()[2:]:
+        yield from re.findall(r"`([^`]+)`", row.split("|")[1])
+
+
+@pytest.mark.parametrize("message", [*first_cells("symptom"), *first_cells("fault")])
+def test_messages_that_operators_look_for_are_in_the_code(message: str) -> None:
+    known = code_facts.words() | WORDS | SETTINGS
+    assert any(message in text for text in known)
