@@ -37,6 +37,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     ) -> AsyncIterator[pb.TailEventsResponse]:
         where = to_filter(request.filter)
         async with aclosing(self.audit.tail(where)) as tail:
+            await context.send_initial_metadata(())  # from here on nothing is missed
             shown: set[tuple[str, int]] = set()
             after = read_cursor(request.resume_token)
             while after is not None:  # what was missed since, before what comes now

@@ -22,7 +22,7 @@ from toolhub_service.transport.discovery import Discovery
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.stream_sink import StreamSink
 
-_ANSWER_RESERVE_S = 0.05
+_ANSWER_RESERVE_S = 0.1
 """Kept back from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult."""
 
 
