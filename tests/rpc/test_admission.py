@@ -1,0 +1,90 @@
+"""Too much work is shed at once with advice; a hub that leaves lets running work end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.hub import request, running_hub
+from tests.rpc.props import Echo, Waits
+from tests.rpc.statuses import failed
+from toolhub_service.domain.event import EventType
+
+
+async def test_full_hub_sheds_at_once_and_says_when_to_come_back(tmp_path: Path) -> None:
+    waits = Waits()
+    async with running_hub(tmp_path, settings={"server": {"max_in_flight": 1}}, tools=[waits, Echo()]) as running:
+        first = asyncio.create_task(running.invoke("test/text.wait"))
+        await waits.started.wait()
+        failure = await failed(running.stub.Invoke(request("test/text.echo"), timeout=20))
+        assert (failure.code, failure.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+        assert failure.retry_after_s == 0.25
+        assert failure.metadata == {"max_in_flight": "1"}
+        waits.let_go.set()
+        assert (await first).ok
+        assert (await running.invoke("test/text.echo")).ok
+
+
+async def test_full_hub_still_says_that_it_lives(tmp_path: Path) -> None:
+    waits = Waits()
+    async with running_hub(tmp_path, settings={"server": {"max_in_flight": 1}}, tools=[waits]) as running:
+        first = asyncio.create_task(running.invoke("test/text.wait"))
+        await waits.started.wait()
+        stub = health_pb2_grpc.HealthStub(running.channel)
+        assert (await stub.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+        waits.let_go.set()
+        await first
+
+
+async def test_place_of_a_call_that_failed_or_was_cancelled_is_free_again(tmp_path: Path) -> None:
+    waits = Waits()
+    async with running_hub(tmp_path, settings={"server": {"max_in_flight": 1}}, tools=[waits, Echo()]) as running:
+        call = running.stub.Invoke(request("test/text.wait"))
+        await waits.started.wait()
+        call.cancel()
+        await waits.stopped.wait()
+        await failed(running.stub.Invoke(request("")))
+        assert (await running.invoke("test/text.echo")).ok
+
+
+async def test_leaving_hub_says_so_refuses_new_work_and_lets_running_work_end(tmp_path: Path) -> None:
+    waits = Waits()
+    async with running_hub(tmp_path, tools=[waits, Echo()]) as running:
+        running_call = asyncio.create_task(running.invoke("test/text.wait", {"text": "done"}))
+        await waits.started.wait()
+        watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        draining = asyncio.create_task(running.hub.server.drain(0.3, 20))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        late = await running.invoke("test/text.echo", {"text": "while the mesh takes notice"})
+        assert late.ok
+        watch.cancel()
+        waits.let_go.set()
+        assert (await running_call).ok
+        await draining
+
+
+async def test_new_work_of_a_draining_hub_is_refused_as_unavailable(tmp_path: Path) -> None:
+    async with running_hub(tmp_path, tools=[Echo()]) as running:
+        running.hub.server._admission.draining = True
+        failure = await failed(running.stub.Invoke(request("test/text.echo"), timeout=20))
+        assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+        assert failure.retry_after_s == 0.5
+
+
+async def test_work_that_does_not_end_in_its_grace_is_cancelled_and_recorded(tmp_path: Path) -> None:
+    waits = Waits()
+    async with running_hub(tmp_path, tools=[waits]) as running:
+        call = asyncio.create_task(running.invoke("test/text.wait"))
+        await waits.started.wait()
+        await running.hub.server.drain(0, 0.05)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call
+        await waits.stopped.wait()
+        events = await running.events(tool="test/text.wait")
+        assert [event.event.type for event in events] == [EventType.TOOL_CALLED, EventType.TOOL_RESULT]
+        assert events[1].event.outcome == "CANCELLED"

@@ -1,0 +1,98 @@
+"""AuditService: pages, a tail that goes on where it stopped, and a log that proves itself."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.hub import RunningHub
+from tests.rpc.statuses import failed
+from toolhub.v1 import audit_service_pb2 as pb
+from toolhub.v1 import event_pb2
+from toolhub_service.app.paths import Paths
+
+TOOL = "core/util.time.now"
+
+
+async def calls(hub: RunningHub, count: int) -> list[str]:
+    """Ids of that many calls, each of which leaves two events."""
+    return [(await hub.invoke(TOOL)).call_id for _ in range(count)]
+
+
+async def listed(hub: RunningHub, page_size: int, **where: Any) -> list[Any]:
+    events: list[Any] = []
+    token = ""
+    while True:
+        asked = pb.ListEventsRequest(filter=event_pb2.EventFilter(**where), page_size=page_size, page_token=token)
+        page = await hub.audit.ListEvents(asked)
+        events += page.events
+        token = page.next_page_token
+        if not token:
+            return events
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 0])
+async def test_pages_make_one_gapless_list(hub: RunningHub, page_size: int) -> None:
+    ids = await calls(hub, 3)
+    events = await listed(hub, page_size)
+    assert [event.call_id for event in events] == [id for id in ids for _ in range(2)]
+    assert [event.sequence for event in events] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_filter_finds_one_call(hub: RunningHub) -> None:
+    ids = await calls(hub, 2)
+    events = await listed(hub, 0, call_id=ids[1])
+    assert [event.type for event in events] == [event_pb2.EVENT_TYPE_TOOL_CALLED, event_pb2.EVENT_TYPE_TOOL_RESULT]
+    assert {event.principal for event in events} == {"local"}
+
+
+async def test_page_token_of_nobody_is_refused(hub: RunningHub) -> None:
+    failure = await failed(hub.audit.ListEvents(pb.ListEventsRequest(page_token="nonsense")))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "BAD_PAGE_TOKEN")
+
+
+async def test_tail_shows_events_as_they_happen(hub: RunningHub) -> None:
+    tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=20)
+    await tail.initial_metadata()
+    (call_id,) = await calls(hub, 1)
+    first, second = await tail.read(), await tail.read()
+    assert [first.event.call_id, second.event.call_id] == [call_id] * 2
+    assert second.event.sequence == first.event.sequence + 1
+    tail.cancel()
+
+
+async def test_tail_goes_on_where_it_stopped_without_gap_or_repetition(hub: RunningHub) -> None:
+    tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=20)
+    await tail.initial_metadata()
+    await calls(hub, 1)
+    seen = [await tail.read()]
+    tail.cancel()
+    await calls(hub, 2)  # while nobody listens
+    again = hub.audit.TailEvents(pb.TailEventsRequest(resume_token=seen[-1].resume_token), timeout=20)
+    seen += [await again.read() for _ in range(5)]
+    await calls(hub, 1)
+    seen += [await again.read() for _ in range(2)]
+    again.cancel()
+    assert [message.event.sequence for message in seen] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+async def test_log_verifies_itself(hub: RunningHub) -> None:
+    await calls(hub, 3)
+    answer = await hub.audit.VerifyAudit(pb.VerifyAuditRequest())
+    assert answer.ok
+    assert answer.events_checked == 6
+    assert not answer.faults
+
+
+async def test_bent_log_is_found_and_the_first_bad_event_named(hub: RunningHub) -> None:
+    await calls(hub, 3)
+    assert len(await listed(hub, 0)) == 6
+    with closing(sqlite3.connect(Paths(hub.hub.settings).audit)) as database, database:
+        database.execute("UPDATE events SET body = replace(body, 'local', 'mallory') WHERE sequence = 3")
+    answer = await hub.audit.VerifyAudit(pb.VerifyAuditRequest())
+    assert not answer.ok
+    assert answer.faults[0].sequence == 3

@@ -1,0 +1,131 @@
+"""Lists, searches, single tools and exports: honest counts, nothing that policy denies, names that lead back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.hub import RunningHub, running_hub
+from tests.rpc.props import Echo
+from tests.rpc.statuses import failed
+from toolhub.v1 import tool_pb2
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.domain.tool import ToolState
+
+DENIES_WRITES = """
+extends: none
+grants: [{principals: [local], capabilities: [read:fs]}]
+rules: [{id: no-hash, effect: DENY, tools: [core/util.hash.*]}]
+"""
+FORMATS = {"OPENAI": pb.EXPORT_FORMAT_OPENAI, "ANTHROPIC": pb.EXPORT_FORMAT_ANTHROPIC, "MCP": pb.EXPORT_FORMAT_MCP}
+
+
+@pytest.fixture
+async def reader(tmp_path: Path) -> AsyncIterator[RunningHub]:
+    async with running_hub(tmp_path, policy=DENIES_WRITES, tools=[Echo()]) as running:
+        yield running
+
+
+async def listed(hub: RunningHub, **fields: Any) -> list[str]:
+    """Names over all pages."""
+    names: list[str] = []
+    token = ""
+    while True:
+        page = await hub.stub.ListTools(pb.ListToolsRequest(page_token=token, **fields))
+        names += [tool.name for tool in page.tools]
+        token = page.next_page_token
+        if not token:
+            assert page.total_size == len(names)
+            return names
+
+
+@pytest.mark.parametrize("page_size", [0, 1, 3, 1_000, 5_000])
+async def test_pages_of_any_size_make_the_same_list_and_an_honest_total(reader: RunningHub, page_size: int) -> None:
+    names = await listed(reader, page_size=page_size)
+    assert names == sorted(set(names))
+    assert "core/fs.readText" in names
+
+
+async def test_list_shows_what_policy_could_allow_and_nothing_else(reader: RunningHub) -> None:
+    names = await listed(reader)
+    assert {"core/fs.readText", "core/util.time.now", "test/text.echo"} <= set(names)
+    for denied in ("core/fs.writeText", "core/http.request", "core/exec.run", "core/util.hash.sha256Text"):
+        assert denied not in names
+
+
+async def test_page_token_of_another_query_or_of_nobody_is_refused(reader: RunningHub) -> None:
+    page = await reader.stub.ListTools(pb.ListToolsRequest(page_size=1))
+    for token in (page.next_page_token[:-2] + "xx", "nonsense"):
+        failure = await failed(reader.stub.ListTools(pb.ListToolsRequest(page_size=1, page_token=token)))
+        assert failure.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert failure.reason
+
+
+async def test_get_tool_shows_the_whole_contract(reader: RunningHub) -> None:
+    tool = (await reader.stub.GetTool(pb.GetToolRequest(name="core/fs.readText"))).tool
+    assert json.loads(tool.input_schema_json)["required"] == ["path"]
+    assert json.loads(tool.output_schema_json)["type"] == "object"
+    assert tool.annotations.read_only
+    assert tool.digest == reader.hub.toolbox.catalog.get("core/fs.readText").digest  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["core/fs.writeText", "core/util.hash.sha256Text", "test/unknown"])
+async def test_get_tool_answers_alike_for_what_is_denied_and_what_is_not_there(reader: RunningHub, name: str) -> None:
+    failure = await failed(reader.stub.GetTool(pb.GetToolRequest(name=name)))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.NOT_FOUND, "TOOL_NOT_FOUND")
+    assert (
+        failure.message.replace(name, "")
+        == "There is no tool named '' that you could call; SearchTools finds one by what it does."
+    )
+
+
+async def test_search_finds_by_meaningful_words_and_says_what_matched(reader: RunningHub) -> None:
+    found = await reader.stub.SearchTools(pb.SearchToolsRequest(query="read a text file", page_size=3))
+    assert found.hits[0].tool.name == "core/fs.readText"
+    assert found.hits[0].score > 0
+    assert found.hits[0].matched_fields
+    assert "read" in {term.lower() for term in found.hits[0].matched_terms}
+    assert [hit.score for hit in found.hits] == sorted((hit.score for hit in found.hits), reverse=True)
+
+
+async def test_search_never_finds_what_policy_denies(reader: RunningHub) -> None:
+    found = await reader.stub.SearchTools(pb.SearchToolsRequest(query="write text to a file"))
+    assert "core/fs.writeText" not in {hit.tool.name for hit in found.hits}
+
+
+async def test_search_without_words_is_the_list(reader: RunningHub) -> None:
+    found = await reader.stub.SearchTools(pb.SearchToolsRequest(page_size=1_000))
+    assert [hit.tool.name for hit in found.hits] == await listed(reader)
+    assert {hit.score for hit in found.hits} == {0.0}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+async def test_exported_names_lead_back_to_tools_that_can_be_called(reader: RunningHub, form: str) -> None:
+    export = await reader.stub.ExportTools(pb.ExportToolsRequest(format=FORMATS[form]))
+    tools = json.loads(export.tools_json)
+    names = [tool["function"]["name"] if form == "OPENAI" else tool["name"] for tool in tools]
+    assert len(tools) == export.total_size == len(export.names) == len(set(names))
+    assert [export.names[name] for name in names] == sorted(await listed(reader))
+    assert all(name.replace("_", "").replace("-", "").isalnum() and len(name) <= 64 for name in names)
+    assert (await reader.invoke(export.names["core__util_time_now"])).ok
+
+
+async def test_export_leaves_out_what_cannot_be_called_now(reader: RunningHub) -> None:
+    reader.hub.toolbox.catalog.set_state("test/text.echo", ToolState.QUARANTINED, "drifted")
+    export = await reader.stub.ExportTools(pb.ExportToolsRequest(format=pb.EXPORT_FORMAT_MCP))
+    assert "test/text.echo" not in export.names.values()
+
+
+async def test_tool_that_cannot_work_is_listed_with_the_reason(tmp_path: Path) -> None:
+    settings = {"tools": {"custom": [{"tool": "nowhere.to.be:Found"}], "trusted_namespaces": ["nowhere"]}}
+    async with running_hub(tmp_path, settings=settings) as running:
+        page = await running.stub.ListTools(pb.ListToolsRequest())
+        (broken,) = [tool for tool in page.tools if tool.state == tool_pb2.TOOL_STATE_UNAVAILABLE]
+        assert broken.name.startswith("custom/")
+        assert "ModuleNotFoundError" in broken.state_reason
+        assert [source.source for source in page.sources] == ["custom"]

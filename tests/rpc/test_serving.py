@@ -1,0 +1,169 @@
+"""Where and how the hub listens: health, reflection, TLS with and without client certificates, a Unix socket."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+
+from tests.hub import RunningHub, channel_to, request, running_hub, settings_of
+from tests.rpc.statuses import failed
+from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.app.hub import open_hub
+
+SERVICES = [f"toolhub.v1.{name}Service" for name in ("Tool", "Job", "Approval", "Artifact", "Registry", "Audit")]
+SERVING = health_pb2.HealthCheckResponse.SERVING
+TOOL = "core/util.time.now"
+
+
+@pytest.mark.parametrize("service", ["", *SERVICES])
+async def test_health_is_told_by_service(hub: RunningHub, service: str) -> None:
+    stub = health_pb2_grpc.HealthStub(hub.channel)
+    assert (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status == SERVING
+
+
+async def test_health_of_an_unknown_service_is_not_found(hub: RunningHub) -> None:
+    stub = health_pb2_grpc.HealthStub(hub.channel)
+    failure = await failed(stub.Check(health_pb2.HealthCheckRequest(service="nobody.Home")))
+    assert failure.code is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_lists_services_and_describes_them(hub: RunningHub, version: str) -> None:
+    channel: Any = hub.channel
+    reflect = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    asked = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol="toolhub.v1.ToolService"),
+    ]
+    listed, described = [answer async for answer in reflect(iter(asked))]
+    names = {service.name for service in listed.list_services_response.service}
+    assert {*SERVICES, "grpc.health.v1.Health", f"grpc.reflection.{version}.ServerReflection"} <= names
+    files = [FileDescriptorProto.FromString(raw) for raw in described.file_descriptor_response.file_descriptor_proto]
+    assert "toolhub/v1/tool_service.proto" in {file.name for file in files}
+
+
+async def test_reflection_can_be_switched_off(tmp_path: Path) -> None:
+    async with running_hub(tmp_path, settings={"server": {"reflection": False}}) as running:
+        channel: Any = running.channel
+        reflect = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            async for _ in reflect(iter([b""])):
+                pass
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_unix_socket_serves_like_a_port(tmp_path: Path) -> None:
+    socket = tmp_path / "hub.sock"
+    async with running_hub(tmp_path, settings={"server": {"listen": f"unix:{socket}"}}) as running:
+        assert (await running.invoke(TOOL)).ok
+        assert socket.is_socket()
+
+
+async def test_address_that_is_taken_is_refused_by_name(hub: RunningHub, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=hub.address):
+        await open_hub(settings_of(tmp_path / "second", {"server": {"listen": hub.address}}))
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A certificate and its key, PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+class Authority:
+    """A certificate authority made for one test."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        self._certificate = self._build(self._name, self._key, ca=True)
+        self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def sign(self, name: str) -> Signed:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._build(subject, key, ca=False)
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return Signed(certificate.public_bytes(serialization.Encoding.PEM), private)
+
+    def _build(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> x509.Certificate:
+        now = dt.datetime.now(dt.UTC)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + dt.timedelta(hours=1))
+        builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+        return builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
+
+
+def tls_settings(folder: Path, authority: Authority, *, client_ca: Authority | None = None) -> dict[str, Any]:
+    signed = authority.sign("localhost")
+    (folder / "hub.pem").write_bytes(signed.certificate)
+    (folder / "hub.key").write_bytes(signed.key)
+    tls = {"certificate_file": str(folder / "hub.pem"), "key_file": str(folder / "hub.key")}
+    if client_ca is not None:
+        (folder / "clients.pem").write_bytes(client_ca.pem)
+        tls["client_ca_file"] = str(folder / "clients.pem")
+    return {"server": {"listen": "localhost:0", "tls": tls}}
+
+
+def trusting(authority: Authority, client: Signed | None = None) -> grpc.ChannelCredentials:
+    if client is None:
+        return grpc.ssl_channel_credentials(authority.pem)
+    return grpc.ssl_channel_credentials(authority.pem, client.key, client.certificate)
+
+
+async def reaches(port: int, credentials: grpc.ChannelCredentials | None) -> bool:
+    async with channel_to(f"localhost:{port}", credentials) as channel:
+        stub: Any = ToolServiceStub(channel)
+        try:
+            return bool((await stub.Invoke(request(TOOL), timeout=5)).result.ok)
+        except grpc.aio.AioRpcError as refused:
+            if refused.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            return False
+
+
+async def test_tls_by_configuration_serves_who_trusts_it_and_nobody_in_plaintext(tmp_path: Path) -> None:
+    authority = Authority()
+    async with running_hub(tmp_path, settings=tls_settings(tmp_path, authority)) as running:
+        port = running.hub.server.port
+        assert await reaches(port, trusting(authority))
+        assert not await reaches(port, trusting(Authority()))
+        assert not await reaches(port, None)
+
+
+async def test_mutual_tls_serves_only_who_shows_a_certificate_of_the_right_authority(tmp_path: Path) -> None:
+    authority, clients = Authority(), Authority()
+    async with running_hub(tmp_path, settings=tls_settings(tmp_path, authority, client_ca=clients)) as running:
+        port = running.hub.server.port
+        assert await reaches(port, trusting(authority, clients.sign("agent")))
+        assert not await reaches(port, trusting(authority))
+        assert not await reaches(port, trusting(authority, Authority().sign("agent")))
+
+
+async def test_missing_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
+    tls = {"certificate_file": str(tmp_path / "no.pem"), "key_file": str(tmp_path / "no.key")}
+    with pytest.raises(FileNotFoundError):
+        await open_hub(settings_of(tmp_path, {"server": {"tls": tls}}))

@@ -1,0 +1,164 @@
+"""Streams and deadlines: progress and chunks as they happen, one answer at the end, and an end that is always told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.hub import OPEN_POLICY, RunningHub, channel_to, request, running_hub
+from tests.rpc.props import Crashes, Echo, Waits, WaitsToWrite
+from toolhub.v1 import call_pb2, error_pb2
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.domain.event import EventType
+
+POLICY = OPEN_POLICY + "commands:\n  - {name: script, path: /bin/sh, flags: [{flag: -c, value: '(?s).*'}]}\n"
+SIZE_BYTES = 8 * 1024 * 1024
+
+
+class Stage:
+    def __init__(self, running: RunningHub, waits: Waits, writes: WaitsToWrite) -> None:
+        self.running, self.waits, self.writes = running, waits, writes
+
+    def stream(self, tool: str, args: dict[str, Any] | None = None, **fields: Any) -> Any:
+        timeout_s = fields.pop("timeout_s", 20)
+        return self.running.stub.InvokeStream(
+            request(tool, args, message=pb.InvokeStreamRequest, **fields), timeout=timeout_s
+        )
+
+    async def outcome(self, tool: str) -> str:
+        """How the only call of the tool was recorded."""
+        events = await self.running.events(tool=tool)
+        assert [event.event.type for event in events] == [EventType.TOOL_CALLED, EventType.TOOL_RESULT]
+        return events[1].event.outcome
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    waits, writes = Waits(), WaitsToWrite()
+    async with running_hub(tmp_path, policy=POLICY, tools=[waits, writes, Echo(), Crashes()]) as running:
+        yield Stage(running, waits, writes)
+
+
+def kinds(messages: list[pb.InvokeStreamResponse]) -> list[str | None]:
+    return [message.WhichOneof("event") for message in messages]
+
+
+async def test_copy_tells_its_progress_in_bytes_and_ends_with_one_result(stage: Stage) -> None:
+    folder = stage.running.workspace("copy")
+    folder.mkdir(parents=True)
+    (folder / "big.bin").write_bytes(b"x" * SIZE_BYTES)
+    args = {"source": "big.bin", "destination": "copy.bin"}
+    messages = [message async for message in stage.stream("core/fs.copy", args, request_id="copy")]
+    progress = [message.progress for message in messages if message.WhichOneof("event") == "progress"]
+    assert progress
+    assert all((step.total, step.unit) == (SIZE_BYTES, "bytes") for step in progress)
+    assert [step.step for step in progress] == sorted({step.step for step in progress})
+    assert progress[-1].step == SIZE_BYTES
+    assert kinds(messages).count("result") == 1
+    assert messages[-1].result.ok
+    assert json.loads(messages[-1].result.result_json)["bytesCopied"] == SIZE_BYTES
+
+
+async def test_command_streams_its_output_before_its_result(stage: Stage) -> None:
+    args = {"argv": ["script", "-c", "echo one; echo two >&2; echo three"]}
+    messages = [message async for message in stage.stream("core/exec.run", args)]
+    chunks = [message.chunk for message in messages if message.WhichOneof("event") == "chunk"]
+    by_stream = {
+        name: b"".join(chunk.data for chunk in chunks if chunk.stream == name) for name in ("stdout", "stderr")
+    }
+    assert by_stream == {"stdout": b"one\nthree\n", "stderr": b"two\n"}
+    assert kinds(messages)[-1] == "result"
+    assert json.loads(messages[-1].result.result_json)["stdout"] == "one\nthree\n"
+
+
+async def test_events_arrive_while_the_call_still_runs(stage: Stage) -> None:
+    call = stage.stream("test/text.wait", {"text": "late"})
+    assert (await call.read()).progress.message == "half way"
+    assert (await call.read()).chunk.data == b"so far"
+    assert stage.waits.running == 1
+    stage.waits.let_go.set()
+    assert json.loads((await call.read()).result.result_json) == {"text": "late"}
+    assert await call.read() is grpc.aio.EOF
+
+
+async def test_dry_run_streams_a_plan_and_nothing_else(stage: Stage) -> None:
+    call = stage.stream("core/fs.writeText", {"path": "a", "text": "b"}, mode=call_pb2.INVOKE_MODE_DRY_RUN)
+    messages = [message async for message in call]
+    assert kinds(messages) == ["plan"]
+    assert messages[0].plan.plan_digest
+
+
+@pytest.mark.parametrize("tool", ["test/unknown", "test/text.crash"])
+async def test_refusal_and_defect_end_a_stream_with_a_result_too(stage: Stage, tool: str) -> None:
+    messages = [message async for message in stage.stream(tool)]
+    assert kinds(messages) == ["result"]
+    assert not messages[0].result.ok
+
+
+async def test_cancelling_a_stream_stops_the_tool_and_is_recorded(stage: Stage) -> None:
+    call = stage.stream("test/text.wait")
+    await stage.waits.started.wait()
+    call.cancel()
+    await stage.waits.stopped.wait()
+    assert await stage.outcome("test/text.wait") == "CANCELLED"
+
+
+async def test_cancelling_a_unary_call_stops_the_tool_and_is_recorded(stage: Stage) -> None:
+    call = stage.running.stub.Invoke(request("test/text.wait"), timeout=20)
+    await stage.waits.started.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await stage.waits.stopped.wait()
+    assert await stage.outcome("test/text.wait") == "CANCELLED"
+
+
+async def test_client_that_vanishes_stops_the_tool(stage: Stage) -> None:
+    channel = channel_to(stage.running.address)
+    stub: Any = ToolServiceStub(channel)
+    call = stub.InvokeStream(request("test/text.wait", message=pb.InvokeStreamRequest))
+    await stage.waits.started.wait()
+    await channel.close(None)
+    await stage.waits.stopped.wait()
+    assert call.done()
+
+
+async def test_call_that_outlives_its_deadline_is_answered_before_the_rpc_ends(stage: Stage) -> None:
+    result = await stage.running.invoke("test/text.wait", timeout_s=1.0)
+    assert result.error.kind == error_pb2.ERROR_KIND_TIMEOUT
+    assert await stage.outcome("test/text.wait") == "TIMEOUT"
+
+
+async def test_side_effect_that_outlives_its_deadline_is_answered_as_unknown(stage: Stage) -> None:
+    result = await stage.running.invoke("test/text.waitToWrite", timeout_s=1.0)
+    assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
+
+
+async def test_stream_that_outlives_its_deadline_ends_with_a_result(stage: Stage) -> None:
+    messages = [message async for message in stage.stream("test/text.wait", timeout_s=1.0)]
+    assert kinds(messages) == ["progress", "chunk", "result"]
+    assert messages[-1].result.error.kind == error_pb2.ERROR_KIND_TIMEOUT
+
+
+async def test_command_that_outlives_its_deadline_is_answered_before_the_rpc_ends(stage: Stage) -> None:
+    args = {"argv": ["script", "-c", "echo $$; exec sleep 60"]}
+    result = await stage.running.invoke("core/exec.run", args, timeout_s=2.0)
+    assert result.error.kind in (error_pb2.ERROR_KIND_TIMEOUT, error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
+
+
+async def test_many_calls_run_at_the_same_time(stage: Stage) -> None:
+    calls = [asyncio.create_task(stage.running.invoke("test/text.wait", {"text": str(n)})) for n in range(20)]
+    while stage.waits.running < 20:
+        await stage.waits.started.wait()
+        await asyncio.sleep(0)
+    stage.waits.let_go.set()
+    answers = await asyncio.gather(*calls)
+    assert sorted(int(json.loads(answer.result_json)["text"]) for answer in answers) == list(range(20))
