@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.fakes.http_server import always, response, serving
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
-from toolhub.v1 import audit_service_pb2, call_pb2, registry_service_pb2
+from toolhub.v1 import audit_service_pb2, call_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import ErrorKind, refuse
@@ -93,7 +93,7 @@ class Exits:
         files = [*paths.data_dir.glob("audit*.db*"), paths.audit_checkpoints]
         assert {file.name for file in files} >= {"audit.db", "audit.db-wal", "audit-checkpoints.jsonl"}
         listed = await hub.audit.ListEvents(audit_service_pb2.ListEventsRequest(page_size=1_000))
-        snapshot = await hub.registry.GetSnapshot(registry_service_pb2.GetSnapshotRequest(view=2))
+        snapshot = await hub.registry.GetSnapshot(registry_service_pb2.GetSnapshotRequest(view=tool_pb2.TOOL_VIEW_FULL))
         return iter(
             [
                 *self.answers,
@@ -275,7 +275,7 @@ async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_pat
         ):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await ask
-            exits.answers.append(("status", refused.value.debug_error_string().encode() + trailers_of(refused.value)))
+            exits.answers.append(("status", trailers_of(refused.value)))
         await exits.assert_clean(hub, CANARY, SHAPED, HUB_KEY)
 
 

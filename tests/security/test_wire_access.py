@@ -1,0 +1,220 @@
+"""Who may do what, attacked over the wire: tool names, arguments, plans, identities, roles, pages."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from tests.fakes.town import POLICY, Town, founded, kind, status, words_of
+from tests.hub import CALL_TIMEOUT_S, request
+from toolhub.v1 import audit_service_pb2, registry_service_pb2, tool_pb2
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.app.paths import Paths
+
+
+@pytest.fixture
+async def town(tmp_path: Path) -> AsyncIterator[Town]:
+    async with founded(tmp_path) as made:
+        yield made
+
+
+# Names and arguments
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CORE/fs.writeText", "core/fs.writetext", "core/fs.writeText ", " core/fs.writeText", "core/fs.writeText\0"),
+        *("core/fs.writeText\u200b", "core//fs.writeText", "core/./fs.writeText", "core/x/../fs.writeText"),
+        *(
+            "ｃｏｒｅ/fs.writeText",
+            "соre/fs.writeText",
+            "core/fs.writeText\n",
+            "core/fs%2ewriteText",
+            "core\\fs.writeText",
+        ),
+    ],
+)
+async def test_no_other_spelling_of_a_name_passes_a_rule_about_it(town: Town, name: str) -> None:
+    assert kind(await town.invoke("bob", "core/fs.writeText", {"path": "a", "text": "b"})) == "POLICY_DENIED"
+    assert kind(await town.invoke("bob", name, {"path": "a", "text": "b"})) == "TOOL_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        b'{"path":"ok.txt","path":"secrets/a"}',
+        b'{"path":"secrets/a","path":"ok.txt"}',
+        b'{"path":"ok.txt","pa\\u0074h":"secrets/a"}',
+        b'\xef\xbb\xbf{"path":"secrets/a"}',
+        b'{"path":"./secrets/a"}',
+        b'{"path":"secrets//a"}',
+        b'{"path":"x/../secrets/a"}',
+        b'{"path":"secrets\\/a"}',
+        b'{"path":"s\\u0065crets/a"}',
+    ],
+)
+async def test_no_other_spelling_of_an_argument_passes_a_rule_about_it(town: Town, args: bytes) -> None:
+    written = await town.invoke("alice", "core/fs.writeText", {"path": "secrets/a", "text": "c4nary"}, request_id="r")
+    assert written.ok
+    result = await town.invoke("alice", "core/fs.readText", args_json=args, request_id="r")
+    assert not result.ok
+    assert b"c4nary" not in result.SerializeToString()
+    assert kind(result) in ("POLICY_DENIED", "INVALID_INPUT")
+
+
+async def test_a_call_with_both_kinds_of_arguments_has_the_last_only(town: Town) -> None:
+    asked = request("core/fs.readText", args_json=b'{"path":"ok"}')
+    asked.intent.args_struct.update({"path": "secrets/a"})
+    answer = await town.hub.stub.Invoke(asked, metadata=town.of("alice"), timeout=CALL_TIMEOUT_S)
+    assert kind(answer.result) == "POLICY_DENIED"
+
+
+# Plans
+
+
+async def test_a_plan_is_good_for_its_caller_tool_and_arguments_alone(town: Town) -> None:
+    for name in ("alice", "bob"):
+        (folder := town.hub.workspace("r", name)).mkdir(parents=True)
+        (folder / "a").write_text("a")
+        (folder / "b").write_text("b")
+    args = {"path": "a", "confirm": True}
+    digest = (await town.plan("alice", "core/fs.deletePath", args, request_id="r")).plan_digest
+    assert digest
+    other = (await town.plan("alice", "core/fs.readText", {"path": "a"}, request_id="r")).plan_digest
+    for name, arguments, sent in (
+        ("bob", args, digest),
+        ("alice", args | {"path": "b"}, digest),
+        ("alice", args | {"recursive": True}, digest),
+        ("alice", args, other),
+        ("alice", args, ""),
+        ("alice", args, digest[:-1] + ("A" if digest[-1] != "A" else "B")),
+        ("alice", args, digest.replace(digest.split(".")[1], str(10**13 * 9), 1)),
+        ("alice", args, digest + "."),
+        ("alice", args, "v1..."),
+    ):
+        result = await town.invoke(name, "core/fs.deletePath", arguments, plan_digest=sent, request_id="r")
+        assert kind(result) == "PLAN_REQUIRED", (name, arguments, sent)
+    assert town.hub.workspace("r", "alice").joinpath("a").exists()
+    assert (await town.invoke("alice", "core/fs.deletePath", args, plan_digest=digest, request_id="r")).ok
+    assert town.hub.workspace("r", "bob").joinpath("a").exists()
+
+
+async def test_a_plan_does_not_outlive_the_policy_it_was_made_under(town: Town) -> None:
+    (folder := town.hub.workspace("r", "alice")).mkdir(parents=True)
+    (folder / "a").write_text("a")
+    args = {"path": "a", "confirm": True}
+    digest = (await town.plan("alice", "core/fs.deletePath", args, request_id="r")).plan_digest
+    file = Paths(town.hub.hub.settings).policy
+    file.write_text(POLICY + "impersonate: [ops]\n")
+    assert town.hub.hub.policy_file.load().applied
+    result = await town.invoke("alice", "core/fs.deletePath", args, plan_digest=digest, request_id="r")
+    assert kind(result) == "PLAN_REQUIRED"
+    assert (folder / "a").exists()
+
+
+# Identity
+
+
+async def test_nobody_acts_for_somebody_else(town: Town) -> None:
+    for named in ({"agent_id": "alice"}, {"user_id": "alice"}, {"agent_id": "bob", "user_id": "alice"}):
+        result = await town.invoke("bob", "core/util.time.now", {}, **named)
+        assert kind(result) == "PERMISSION_DENIED", named
+    (settled,) = [chained.event for chained in await town.hub.events() if chained.event.outcome][:1]
+    assert settled.principal == "bob"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        (("authorization", "Bearer "),),
+        (("authorization", "Basic YWxpY2U6"),),
+        (("authorization", "Bearer thk_00000000_" + "a" * 43),),
+        (("x-api-key", "thk_"),),
+        (("x-api-key", "a" * 20_000),),
+        (("authorization-bin", b"alice"),),
+        (("x-principal", "alice"), ("x-forwarded-user", "alice")),
+    ],
+)
+async def test_no_credential_but_a_key_lets_anybody_in(town: Town, metadata: Any) -> None:
+    for call in (
+        town.hub.stub.Invoke(request("core/util.time.now"), metadata=metadata),
+        town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=metadata),
+        town.hub.audit.VerifyAudit(audit_service_pb2.VerifyAuditRequest(), metadata=metadata),
+        town.hub.registry.GetSnapshot(registry_service_pb2.GetSnapshotRequest(), metadata=metadata),
+    ):
+        assert (await status(call))[0] is grpc.StatusCode.UNAUTHENTICATED
+    assert await town.hub.events() == []
+
+
+async def test_a_key_with_one_other_letter_anywhere_is_refused(town: Town) -> None:
+    key = town.keys["alice"]
+    for at in range(4, len(key), 5):
+        forged = key[:at] + ("x" if key[at] != "x" else "y") + key[at + 1 :]
+        code, told = await status(town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=(("x-api-key", forged),)))
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert forged not in told
+    for forged in (key.upper(), key + "x", key[:-1], key.replace("_", "-")):
+        code, _ = await status(town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=(("x-api-key", forged),)))
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_roles_part_agents_operators_and_auditors(town: Town) -> None:
+    asks: dict[str, Callable[[str], Any]] = {
+        "agent": lambda who: town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=town.of(who)),
+        "auditor": lambda who: town.hub.audit.ListEvents(audit_service_pb2.ListEventsRequest(), metadata=town.of(who)),
+        "operator": lambda who: town.hub.registry.UnregisterTool(
+            registry_service_pb2.UnregisterToolRequest(name="core/fs.stat"), metadata=town.of(who)
+        ),
+    }
+    may = {"alice": {"agent", "auditor"}, "bob": {"agent"}, "ops": {"operator"}}
+    for who, roles in may.items():
+        for role, ask in asks.items():
+            told = await words_of(ask(who))
+            assert ("lacks the role" in told) == (role not in roles), (who, role, told)
+    assert town.hub.hub.toolbox.catalog.get("core/fs.stat") is not None, "not even an operator removes a built-in tool"
+
+
+# Pages
+
+
+def forged_tokens() -> list[str]:
+    texts = ["[1e999,1,1,1]", '[1,"x","y","z"]', "{}", "null", "[" * 400, "[-1,1]", '[1,["x"],{},null]', '"a"']
+    return [base64.urlsafe_b64encode(text.encode()).decode() for text in texts] + [
+        "%",
+        "é",
+        "=",
+        "a" * 1_024,
+        "a" * 9_999,
+    ]
+
+
+@pytest.mark.parametrize("token", forged_tokens())
+async def test_a_forged_page_token_is_refused_in_words(town: Town, token: str) -> None:
+    for ask in (
+        town.hub.stub.ListTools(pb.ListToolsRequest(page_token=token), metadata=town.of("alice")),
+        town.hub.stub.SearchTools(pb.SearchToolsRequest(query="file", page_token=token), metadata=town.of("alice")),
+        town.hub.audit.ListEvents(audit_service_pb2.ListEventsRequest(page_token=token), metadata=town.of("alice")),
+    ):
+        assert (await status(ask))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_page_token_of_another_caller_or_question_is_refused(town: Town) -> None:
+    first = await town.hub.stub.ListTools(pb.ListToolsRequest(page_size=2), metadata=town.of("alice"))
+    assert first.next_page_token
+    stolen = pb.ListToolsRequest(page_size=2, page_token=first.next_page_token)
+    assert (await status(town.hub.stub.ListTools(stolen, metadata=town.of("bob"))))[0] is (
+        grpc.StatusCode.INVALID_ARGUMENT
+    )
+    for ask in (
+        pb.ListToolsRequest(page_size=2, page_token=first.next_page_token, filter=tool_pb2.ToolFilter(tags=["http"])),
+        pb.SearchToolsRequest(query="x", page_token=first.next_page_token),
+    ):
+        rpc = town.hub.stub.ListTools if isinstance(ask, pb.ListToolsRequest) else town.hub.stub.SearchTools
+        assert (await status(rpc(ask, metadata=town.of("alice"))))[0] is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,204 @@
+"""Arguments made from each tool's own schema, valid, nearly valid and wild, through a serving hub.
+
+Every answer is a ToolResult of a typed kind, never INTERNAL, and no message names a path of the host or the words of an
+exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.hub import RunningHub, running_hub
+from toolhub.v1 import call_pb2, error_pb2
+
+POLICY = """
+extends: none
+grants:
+  - {principals: ["*"], capabilities: ["read:*", "write:*", "execute:command", network, "danger:destructive"]}
+destructive_requires_plan: false
+egress:
+  - {hosts: ["127.0.0.1"], ports: [9], methods: [GET, HEAD, POST, PUT, DELETE], cidrs: [127.0.0.0/8]}
+commands:
+  - {preset: safe}
+"""
+EXAMPLES = 100
+"""A tool and a way of making arguments."""
+_HOST_WORDS = re.compile(
+    r"Traceback|File \"|line \d+, in |site-packages|\.py\b|Errno|errno 0|<class|object at 0x|NoneType|asyncio|msgspec"
+)
+_SPITEFUL = (
+    *(
+        "",
+        ".",
+        "a",
+        "a/b",
+        "../x",
+        "/etc/passwd",
+        "a\0b",
+        "\u202e",
+        "é" * 300,
+        "notes/today.md",
+        "a" * 5_000,
+        "𝕏",
+        "-1",
+    ),
+    *("$..a", "@", "{{x}}", "[", "*", "http://127.0.0.1:9/", "https://[::1]", "UTC", "utf-8", "utf-16", "ls", "cat a"),
+)
+_TEXTS = st.sampled_from(_SPITEFUL) | st.text(max_size=40)
+_NUMBERS = st.sampled_from([0, 1, -1, 2**31, 2**53, 2**63, 2**64, -(2**63), 1e308, 0.5, 5e-324, 10**30]) | st.integers()
+_SCALARS = st.none() | st.booleans() | _NUMBERS | st.floats(allow_nan=False, allow_infinity=False) | _TEXTS
+_WILD = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3), max_leaves=8
+)
+
+
+@dataclass
+class Serving:
+    """A hub on a loop of its own thread, so that hypothesis may stay synchronous."""
+
+    hub: RunningHub
+    loop: asyncio.AbstractEventLoop
+    schemas: Mapping[str, dict[str, Any]]
+    kinds: set[str] = field(default_factory=set)
+
+    def tell(self, tool: str, args: Mapping[str, Any], mode: int) -> Any:
+        return asyncio.run_coroutine_threadsafe(self._tell(tool, args, mode), self.loop).result(30)
+
+    async def _tell(self, tool: str, args: Mapping[str, Any], mode: int) -> Any:
+        if mode == call_pb2.INVOKE_MODE_DRY_RUN:
+            return await self.hub.plan(tool, args, request_id="fuzz")
+        return await self.hub.invoke(tool, args, request_id="fuzz", budget={"timeout_s": 2.0, "max_retries": 0})
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    stack = AsyncExitStack()
+
+    def on_loop(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(30)
+
+    hub = on_loop(stack.enter_async_context(running_hub(folder, policy=POLICY)))
+    schemas = {spec.name: dict(spec.input_schema) for spec in hub.hub.toolbox.catalog.all()}
+    try:
+        yield Serving(hub, loop, schemas)
+    finally:
+        on_loop(stack.aclose())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def fitting(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+    """Values that mostly fit the schema: its types, its enums, its edges."""
+    if "$ref" in schema:
+        return fitting(root["$defs"][schema["$ref"].rsplit("/", 1)[-1]], root)
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if "anyOf" in schema:
+        return st.one_of([fitting(branch, root) for branch in schema["anyOf"]])
+    if "properties" in schema:
+        return of_properties(schema, root)
+    return of_type(schema, root)
+
+
+def of_type(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+    """Values of the schema's type; of any when it names none."""
+    edges = [schema[key] for key in ("minimum", "maximum", "default") if key in schema]
+    inner = schema.get("additionalProperties")
+    numbers = st.sampled_from([*edges, 1]) | _NUMBERS
+    strategies = {
+        "object": st.dictionaries(_TEXTS, fitting(inner, root) if isinstance(inner, dict) else _WILD, max_size=3),
+        "array": st.lists(fitting(schema["items"], root) if "items" in schema else _WILD, max_size=4),
+        "string": _TEXTS,
+        "integer": numbers,
+        "number": numbers,
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }
+    return strategies.get(schema.get("type", ""), _WILD)
+
+
+def of_properties(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    fields = {name: fitting(inner, root) for name, inner in schema["properties"].items()}
+    required = set(schema.get("required", ()))
+    return st.fixed_dictionaries(
+        {name: value for name, value in fields.items() if name in required},
+        optional={name: value for name, value in fields.items() if name not in required},
+    )
+
+
+@st.composite
+def calls(draw: st.DrawFn, tool: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that fit, and now and then one that is replaced, added or left out."""
+    args: dict[str, Any] = dict(draw(of_properties(schema, schema)))
+    match draw(st.integers(0, 7)):
+        case 0 if args:
+            args[draw(st.sampled_from(sorted(args)))] = draw(_WILD)
+        case 1:
+            args[draw(_TEXTS)] = draw(_WILD)
+        case 2 if args:
+            del args[draw(st.sampled_from(sorted(args)))]
+    return args
+
+
+def tools() -> list[str]:
+    """Names of all built-in tools, without starting a hub."""
+    from tests.hub import settings_of
+    from toolhub_service.app.system import SystemClock
+    from toolhub_service.app.toolbox import open_toolbox
+    from toolhub_service.guards.secrets import Redactor
+
+    toolbox = open_toolbox(settings_of(Path("unused")), SystemClock(), Redactor())
+    return [spec.name for spec in toolbox.catalog.all()]
+
+
+def check(answer: Any, args: Mapping[str, Any], folder: str) -> None:
+    """What a caller is told is typed and speaks of the call, never of the host or of an exception."""
+    error = (
+        answer.error if hasattr(answer, "error") else next((step.error for step in answer.steps if not step.ok), None)
+    )
+    if error is None or not error.kind:
+        return
+    assert error.kind != error_pb2.ERROR_KIND_INTERNAL, (args, error)
+    assert error.message.strip(), args
+    told = f"{error.message} {error.details} {error.violations}"
+    assert folder not in told, told
+    sent = json.dumps(args, ensure_ascii=False)
+    for word in _HOST_WORDS.findall(told):
+        assert word in sent, (word, told)
+
+
+@pytest.mark.parametrize("tool", tools())
+def test_any_arguments_are_answered_by_a_typed_result(serving: Serving, tool: str) -> None:
+    schema = serving.schemas[tool]
+    modes = st.sampled_from([call_pb2.INVOKE_MODE_EXECUTE, call_pb2.INVOKE_MODE_EXECUTE, call_pb2.INVOKE_MODE_DRY_RUN])
+    folder = str(serving.hub.workspace("fuzz").parent.parent.parent)
+    outcomes: set[bool] = set()
+
+    @settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(calls(tool, schema), modes)
+    def attack(args: dict[str, Any], mode: int) -> None:
+        answer = serving.tell(tool, args, mode)
+        check(answer, args, folder)
+        outcomes.add(bool(answer.evidence) if mode == call_pb2.INVOKE_MODE_EXECUTE else bool(answer.steps))
+
+    attack()
+    assert outcomes == {True}, "every answer has evidence, every plan has steps"
