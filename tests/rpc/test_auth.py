@@ -15,7 +15,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.listening import ListenRefused
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.serving import _reload_keys
+from toolhub_service.app.following import reload_keys
 
 TOOL = "core/util.time.now"
 API_KEYS = {"auth": {"modes": ["api-key"]}}
@@ -43,7 +43,7 @@ class Keyed:
         self.reload()
 
     def reload(self) -> None:
-        _reload_keys(self.running.hub, self.file)
+        reload_keys(self.running.hub, self.file)
 
 
 @pytest.fixture

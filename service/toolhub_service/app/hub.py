@@ -16,6 +16,7 @@ from toolhub_service.app.system import SystemClock, SystemRandomness
 from toolhub_service.app.toolbox import Toolbox, open_toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
+from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.tool import ToolKind, ToolState
@@ -58,7 +59,19 @@ class Hub:
     policy_file: PolicyFile
     keys: ApiKeys
     observing: Observing
+    budgets: Budgets
     clock: Clock
+
+    async def remember(self, type: EventType, *, policy_revision: str, problem: str = "") -> None:
+        """Put an event of the hub's own life into the audit log, durably."""
+        event = Event(
+            type=type,
+            at_unix_ms=self.clock.unix_ms(),
+            policy_revision=policy_revision,
+            outcome="refused" if problem else "ok",
+            attributes={"problem": problem} if problem else {},
+        )
+        await self.audit.append_durably(event)
 
     async def start(self) -> None:
         await self.server.start()
@@ -84,7 +97,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     redactor = Redactor(known_secrets(settings, os.environ))
     observing = open_observing(settings, redactor, is_worker=worker is not None)
     policy = LivePolicy(on_difference=observing.shadow_differs)
-    policy_file = PolicyFile(paths.policy, policy)
+    policy_file = PolicyFile(paths.policy, policy, required=bool(settings.policy.file))
     toolbox = open_toolbox(settings, clock, redactor)
     audit = SqliteAuditLog(
         paths.audit,
@@ -94,15 +107,17 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         redactor=redactor,
         name=f"worker{worker or 0}",
         observer=observing.audit,
+        witness=observing.audit.witness,
     )
     await audit.start()
     recorder = Recorder(audit, observing.calls, clock, redactor)
+    budgets = Budgets(clock, randomness, _terms(settings))
     pipeline = Pipeline(
         catalog=toolbox.catalog,
         adapters={ToolKind.CORE: toolbox.adapter},
         policy=policy,
         plans=Plans(read_or_make_key(paths.plan_key), clock, settings.policy.plan_ttl_s),
-        budgets=Budgets(clock, randomness, _terms(settings)),
+        budgets=budgets,
         executor=Executor(observing.calls, recorder),
         recorder=recorder,
         observer=observing.calls,
@@ -130,7 +145,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         ),
         audit=AuditServicer(audit),
     )
-    return Hub(settings, server, toolbox, audit, policy, policy_file, keys, observing, clock)
+    return Hub(settings, server, toolbox, audit, policy, policy_file, keys, observing, budgets, clock)
 
 
 def _layers(

@@ -75,6 +75,13 @@ class Observing:
             self.metrics.policy_rejected()
             self.log.error("policy.rejected", problem=change.problem, kept_revision=change.revision)
 
+    def shadow_loaded(self, change: Change) -> None:
+        """A candidate policy watches from now on, or was refused."""
+        if change.applied:
+            self.log.info("policy.shadow_loaded", revision=change.revision)
+        else:
+            self.log.error("policy.shadow_rejected", problem=change.problem)
+
     def keys_unreadable(self, error: Exception) -> None:
         self.log.error("auth.keys_unreadable", problem=str(error))
 

@@ -1,44 +1,84 @@
-"""The policy file: read at the start, again on SIGHUP and when it changes; an invalid one keeps the old policy."""
+"""Policy files: read at the start, on SIGHUP and when they change; an invalid or vanished one keeps the old policy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from toolhub_service.policy.live import Change, LivePolicy
 
-EMPTY = "{}"
-"""No file: the built-in starter policy."""
+STARTER = "{}"
+"""What stands for a file that never was: the built-in starter policy."""
+
+Stamp = tuple[int, int, int] | None
+"""(inode, modification time, size); None: no such file."""
 
 
 class PolicyFile:
     """Feeds one file into a LivePolicy."""
 
-    def __init__(self, path: Path, policy: LivePolicy) -> None:
+    def __init__(self, path: Path, policy: LivePolicy, *, required: bool) -> None:
+        """`required`: the configuration names the file, so that its absence is an error and not a first run."""
         self._path = path
         self._policy = policy
-        self._seen: tuple[int, int] | None = None
+        self._may_be_absent = not required
+        self._seen: Stamp = None
 
     def changed(self) -> bool:
-        """Whether the file is another one than at the last `load`; a vanished file is a change too."""
-        return self._stamp() != self._seen
+        """Whether the file is another one than at the last `load`."""
+        return _stamp(self._path) != self._seen
 
     def load(self) -> Change:
         """Put the file in force. Never raises: `Change.problem` says why the old policy stays."""
-        self._seen = self._stamp()
-        try:
-            text = self._path.read_text(encoding="utf-8") if self._seen else EMPTY
-        except (OSError, UnicodeDecodeError) as unreadable:
-            return self._kept(f"{self._path} cannot be read: {type(unreadable).__name__}")
-        change = self._policy.replace(text or EMPTY)
-        return change if change.applied else self._kept(f"{self._path}: {change.problem}")
+        self._seen = _stamp(self._path)
+        if self._seen is None and self._may_be_absent:
+            return self._policy.replace(STARTER)
+        self._may_be_absent = False  # a policy that was there and vanished must not become the starter
+        change = _fed(self._path, self._policy.replace)
+        return change or self._kept(f"{self._path} cannot be read")
 
     def _kept(self, problem: str) -> Change:
         revision = self._policy.revision
         return Change(applied=False, revision=revision, previous_revision=revision, problem=problem)
 
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
+
+class ShadowFile:
+    """Feeds a candidate policy beside the live one; an empty path means that there is none."""
+
+    def __init__(self, path: str, policy: LivePolicy) -> None:
+        self._path = Path(path).expanduser() if path else None
+        self._policy = policy
+        self._seen: Stamp = None
+
+    def changed(self) -> bool:
+        return self._path is not None and _stamp(self._path) != self._seen
+
+    def load(self) -> Change | None:
+        """Let the file watch. None when there is no candidate, or no longer one: then nothing watches."""
+        if self._path is None:
             return None
-        return status.st_mtime_ns, status.st_size
+        self._seen = _stamp(self._path)
+        change = _fed(self._path, self._policy.shadow)
+        if change is None:
+            self._policy.shadow(None)
+        return change
+
+
+def _fed(path: Path, feed: Callable[[str], Change]) -> Change | None:
+    """What `feed` says of the file's text, the path before the problem; None when it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    change = feed(text or STARTER)
+    if change.applied:
+        return change
+    return Change(False, change.revision, change.previous_revision, f"{path}: {change.problem}")
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

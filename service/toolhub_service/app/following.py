@@ -1,0 +1,62 @@
+"""What a serving hub looks after: its policy, a shadow of it, its API keys, and the gauges that nobody else sets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from toolhub_service.app.hub import Hub
+from toolhub_service.app.key_file import KeyFile, KeyFileInvalid
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.policy_file import ShadowFile
+from toolhub_service.budget.breaker import BreakerState
+from toolhub_service.domain.event import EventType
+from toolhub_service.policy.live import Change
+
+_GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
+
+
+async def follow(hub: Hub, reload: asyncio.Event) -> None:
+    """Until cancelled: reload files on SIGHUP (`reload`) and when they have changed since the last look."""
+    every_s = hub.settings.policy.reload_s or None
+    key_file = Paths(hub.settings).key_file()
+    shadow = ShadowFile(hub.settings.policy.shadow_file, hub.policy)
+    _shadow(hub, shadow)
+    while True:
+        asked = await _asked(reload, every_s)
+        if asked or hub.policy_file.changed():
+            await _told(hub, hub.policy_file.load())
+        if asked or shadow.changed():
+            _shadow(hub, shadow)
+        reload_keys(hub, key_file)
+        for upstream, state in hub.budgets.breaker_states():
+            hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
+
+
+async def _asked(reload: asyncio.Event, every_s: float | None) -> bool:
+    """True after SIGHUP, False when it is only time to look."""
+    try:
+        await asyncio.wait_for(reload.wait(), every_s)
+    except TimeoutError:
+        return False
+    reload.clear()
+    return True
+
+
+async def _told(hub: Hub, change: Change) -> None:
+    hub.observing.policy_reloaded(change)
+    type = EventType.CONFIG_LOADED if change.applied else EventType.CONFIG_REJECTED
+    await hub.remember(type, policy_revision=change.revision, problem=change.problem)
+
+
+def _shadow(hub: Hub, shadow: ShadowFile) -> None:
+    change = shadow.load()
+    if change is not None:
+        hub.observing.shadow_loaded(change)
+
+
+def reload_keys(hub: Hub, file: KeyFile) -> None:
+    """Keys made since are accepted, revoked ones refused; an unreadable file keeps those there are."""
+    try:
+        hub.keys.replace(file.read())
+    except (OSError, KeyFileInvalid) as broken:
+        hub.observing.keys_unreadable(broken)
