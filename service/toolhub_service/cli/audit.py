@@ -188,8 +188,8 @@ def _line(event: event_pb2.Event) -> str:
     kind = event_pb2.EventType.Name(event.type).removeprefix("EVENT_TYPE_")
     refused = event.error_kind != error_pb2.ERROR_KIND_UNSPECIFIED
     outcome = click.style(event.outcome, fg="red" if refused else "green") if event.outcome else ""
-    took = f" {event.duration.ToMicroseconds() / 1_000:.1f} ms" if event.call_id else ""
+    took = f" {event.duration.ToMicroseconds() / 1_000:.1f} ms" if event.outcome and event.call_id else ""
     rule = f" [{event.rule_id}]" if event.rule_id else ""
     who, tool, summary = legible(event.principal), legible(event.tool), legible(event.args_summary[:_SUMMARY_CHARS])
-    parts = (f"{event.at.ToDatetime():%H:%M:%S}", kind.ljust(13), who, tool, outcome + took + rule, summary)
+    parts = (f"{event.at.ToDatetime():%H:%M:%S}", kind.ljust(13), who, tool, (outcome + took + rule).strip(), summary)
     return "  ".join(part for part in parts if part)

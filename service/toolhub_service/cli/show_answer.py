@@ -43,8 +43,12 @@ def show_error(error: error_pb2.ToolError) -> None:
         hint = f" {violation.hint}" if violation.hint else ""
         print_prose(f"  {violation.path or '/'}  {violation.message}{hint}", indent="    ")
     print_pairs(
-        (f"  {key}", _short(value)) for key, value in MessageToDict(error.details).items() if key not in _NOT_SHOWN
+        (f"  {key}", _short(value))
+        for key, value in sorted(MessageToDict(error.details).items())
+        if key not in _NOT_SHOWN
     )
+    if error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED:
+        click.echo("  The same command with --dry-run shows the plan and the line that commits it.")
     if error.retryable:
         wait = f" after {error.retry_after.ToMilliseconds() / 1_000:.1f} s" if error.HasField("retry_after") else ""
         click.echo(f"  It may work when tried again{wait}.")

@@ -1,0 +1,122 @@
+"""Running commands as a person does: in a terminal of 100 columns, without colours."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+COLUMNS = 100
+BIN = Path(sys.executable).parent
+ROOT = Path(__file__).resolve().parents[2]
+_WAIT_S = 30.0
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\r(?=[^\n])")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    text: str
+    """What stood on the terminal, standard error too."""
+    code: int
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """A newcomer's: a home of its own, nothing of tool-hub set, its programs on the path."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TOOLHUB_", "XDG_", "GRPC_"))
+    }
+    path = f"{BIN}{os.pathsep}{inherited.get('PATH', '')}"
+    return {**inherited, "HOME": str(home), "PATH": path, "NO_COLOR": "1", "TERM": "xterm", **more}
+
+
+def in_terminal(
+    command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT, keys: bytes = b"", after: str = ""
+) -> Shown:
+    """Run to the end; `keys` are typed once `after` has been shown."""
+    with terminal(command, env, cwd=cwd) as (process, screen):
+        if keys:
+            screen.wait_for(after)
+            screen.type(keys)
+        text = screen.rest()
+        return Shown(text, process.wait(_WAIT_S))
+
+
+@contextlib.contextmanager
+def terminal(
+    command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT
+) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
+    """A process whose terminal is ours; ended when the block is left."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *command],  # a terminal types Ctrl-C to the session that it controls
+        cwd=cwd,
+        env=dict(env),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    try:
+        yield process, Screen(ours)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_WAIT_S)
+        if process.poll() is None:
+            process.kill()
+            process.wait(_WAIT_S)
+        os.close(ours)
+
+
+class Screen:
+    """What has been shown so far."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._raw = b""
+
+    @property
+    def text(self) -> str:
+        return _CONTROL.sub("", self._raw.decode("utf-8", "replace").replace("\r\n", "\n"))
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._descriptor, keys)
+
+    def wait_for(self, words: str) -> str:
+        """Everything shown, once it holds the words."""
+        ends_s = time.monotonic() + _WAIT_S
+        while words not in self.text:
+            assert self._read(ends_s), f"ended or waited in vain for {words!r}; shown was:\n{self.text}"
+        return self.text
+
+    def rest(self) -> str:
+        ends_s = time.monotonic() + _WAIT_S
+        while self._read(ends_s):
+            pass
+        assert time.monotonic() < ends_s, f"did not end; shown was:\n{self.text}"
+        return self.text
+
+    def _read(self, ends_s: float) -> bool:
+        """Whether more came before the end of the process or of the time."""
+        ready, _, _ = select.select([self._descriptor], [], [], max(0.0, ends_s - time.monotonic()))
+        if not ready:
+            return False
+        try:
+            data = os.read(self._descriptor, 65_536)
+        except OSError:  # EIO: nobody holds the other side any more
+            return False
+        self._raw += data
+        return bool(data)

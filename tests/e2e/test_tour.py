@@ -1,0 +1,135 @@
+"""The README as a newcomer follows it: every command is run in a terminal, and what it shows is compared.
+
+In the README's console blocks `$ ` begins a command, `> ` goes on with it, and everything else is what is shown. `…`
+stands for any characters, a line of `…` alone for any lines. A `…` in a command stands for what was printed before:
+the command is a line to be pasted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.terminal import BIN, ROOT, Screen, environment, in_terminal, terminal
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ADDRESS = "127.0.0.1:50051"
+METRICS = "127.0.0.1:9464"
+
+
+@dataclass(slots=True)
+class Step:
+    command: str
+    shown: list[str] = field(default_factory=list)
+
+
+def steps_of(text: str) -> Iterator[Step]:
+    for block in re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        step = None
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                if step:
+                    yield step
+                step = Step(line[2:])
+            elif line.startswith("> ") and step and not step.shown:
+                step.command += f"\n{line[2:]}"
+            elif step:
+                step.shown.append(line)
+        if step:
+            yield step
+
+
+def pattern_of(lines: list[str]) -> str:
+    return "".join(r"(?:.*\n)*?" if line == "…" else wild(line, ".*") + r"\n" for line in lines)
+
+
+def wild(text: str, anything: str) -> str:
+    return anything.join(re.escape(part) for part in text.split("…"))
+
+
+def completed(command: str, transcript: str) -> str:
+    """The command with its `…` as it was printed before."""
+    if "…" not in command:
+        return command
+    line = wild(command, r"\S*")
+    printed = re.findall(f"^{line}$", transcript, re.MULTILINE)
+    assert printed, f"no line to paste: {command}"
+    return str(printed[-1])
+
+
+@dataclass(slots=True)
+class Newcomer:
+    """A hub in one terminal, somebody in another."""
+
+    screen: Screen
+    address: str
+    metrics: str
+    home: Path
+    folder: Path
+
+    def told(self, text: str) -> str:
+        """As it would read at the default ports."""
+        return text.replace(self.address, ADDRESS).replace(self.metrics, METRICS)
+
+    def run(self, command: str) -> str:
+        env = environment(self.home, TOOLHUB_ADDRESS=self.address)
+        shown = in_terminal(["bash", "-c", command.replace(ADDRESS, self.address)], env, cwd=self.folder)
+        return self.told(shown.text)
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+    home, folder = tmp_path / "home", tmp_path / "clone"
+    home.mkdir()
+    folder.mkdir()
+    env = environment(home, TOOLHUB_SERVER_LISTEN="127.0.0.1:0", TOOLHUB_METRICS_LISTEN="127.0.0.1:0")
+    with terminal([os.path.relpath(BIN / "toolhub", ROOT), "serve"], env) as (_, screen):
+        shown = screen.wait_for("tools list\n")
+        address, metrics = re.findall(r"127\.0\.0\.1:\d+", shown)[:2]
+        yield Newcomer(screen, address, metrics, home, folder)
+
+
+def test_the_tour_is_true_as_printed(newcomer: Newcomer) -> None:
+    steps = [step for step in steps_of(README) if not step.command.startswith(("make ", "grpcurl "))]
+    assert len(steps) >= 12
+    transcript = ""
+    for step in steps:
+        command = completed(step.command, transcript)
+        shown = newcomer.run(command)
+        transcript += shown
+        assert re.fullmatch(pattern_of(step.shown), shown), (
+            f"$ {command}\n{shown}\n--- but the README says\n" + "\n".join(step.shown)
+        )
+
+
+@pytest.mark.skipif(not (BIN / "grpcurl").exists(), reason="make setup could not have grpcurl")
+def test_the_tour_is_true_for_grpcurl(newcomer: Newcomer) -> None:
+    steps = [step for step in steps_of(README) if step.command.startswith("grpcurl ")]
+    assert steps
+    for step in steps:
+        shown = newcomer.run(step.command)
+        assert re.fullmatch(pattern_of(step.shown), shown), f"$ {step.command}\n{shown}"
+
+
+def test_make_run_greets_as_the_readme_shows(newcomer: Newcomer) -> None:
+    (step,) = [step for step in steps_of(README) if step.command == "make run"]
+    banner = newcomer.told(newcomer.screen.text).replace(f"TOOLHUB_ADDRESS={ADDRESS} ", "")
+    assert re.fullmatch(pattern_of(step.shown), banner.replace(f"{os.path.relpath(BIN, ROOT)}/", ".venv/bin/")), banner
+
+
+def test_every_link_of_the_readme_leads_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert len(links) > 5
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_program_of_the_tour_is_one_that_setup_brings() -> None:
+    programs = {step.command.split()[0] for step in steps_of(README)}
+    assert programs <= {"make", "export", "toolhub", "cat", "grpcurl", "python"}
+    assert shutil.which("bash")
