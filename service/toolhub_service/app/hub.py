@@ -107,7 +107,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         redactor=redactor,
         name=f"worker{worker or 0}",
         observer=observing.audit,
-        witness=observing.audit.witness,
+        witness=observing.audit.witness if observing.logs_leave else None,
     )
     await audit.start()
     recorder = Recorder(audit, observing.calls, clock, redactor)

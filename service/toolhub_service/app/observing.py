@@ -35,6 +35,8 @@ class Observing:
     endpoint: MetricsEndpoint
     listen: str
     """host:port of the Prometheus endpoint; empty: none, as for a worker, whose supervisor serves all of them."""
+    logs_leave: bool
+    """Whether logs are made for a collector, which carries the audit's checkpoints out of reach of this machine."""
     metrics_port: int = 0
     """0 until started, and where there is none."""
 
@@ -88,7 +90,8 @@ class Observing:
 
 def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -> Observing:
     """Raises HubFailure when OTLP is wanted and its exporter is not installed."""
-    configure_logging(level=settings.logs.level, form=_log_form(settings), redactor=redactor)
+    form = _log_form(settings)
+    configure_logging(level=settings.logs.level, form=form, redactor=redactor)
     log = logger("toolhub")
     folder = os.environ.get(MULTIPROCESS_VARIABLE)
     metrics = Metrics(version=__version__, multiprocess_dir=Path(folder) if folder else None)
@@ -107,6 +110,7 @@ def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -
         log=log,
         endpoint=MetricsEndpoint(metrics.exposition, lambda: True),
         listen="" if is_worker else settings.metrics.listen,
+        logs_leave=form == "json",
     )
 
 
