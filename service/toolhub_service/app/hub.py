@@ -17,7 +17,7 @@ from toolhub_service.app.toolbox import Toolbox, open_toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.ports import Clock, KeyStore, Randomness
 from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.guards.secrets import Redactor
@@ -26,10 +26,13 @@ from toolhub_service.registry.export import Exporter
 from toolhub_service.registry.search import ToolSearch
 from toolhub_service.registry.source_status import SourceState, SourceStatus
 from toolhub_service.runtime.execute import Executor
+from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.settings.document import Settings
+from toolhub_service.stores.memory_keys import MemoryKeys
+from toolhub_service.stores.no_keys import NoKeys
 from toolhub_service.telemetry.audit import SqliteAuditLog
 from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.authenticators import ApiKeys, InsecureLocal
@@ -117,6 +120,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         adapters={ToolKind.CORE: toolbox.adapter},
         policy=policy,
         plans=Plans(read_or_make_key(paths.plan_key), clock, settings.policy.plan_ttl_s),
+        keys=_idempotency(settings, observing, clock, randomness),
         budgets=budgets,
         executor=Executor(observing.calls, recorder),
         recorder=recorder,
@@ -176,6 +180,21 @@ def _describe(policy: LivePolicy) -> Callable[[str], Principal]:
         return policy.snapshot.principal(principal_id)
 
     return describe
+
+
+def _idempotency(settings: Settings, observing: Observing, clock: Clock, randomness: Randomness) -> Idempotency:
+    """Keys in memory where one process sees every call; several processes would need a store that they share."""
+    terms = settings.idempotency
+    alone = settings.server.workers == 1
+    store: KeyStore = MemoryKeys(clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes) if alone else NoKeys()
+    return Idempotency(
+        store,
+        observing.calls,
+        clock,
+        randomness,
+        ttl_s=terms.ttl_s,
+        max_timeout_s=settings.budget.max_timeout_s,
+    )
 
 
 def _terms(settings: Settings) -> BudgetTerms:

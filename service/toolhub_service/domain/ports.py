@@ -10,6 +10,7 @@ from typing import Protocol
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
+from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.settled import SettledCall
@@ -171,6 +172,34 @@ class AuditLog(Protocol):
         ...
 
     async def verify(self) -> Verification: ...
+
+
+class KeyStore(Protocol):
+    """What is known under each idempotency key. Every change is one compare-and-set, whoever else shares the store.
+
+    Each method raises ToolFailure when the store cannot be reached.
+    """
+
+    async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
+        """Put `record` (without a result) under the key. None when that was done, else the record that stands there.
+
+        It is done when nothing stands there that has not expired, or when what stands there belongs to the owner
+        `replacing` and has no result yet. Raises ToolFailure RATE_LIMITED when the store is full: a key that has not
+        expired is never forgotten.
+        """
+        ...
+
+    async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
+        """Put the owner's answer under the key, once. False when the key is not, or no more, the owner's to settle."""
+        ...
+
+    async def release(self, key: EffectKey, owner: str) -> bool:
+        """Forget the key, so that a later call may run. False when it is not the owner's or has been settled."""
+        ...
+
+    async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
+        """Wait until the owner's claim is settled, released, replaced or expired. False when it still stands then."""
+        ...
 
 
 class CallObserver(Protocol):

@@ -4,7 +4,7 @@
     2 validate_input   do the arguments fit?                   validate_input.py
     3 apply_defaults   what was left out?                      apply_defaults.py
     4 check_policy     may this agent do this?                 check_policy.py
-    5 take_budget      is there time, rate, a slot, quota?     take_budget.py
+    5 take_budget      is there time, rate, a slot, quota?     take_budget.py (before it, once per key: idempotency.py)
     6 execute          run the adapter, with its retries       execute.py
     7 validate_output  does the result fit?                    validate_output.py
     8 attach_evidence  what proves it?                         attach_evidence.py
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
@@ -27,13 +27,14 @@ from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import Adapter, CallObserver, Catalog, Clock, EventSink, PolicySource
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.step import StepName
-from toolhub_service.domain.tool import ToolKind
+from toolhub_service.domain.tool import IdempotencyMode, ToolKind
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.apply_defaults import apply_defaults
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_refusal
 from toolhub_service.runtime.check_policy import check_policy, enforce
 from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.failures import cancelled, crash
+from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.redact import redact_error, redact_plan
@@ -54,6 +55,7 @@ class Pipeline:
     adapters: Mapping[ToolKind, Adapter]
     policy: PolicySource
     plans: Plans
+    keys: Idempotency
     budgets: Budgets
     executor: Executor
     recorder: Recorder
@@ -65,7 +67,7 @@ class Pipeline:
 
     async def invoke(self, call: Call, sink: EventSink = SILENT) -> ToolResult | Plan:
         """Answer a call: always a ToolResult, or a Plan when it is a dry run. Only cancellation is raised."""
-        walk, lease = Walk(call), None
+        walk, lease, claim, answer = Walk(call), None, None, None
         try:
             walk.enter(StepName.RESOLVE)
             walk.spec = spec = resolve(call, self.catalog, self.policy)
@@ -82,7 +84,11 @@ class Pipeline:
             enforce(planned, verdict)
 
             walk.enter(StepName.TAKE_BUDGET)
-            granted, lease = await take_budget(planned, verdict, adapter, self.budgets)
+            if call.idempotency_key or spec.idempotency is IdempotencyMode.DERIVED:
+                claim, stored = await self.keys.claim(walk, adapter)
+                if stored is not None:
+                    return self._record(walk, lease, stored)
+            granted, lease = await take_budget(planned, verdict, adapter, self.budgets, claim)
             if call.mode is Mode.DRY_RUN:
                 walk.enter(StepName.EXECUTE)
                 return self._show(walk, lease, adapter.effects(granted))
@@ -96,17 +102,24 @@ class Pipeline:
 
             walk.enter(StepName.ATTACH_EVIDENCE)
             result = attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
-        except ToolFailure as failure:
-            if failure.error.kind is ErrorKind.INTERNAL:
-                self.observer.crashed(call, failure)
-            return self._refuse(walk, lease, failure.error)
         except asyncio.CancelledError:
             self._refuse(walk, lease, cancelled())
             raise
-        except Exception as defect:  # noqa: BLE001 - the top of the walk: a defect is logged whole and told without its text
-            self.observer.crashed(call, defect)
-            return self._refuse(walk, lease, crash(call.call_id))
-        return self._record(walk, lease, result)
+        except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
+            answer = self._fail(walk, lease, failure)
+        else:
+            answer = self._record(walk, lease, result)
+        finally:
+            if claim is not None:
+                await self.keys.end(claim, walk, answer)
+        return answer
+
+    def _fail(self, walk: Walk, lease: Lease | None, failure: Exception) -> ToolResult | Plan:
+        """The answer to a call that a step refused or broke: a defect is logged whole and told without its text."""
+        error = failure.error if isinstance(failure, ToolFailure) else crash(walk.call.call_id)
+        if error.kind is ErrorKind.INTERNAL:
+            self.observer.crashed(walk.call, failure)
+        return self._refuse(walk, lease, error)
 
     def _refuse(self, walk: Walk, lease: Lease | None, error: ToolError) -> ToolResult | Plan:
         """The answer to a call that stopped at `walk.step`."""
@@ -120,7 +133,6 @@ class Pipeline:
         if lease is not None:
             lease.release(result.error)
         walk.enter(StepName.RECORD)
-        result = replace(result, durations_us=walk.durations_us())
         self.recorder.settle(walk, result)
         return result
 

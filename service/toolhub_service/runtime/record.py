@@ -77,13 +77,16 @@ class Recorder:
 
     def _settled_event(self, walk: Walk, result: ToolResult, duration_ns: int) -> Event:
         outcome = "ok" if result.error is None else result.error.kind.value
-        denied = result.error is not None and result.error.kind in POLICY_KINDS and walk.attempts == 0
+        denied = result.error is not None and result.error.kind in POLICY_KINDS and result.attempts == 0
+        attributes = {"attempts": str(walk.attempts)}
+        if result.replayed:
+            attributes.update(replayed="true", first_call_id=result.call_id)
         return self._event(
             EventType.POLICY_DENIED if denied else EventType.TOOL_RESULT,
             walk,
             outcome=outcome,
             duration_us=duration_ns // 1_000,
-            attributes={"attempts": str(walk.attempts)},
+            attributes=attributes,
         )
 
     def _event(

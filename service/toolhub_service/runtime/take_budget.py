@@ -5,12 +5,13 @@ from __future__ import annotations
 from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.key import Claim
 from toolhub_service.domain.ports import Adapter
 from toolhub_service.domain.verdict import Verdict
 
 
 async def take_budget(
-    planned: PlannedCall, verdict: Verdict, adapter: Adapter, budgets: Budgets
+    planned: PlannedCall, verdict: Verdict, adapter: Adapter, budgets: Budgets, claim: Claim | None = None
 ) -> tuple[GrantedCall, Lease]:
     """The granted call and the lease to release. Raises BUDGET_EXCEEDED, RATE_LIMITED, CIRCUIT_OPEN or TIMEOUT."""
     has_side_effects = adapter.has_side_effects(planned)
@@ -23,6 +24,6 @@ async def take_budget(
         deadline_s=lease.deadline_s,
         max_attempts=lease.max_attempts,
         has_side_effects=has_side_effects,
-        idempotency_key=planned.call.idempotency_key,
+        idempotency_key=planned.call.idempotency_key if claim is None else claim.key.key,
     )
     return granted, lease

@@ -126,6 +126,16 @@ class Budget(Section, frozen=True):
     breaker_cooldown_s: Annotated[float, Meta(description="First rest of an open breaker, seconds.", gt=0)] = 5.0
 
 
+class Idempotency(Section, frozen=True):
+    ttl_s: Annotated[
+        float, Meta(description="Seconds for which the answer to an idempotency key is remembered.", gt=0)
+    ] = 86_400.0
+    max_keys: Annotated[int, Meta(description="Keys remembered; beyond, new ones are refused.", ge=1)] = 100_000
+    max_bytes: Annotated[int, Meta(description="Bytes of remembered answers; beyond, new keys are refused.", ge=1)] = (
+        256 * 1024 * 1024
+    )
+
+
 class Results(Section, frozen=True):
     show_raw: Annotated[bool, Meta(description="Results carry the upstream's own answer (debugging).")] = False
 
@@ -147,4 +157,5 @@ class Settings(Section, frozen=True):
     logs: Logs = Logs()
     tools: Tools = Tools()
     budget: Budget = Budget()
+    idempotency: Idempotency = Idempotency()
     results: Results = Results()

@@ -1,0 +1,1 @@
+"""Stores: what outlives a call, behind the ports of the domain."""

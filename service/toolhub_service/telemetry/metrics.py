@@ -45,7 +45,7 @@ class _Children(dict[str, T], Generic[T]):
 
 
 class _ToolMetrics:
-    __slots__ = ("denied", "failed", "latency", "retries", "succeeded")
+    __slots__ = ("denied", "failed", "latency", "replays", "retries", "succeeded")
 
     def __init__(self, metrics: dict[str, Any], tool: str) -> None:
         invocations = metrics[names.TOOL_INVOCATIONS.name]
@@ -53,6 +53,7 @@ class _ToolMetrics:
         self.failed: Counter = invocations.labels(tool, "false")
         self.latency: Histogram = metrics[names.TOOL_LATENCY.name].labels(tool)
         self.retries: Counter = metrics[names.TOOL_RETRIES.name].labels(tool)
+        self.replays: Counter = metrics[names.TOOL_REPLAYS.name].labels(tool)
         denied = metrics[names.POLICY_DENIED.name]
         self.denied: _Children[Counter] = _Children(lambda reason: denied.labels(tool, reason), _MAX_REASONS)
 
@@ -137,6 +138,9 @@ class Metrics:
 
     def call_retried(self, tool: str) -> None:
         self._tools[tool].retries.inc()
+
+    def call_replayed(self, tool: str) -> None:
+        self._tools[tool].replays.inc()
 
     def policy_denied(self, tool: str, reason: str) -> None:
         self._tools[tool].denied[reason].inc()

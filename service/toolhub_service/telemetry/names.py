@@ -59,6 +59,9 @@ TOOL_STEP: Final = Metric(
     "tool_step_duration_ms", _H, "ms", "Time spent in each of the nine steps.", ("step",), _STEP_MS
 )
 TOOL_RETRIES: Final = Metric("tool_retries_total", _C, "attempts", "Attempts after the first one of a call.", ("tool",))
+TOOL_REPLAYS: Final = Metric(
+    "tool_replays_total", _C, "calls", "Calls answered with the stored result of their idempotency key.", ("tool",)
+)
 TOOL_ERRORS: Final = Metric("tool_errors_total", _C, "calls", "Calls that failed, by error kind.", ("kind",))
 POLICY_DENIED: Final = Metric(
     "policy_denied_total",
@@ -95,7 +98,7 @@ POLICY_RELOADS: Final = Metric("toolhub_policy_reloads_total", _C, "reloads", "P
 BUILD_INFO: Final = Metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
 
 METRICS: Final = (
-    *(TOOL_INVOCATIONS, TOOL_LATENCY, TOOL_STEP, TOOL_RETRIES, TOOL_ERRORS, POLICY_DENIED, IN_FLIGHT),
+    *(TOOL_INVOCATIONS, TOOL_LATENCY, TOOL_STEP, TOOL_RETRIES, TOOL_REPLAYS, TOOL_ERRORS, POLICY_DENIED, IN_FLIGHT),
     *(RPC_STARTED, RPC_HANDLED, RPC_SECONDS, RPC_RECEIVED, RPC_SENT),
     *(AUDIT_EVENTS, AUDIT_FAILURES, AUDIT_DEPTH, AUDIT_COMMIT),
     *(BREAKER, POLICY_INFO, POLICY_RELOADS, BUILD_INFO),

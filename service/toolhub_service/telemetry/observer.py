@@ -51,6 +51,8 @@ class CallTelemetry:
         latency_ms = settled.duration_ns / 1e6
         steps = [(at.step, at.end_ns - at.start_ns) for at in settled.steps]
         self._metrics.call_settled(tool, ok=result.ok, latency_ms=latency_ms, steps=steps)
+        if result.replayed:
+            self._metrics.call_replayed(tool)
         if result.error is not None:
             self._failed(tool, settled, result.error.kind)
         self._tracing.settled(settled)

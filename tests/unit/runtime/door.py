@@ -29,10 +29,12 @@ from toolhub_service.policy.live import LivePolicy
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.runtime.execute import Executor
+from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.stores.memory_keys import MemoryKeys
 
 POLICY = """
 extends: none
@@ -257,6 +259,7 @@ def a_door(
         adapters={ToolKind.CORE: adapter},
         policy=live,
         plans=Plans(PLAN_KEY, clock, PLAN_TTL_S),
+        keys=Idempotency(MemoryKeys(clock), observer, clock, randomness),
         budgets=budgets,
         executor=Executor(observer, recorder),
         recorder=recorder,

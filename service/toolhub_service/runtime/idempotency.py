@@ -1,0 +1,188 @@
+"""Once per key: after policy and before budget, a call with an idempotency key runs, waits or is answered from store.
+
+    the key is free ──────────────────── run; `end` stores the answer, or releases the key where nothing happened
+    other arguments, other definition ── IDEMPOTENCY_CONFLICT
+    an answer is stored ──────────────── replay it
+    its call still runs ──────────────── wait within the deadline and look again, or TIMEOUT
+    its call is dead ─────────────────── run where a repeat is safe, else OUTCOME_UNKNOWN
+
+After Stripe's idempotent requests and draft-ietf-httpapi-idempotency-key-header, with two differences: a dead runner is
+told apart by its lease, and what may have happened is never run again unseen. A lease is as long as the call may take,
+so nothing has to renew it. Why so: docs/decisions/0009.
+"""
+
+from __future__ import annotations
+
+from toolhub_service.budget.deadline import effective_deadline_s
+from toolhub_service.domain.call import Mode, PlannedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.key import Claim, EffectKey, KeyRecord
+from toolhub_service.domain.plan import Plan
+from toolhub_service.domain.ports import Adapter, CallObserver, Clock, KeyStore, Randomness
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.tool import IdempotencyMode
+from toolhub_service.runtime.replay import CUT_OFF, kept, lost, replayed
+from toolhub_service.runtime.walk import Walk
+from toolhub_service.schema.canonical_json import digest
+
+_GRACE_MS = 30_000
+"""From a call's deadline until its runner is taken for dead: time to stop the work and to store the answer."""
+
+
+class Idempotency:
+    """Keeps calls with a key from having their effect twice."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        observer: CallObserver,
+        clock: Clock,
+        randomness: Randomness,
+        *,
+        ttl_s: float = 86_400.0,
+        max_timeout_s: float = 600.0,
+    ) -> None:
+        """`ttl_s`: how long an answer is remembered. `max_timeout_s`: the hub's bound on the time of any call."""
+        self._store = store
+        self._observer = observer
+        self._clock = clock
+        self._randomness = randomness
+        self._ttl_ms = round(ttl_s * 1_000)
+        self._max_timeout_s = max_timeout_s
+
+    async def claim(self, walk: Walk, adapter: Adapter) -> tuple[Claim | None, ToolResult | None]:
+        """The claim to `end` when the call is over, or the answer to replay; neither: the call runs without a key.
+
+        Raises IDEMPOTENCY_CONFLICT, TIMEOUT, OUTCOME_UNKNOWN, BUDGET_EXCEEDED, or what the store raises when the call
+        must not run without it.
+        """
+        planned = walk.planned
+        assert planned is not None  # policy has judged it
+        key = effect_key(planned)
+        if key is None or planned.call.mode is Mode.DRY_RUN:
+            return None, None
+        is_safe = planned.spec.annotations.safe_to_repeat or not adapter.has_side_effects(planned)
+        claim = Claim(key, self._randomness.token_hex(16), is_safe)
+        try:
+            stored = await self._claim(claim, planned)
+        except _StoreRefused as refused:
+            if is_safe:
+                return None, None
+            raise refused.failure from refused
+        if stored is None:
+            return claim, None
+        return None, replayed(stored, planned.call.call_id, self._clock.unix_ms())
+
+    async def end(self, claim: Claim, walk: Walk, answer: ToolResult | Plan | None) -> None:
+        """The call is over: store its answer, or release the key where a later call may run. None: it was cut off.
+
+        Never raises for a broken store: the lease runs out then, and the outcome is unknown.
+        """
+        result = answer if isinstance(answer, ToolResult) else None
+        try:
+            if walk.attempts == 0 or (claim.safe_to_repeat and _may_run_again(result)):
+                await self._store.release(claim.key, claim.owner)
+            else:
+                now_unix_ms = self._clock.unix_ms()
+                stored = kept(walk, result, now_unix_ms)
+                await self._store.settle(claim.key, claim.owner, stored, now_unix_ms + self._ttl_ms)
+        except Exception as broken:  # noqa: BLE001 - the call has its answer, and no defect here may cost it
+            self._observer.crashed(walk.call, broken)
+
+    async def _claim(self, claim: Claim, planned: PlannedCall) -> ToolResult | None:
+        """None once the key is claimed, else the answer that is stored under it."""
+        now_s = self._clock.monotonic_s()
+        deadline_s = effective_deadline_s(planned, now_s, self._max_timeout_s)
+        lease_ms = round((deadline_s - now_s) * 1_000) + _GRACE_MS
+        replacing = ""
+        while (standing := await self._try(claim, planned, lease_ms, replacing)) is not None:
+            _check_same(planned, standing)
+            if standing.result is not None:
+                return standing.result
+            replacing = await self._outlast(claim, standing, deadline_s)
+        return None
+
+    async def _try(self, claim: Claim, planned: PlannedCall, lease_ms: int, replacing: str) -> KeyRecord | None:
+        lease_until_unix_ms = self._clock.unix_ms() + lease_ms
+        record = KeyRecord(
+            owner=claim.owner,
+            call_id=planned.call.call_id,
+            args_digest=planned.args_digest,
+            tool_digest=planned.spec.digest,
+            lease_until_unix_ms=lease_until_unix_ms,
+            expires_at_unix_ms=lease_until_unix_ms + self._ttl_ms,
+        )
+        try:
+            return await self._store.claim(claim.key, record, replacing=replacing)
+        except ToolFailure as failure:
+            raise _StoreRefused(failure) from failure
+
+    async def _outlast(self, claim: Claim, standing: KeyRecord, deadline_s: float) -> str:
+        """Wait for the call that holds the key. Its owner when it is dead and may be replaced, else empty."""
+        lease_s = (standing.lease_until_unix_ms - self._clock.unix_ms()) / 1_000
+        if lease_s <= 0:
+            if claim.safe_to_repeat:
+                return standing.owner
+            raise ToolFailure(lost(claim.key.tool, standing.call_id, "LOST"))
+        left_s = deadline_s - self._clock.monotonic_s()
+        if left_s > 0:
+            has_ended = await self._store.ended(claim.key, standing.owner, min(left_s, lease_s))
+            if has_ended or lease_s < left_s:
+                return ""
+        raise refuse(
+            ErrorKind.TIMEOUT,
+            "The first call with this idempotency_key still runs. Send the same call again for its answer.",
+            first_call_id=standing.call_id,
+        )
+
+
+class _StoreRefused(Exception):
+    """Told apart from what is refused because of the key."""
+
+    def __init__(self, failure: ToolFailure) -> None:
+        super().__init__()
+        self.failure = failure
+
+
+def effect_key(planned: PlannedCall) -> EffectKey | None:
+    """The caller's key, else the derived one where the tool wants it and the request has a name; None: no key.
+
+    The derived one is a sha256 (hex) over who asks, in which request, for what: adapters pass it upstream, where all
+    principals may share one account.
+    """
+    call, tool = planned.call, planned.spec.name
+    if call.idempotency_key:
+        return EffectKey(call.principal.id, tool, call.idempotency_key)
+    if planned.spec.idempotency is not IdempotencyMode.DERIVED or not call.context.request_id:
+        return None
+    request = [call.principal.id, call.context.request_id, call.context.task_id, tool, planned.args_digest]
+    return EffectKey(call.principal.id, tool, digest(request))
+
+
+def _check_same(planned: PlannedCall, standing: KeyRecord) -> None:
+    """Raises IDEMPOTENCY_CONFLICT: one key is one call of one definition."""
+    tool = planned.spec.name
+    if planned.args_digest != standing.args_digest:
+        differs, message = (
+            "args",
+            (
+                f"This idempotency_key was used for {tool} with other arguments. "
+                "Send a new key for a new effect, or the first arguments for the first answer."
+            ),
+        )
+    elif planned.spec.digest != standing.tool_digest:
+        differs, message = (
+            "tool",
+            (
+                f"This idempotency_key was used for {tool} before its definition changed. "
+                "Check what that call did before you send another with a new key."
+            ),
+        )
+    else:
+        return
+    raise refuse(ErrorKind.IDEMPOTENCY_CONFLICT, message, differs=differs, first_call_id=standing.call_id)
+
+
+def _may_run_again(result: ToolResult | None) -> bool:
+    """Of a call that is safe to repeat: whether its end leaves something to be tried again."""
+    return result is None or (result.error is not None and (result.error.is_retryable or result.error.kind in CUT_OFF))

@@ -1,0 +1,129 @@
+"""Idempotency keys in the memory of one process: lost with it, and not seen by any other.
+
+A dictionary in the order of the last change, which is the order of expiry but for the length of a call: before a new
+key is put in, what has expired at its beginning is dropped. Nothing awaits between a look and a change, so each method
+is one compare-and-set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.key import EffectKey, KeyRecord
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.schema.canonical_json import dumps
+
+_RECORD_BYTES = 1_024
+"""About what a record weighs besides the value of its result."""
+
+
+class _Slot:
+    __slots__ = ("ended", "record", "size_bytes")
+
+    def __init__(self, record: KeyRecord) -> None:
+        self.record = record
+        self.size_bytes = _RECORD_BYTES
+        self.ended = asyncio.Event()
+        """Set once the record's owner runs no more."""
+
+
+class MemoryKeys:
+    """Implements `KeyStore`. Bounded in keys and in bytes: when full, it refuses new keys and forgets none."""
+
+    def __init__(self, clock: Clock, *, max_keys: int = 100_000, max_bytes: int = 256 * 1024 * 1024) -> None:
+        """`max_bytes` bounds what the stored results hold, measured as canonical JSON."""
+        self._clock = clock
+        self._max_keys = max_keys
+        self._max_bytes = max_bytes
+        self._slots: dict[EffectKey, _Slot] = {}
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
+        standing = self._live(key)
+        if standing is not None:
+            if standing.record.owner != replacing or standing.record.result is not None:
+                return standing.record
+            self._forget(key, standing)
+        self._make_room()
+        self._put(key, _Slot(record))
+        return None
+
+    async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
+        slot = self._held(key, owner)
+        if slot is None:
+            return False
+        self._forget(key, slot)
+        slot.record = replace(slot.record, result=result, expires_at_unix_ms=expires_at_unix_ms)
+        slot.size_bytes += _size_bytes(result)
+        self._put(key, slot)
+        return True
+
+    async def release(self, key: EffectKey, owner: str) -> bool:
+        slot = self._held(key, owner)
+        if slot is None:
+            return False
+        self._forget(key, slot)
+        return True
+
+    async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
+        slot = self._held(key, owner)
+        if slot is None:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await slot.ended.wait()
+        except TimeoutError:
+            return self._held(key, owner) is None
+        return True
+
+    def _live(self, key: EffectKey) -> _Slot | None:
+        slot = self._slots.get(key)
+        if slot is not None and slot.record.expires_at_unix_ms <= self._clock.unix_ms():
+            self._forget(key, slot)
+            return None
+        return slot
+
+    def _held(self, key: EffectKey, owner: str) -> _Slot | None:
+        """The slot in which this owner's call still runs."""
+        slot = self._live(key)
+        return slot if slot is not None and slot.record.owner == owner and slot.record.result is None else None
+
+    def _put(self, key: EffectKey, slot: _Slot) -> None:
+        self._slots[key] = slot
+        self._size_bytes += slot.size_bytes
+
+    def _forget(self, key: EffectKey, slot: _Slot) -> None:
+        del self._slots[key]
+        self._size_bytes -= slot.size_bytes
+        slot.ended.set()
+
+    def _make_room(self) -> None:
+        now_unix_ms = self._clock.unix_ms()
+        while self._slots:
+            key, slot = next(iter(self._slots.items()))
+            if slot.record.expires_at_unix_ms > now_unix_ms:
+                break
+            self._forget(key, slot)
+        if len(self._slots) >= self._max_keys or self._size_bytes >= self._max_bytes:
+            oldest = next(iter(self._slots.values()), None)
+            raise _full(oldest.record.expires_at_unix_ms - now_unix_ms if oldest else 0)
+
+
+def _size_bytes(result: ToolResult) -> int:
+    return len(dumps(result.value)) if result.ok else len(repr(result.error))
+
+
+def _full(room_in_ms: int) -> ToolFailure:
+    return refuse(
+        ErrorKind.RATE_LIMITED,
+        "The hub remembers as many idempotency keys as it can, and forgets none early. Send the call without a key "
+        "if having its effect twice does no harm, or ask an operator to raise idempotency.max_keys or max_bytes.",
+        retry_after_s=max(1.0, room_in_ms / 1_000),
+        limit="idempotency",
+    )
