@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import resource
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -38,20 +38,15 @@ class Waiting(Tool["Waiting.In", "Waiting.Out"]):
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
-        self.running = 0
-        self.cancelled = asyncio.Event()
-        self.most = asyncio.Semaphore(0)
+        self.entered = asyncio.Semaphore(0)
+        self.left = asyncio.Semaphore(0)
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        self.running += 1
-        self.most.release()
+        self.entered.release()
         try:
             await self.gate.wait()
-        except asyncio.CancelledError:
-            self.cancelled.set()
-            raise
         finally:
-            self.running -= 1
+            self.left.release()
         return self.Out(waited=True)
 
 
@@ -87,6 +82,12 @@ async def small_hub(tmp_path: Path) -> AsyncIterator[tuple[RunningHub, Waiting]]
         yield hub, waiting
 
 
+def resident_mib() -> float:
+    """Memory of this process, and so of the hub in it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / MEBIBYTE
+
+
 async def refusal(call: Any) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await call
@@ -97,7 +98,7 @@ async def test_a_full_hub_sheds_at_once_and_serves_again(small_hub: tuple[Runnin
     hub, waiting = small_hub
     held = [asyncio.create_task(hub.invoke(waiting.name)) for _ in range(4)]
     for _ in held:
-        await waiting.most.acquire()
+        await waiting.entered.acquire()
     shed = await asyncio.gather(*(refusal(hub.invoke("core/util.time.now")) for _ in range(50)))
     assert {refused.code() for refused in shed} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert all(b"RetryInfo" in dict(refused.trailing_metadata())["grpc-status-details-bin"] for refused in shed)
@@ -115,13 +116,11 @@ async def test_callers_that_hang_up_give_their_slots_back(small_hub: tuple[Runni
     for _ in range(3):
         calls = [hub.stub.InvokeStream(request(waiting.name, message=pb.InvokeStreamRequest)) for _ in range(4)]
         for _ in calls:
-            await waiting.most.acquire()
+            await waiting.entered.acquire()
         for call in calls:
             call.cancel()
-        await waiting.cancelled.wait()
-        waiting.cancelled.clear()
-        while waiting.running:
-            await asyncio.sleep(0.001)
+        for _ in calls:
+            await waiting.left.acquire()
     assert (await hub.invoke("core/util.time.now")).ok
     ended = [chained.event.outcome for chained in await hub.events(tool=waiting.name) if chained.event.outcome]
     assert ended == ["CANCELLED"] * 12
@@ -130,11 +129,10 @@ async def test_callers_that_hang_up_give_their_slots_back(small_hub: tuple[Runni
 async def test_a_stream_that_nobody_reads_holds_a_bounded_amount(tmp_path: Path) -> None:
     flood = Flooding()
     async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[flood]) as hub:
-        before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before_mib = resident_mib()
         call = hub.stub.InvokeStream(request(flood.name, message=pb.InvokeStreamRequest), timeout=CALL_TIMEOUT_S)
         await flood.done.wait()
-        grown_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) / 1024
-        assert grown_mib < 100, "512 MiB were told"
+        assert resident_mib() - before_mib < 100, "512 MiB were told"
         assert (await hub.invoke("core/util.time.now")).ok, "others are served meanwhile"
         last = [event async for event in call][-1]
         assert last.result.ok, "a late reader gets the newest output and the result"
@@ -160,7 +158,6 @@ async def test_bombs_and_huge_messages_are_refused_before_they_are_read(open_hub
     asked = request("core/util.hash.sha256Text", {"text": "a" * MEBIBYTE})
     answer = await open_hub.stub.Invoke(asked, compression=grpc.Compression.Gzip, timeout=CALL_TIMEOUT_S)
     assert answer.result.ok, "compression itself is welcome"
-    assert await open_hub.events(call_id="never") == []
 
 
 def nested(depth: int) -> Struct:
@@ -171,7 +168,7 @@ def nested(depth: int) -> Struct:
     return struct
 
 
-@pytest.mark.parametrize("depth", [30, 60, 90, 2_000])
+@pytest.mark.parametrize("depth", [30, 90, 2_000])
 async def test_deep_arguments_are_refused_in_words(open_hub: RunningHub, depth: int) -> None:
     deep = b'{"json":' + b"[" * depth + b"]" * depth + b',"path":"@"}'
     result = await open_hub.invoke("core/util.json.select", args_json=deep)
