@@ -105,5 +105,5 @@ def agree_on_details(kinds: Mapping[str, Any]) -> None:
     seen, words = code_facts.detail_keys(), code_facts.words()
     for name, entry in kinds.items():
         told = {key for keys in entry["details"] for key in _split(keys)}
-        agree(f"details of {name}", told | seen.get(name, set()), told)
-        agree(f"details of {name}", told & words, told)
+        agree(f"details of {name}", told, told | seen.get(name, set()))
+        agree(f"details of {name}", told, told & words)
