@@ -86,11 +86,11 @@ class Screen:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._raw = b""
+        self.raw = b""
 
     @property
     def text(self) -> str:
-        return _CONTROL.sub("", self._raw.decode("utf-8", "replace").replace("\r\n", "\n"))
+        return _CONTROL.sub("", self.raw.decode("utf-8", "replace").replace("\r\n", "\n"))
 
     def type(self, keys: bytes) -> None:
         os.write(self._descriptor, keys)
@@ -118,5 +118,5 @@ class Screen:
             data = os.read(self._descriptor, 65_536)
         except OSError:  # EIO: nobody holds the other side any more
             return False
-        self._raw += data
+        self.raw += data
         return bool(data)

@@ -19,7 +19,15 @@ from toolhub_service.settings.document import Settings
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes on the port.")
 @settings_options
 def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: Path | None) -> None:
-    """Run the hub until SIGTERM or Ctrl-C. Without a file it serves this machine only, with the starter policy."""
+    """Run the hub until SIGTERM or Ctrl-C. Without a file it serves this machine only, with the starter policy.
+
+    SIGHUP reads policy and API keys anew; both are also looked at every two seconds.
+
+    \b
+    Examples:
+      toolhub serve
+      toolhub serve --config toolhub.yaml --workers 4
+    """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are spawned; grpc must not hook into fork
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told in our own words
     settings = read_settings(

@@ -1,0 +1,106 @@
+"""A hub in a process of its own, and its command line in pipes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.terminal import ROOT, Shown, environment, in_terminal
+
+_WAIT_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a command wrote into its pipes."""
+
+    out: str
+    err: str
+    code: int
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """Somebody with a home of their own, and a hub at `address` (empty: none)."""
+
+    home: Path
+    address: str = ""
+
+    @property
+    def data_dir(self) -> Path:
+        return self.home / ".local/share/toolhub"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return environment(self.home, **({"TOOLHUB_ADDRESS": self.address} if self.address else {}))
+
+    def __call__(self, *words: str, stdin: str = "", **env: str) -> Told:
+        """Run to the end, in pipes."""
+        done = subprocess.run(
+            ["toolhub", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env={**self.env, **env},
+            timeout=_WAIT_S,
+            cwd=self.home,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return Told(done.stdout, done.stderr, done.returncode)
+
+    def shown(self, *words: str, keys: bytes = b"", after: str = "", **env: str) -> Shown:
+        """Run to the end, in a terminal."""
+        shown = in_terminal(["toolhub", *words], {**self.env, **env}, cwd=self.home, keys=keys, after=after)
+        assert "Traceback" not in shown.text
+        return shown
+
+    def piped(self, line: str) -> Told:
+        """A line of bash; its exit code is that of its first command."""
+        done = subprocess.run(
+            ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
+            capture_output=True,
+            text=True,
+            env=self.env,
+            timeout=_WAIT_S,
+            check=False,
+        )
+        return Told(done.stdout, done.stderr, done.returncode)
+
+
+@contextmanager
+def serving(home: Path, *options: str, **env: str) -> Iterator[CommandLine]:
+    """`toolhub serve` on a free port until the block is left, then SIGTERM; it must end well."""
+    home.mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen(
+        ["toolhub", "serve", "--listen", "127.0.0.1:0", *options],
+        env=environment(home, TOOLHUB_METRICS_LISTEN="127.0.0.1:0", TOOLHUB_POLICY_RELOAD_S="0.05", **env),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        said = ""
+        while "serving on " not in said:
+            line = process.stdout.readline()
+            said += line
+            assert line, f"ended before it served: {said}"
+        yield CommandLine(home, said.rpartition("serving on ")[2].strip())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(_WAIT_S) == 0
+    finally:
+        process.kill()
+        process.wait(_WAIT_S)
+        process.stdout.close()

@@ -1,0 +1,173 @@
+"""The commands that ask a hub, through real processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command_line import CommandLine, serving
+from tests.e2e.terminal import terminal
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    with serving(tmp_path_factory.mktemp("home")) as cli:
+        yield cli
+
+
+def test_tools_are_listed_found_shown_and_exported(hub: CommandLine) -> None:
+    names = [tool["name"] for tool in hub("tools", "list").json["tools"]]
+    assert "core/fs.writeText" in names
+    assert "core/fs.deletePath" not in names
+    assert hub("tools", "search", "write", "a", "file").json["hits"][0]["tool"]["name"] == "core/fs.writeText"
+    assert hub("tools", "show", "core/fs.writeText").json["inputSchema"]["required"] == ["path", "text"]
+    exported = hub("tools", "export", "--format", "anthropic").json
+    assert set(exported["names"].values()) == set(names)
+
+
+def test_a_call_prints_its_result_and_its_error_as_json(hub: CommandLine) -> None:
+    done = hub("call", "core/util.text.truncate", "text=hello world", "maxChars=8")
+    assert (done.code, done.json["ok"], done.json["result"]["text"]) == (0, True, "hello w…")
+    refused = hub("call", "core/fs.readText", "path=../x")
+    assert (refused.code, refused.json["error"]["kind"]) == (1, "ERROR_KIND_PATH_OUTSIDE_SANDBOX")
+
+
+def test_arguments_come_from_standard_input_too(hub: CommandLine) -> None:
+    done = hub("call", "core/util.hash.sha256Text", "-", stdin='{"text": ""}')
+    assert done.json["result"]["sha256"].startswith("e3b0c442")
+
+
+def test_calls_typed_by_hand_share_a_workspace_and_another_request_has_another(hub: CommandLine) -> None:
+    assert hub("call", "core/fs.writeText", "path=shared.txt", "text=x").code == 0
+    assert hub("call", "core/fs.readText", "path=shared.txt").code == 0
+    assert hub("call", "core/fs.readText", "path=shared.txt", "--request-id", "other").code == 1
+    assert hub("call", "core/fs.readText", "path=shared.txt", TOOLHUB_REQUEST_ID="other").code == 1
+
+
+def test_a_dry_run_shows_a_plan_that_can_be_committed_once_as_it_is(hub: CommandLine) -> None:
+    words = ("call", "core/fs.writeText", "path=planned.txt", "text=12345")
+    plan = hub(*words, "--dry-run")
+    assert plan.code == 0
+    assert plan.json["effects"] == ['Write 5 bytes to the new file "planned.txt".']
+    digest = plan.json["planDigest"]
+    assert hub(*words, "--plan", digest).code == 0
+    assert hub("call", "core/fs.writeText", "path=other.txt", "text=12345", "--plan", digest).code == 1
+
+
+def test_a_dry_run_that_would_fail_says_at_which_step_and_exits_1(hub: CommandLine) -> None:
+    plan = hub("call", "core/fs.copy", "source=nowhere", "destination=there", "--dry-run")
+    assert plan.code == 1
+    last = plan.json["steps"][-1]
+    assert (last["step"], last["error"]["kind"]) == ("STEP_NAME_EXECUTE", "ERROR_KIND_NOT_FOUND")
+    assert "planDigest" not in plan.json
+
+
+def test_the_audit_log_is_read_filtered_exported_and_verified(hub: CommandLine) -> None:
+    for number in range(5):
+        assert hub("call", "core/util.hash.sha256Text", f"text={number}", "--request-id", "audited").code == 0
+    newest = [json.loads(line) for line in hub("audit", "tail", "-n", "3", "--request-id", "audited").out.splitlines()]
+    every = [json.loads(line) for line in hub("audit", "export", "--request-id", "audited").out.splitlines()]
+    assert len(every) == 10
+    assert newest == every[-3:]
+    kinds = {json.loads(line)["type"] for line in hub("audit", "export", "--type", "tool_called").out.splitlines()}
+    assert kinds == {"EVENT_TYPE_TOOL_CALLED"}
+    assert hub("audit", "verify").json["ok"] is True
+    offline = hub("audit", "verify", "--data-dir", str(hub.data_dir))
+    assert (offline.code, offline.json["ok"]) == (0, True)
+    exported = hub("audit", "export", "--data-dir", str(hub.data_dir), "--request-id", "audited")
+    assert [json.loads(line) for line in exported.out.splitlines()] == every
+
+
+def test_following_the_audit_log_ends_quietly_at_ctrl_c(hub: CommandLine) -> None:
+    with terminal(["toolhub", "audit", "tail", "-f", "-n", "1", "--request-id", "followed"], hub.env) as (
+        process,
+        screen,
+    ):
+        hub("call", "core/util.hash.sha256Text", "text=a", "--request-id", "followed")
+        while "TOOL_RESULT" not in screen.text:  # it may have been before the watching began
+            hub("call", "core/util.hash.sha256Text", "text=a", "--request-id", "followed")
+            screen.wait_for("TOOL_")
+        screen.type(b"\x03")
+        assert "Traceback" not in screen.rest()
+        assert process.wait(10) == 0
+
+
+def test_a_reader_that_goes_away_leaves_no_traceback(hub: CommandLine) -> None:
+    for line in ("toolhub tools list | head -c 1", "toolhub audit export | head -1", "toolhub tools export | true"):
+        assert hub.piped(line).err == ""
+
+
+def test_a_tool_is_registered_shown_and_removed(hub: CommandLine, tmp_path: Path) -> None:
+    tool = {
+        "name": "crm/customers.find",
+        "version": "1.0.0",
+        "kind": "TOOL_KIND_MCP",
+        "description": "Find a customer.",
+        "source": "crm",
+        "inputSchema": {"type": "object", "properties": {"id": {"type": "integer"}}},
+    }
+    file = tmp_path / "crm.json"
+    file.write_text(json.dumps(tool))
+    registered = hub("tools", "register", str(file))
+    assert registered.code == 0, registered.err
+    assert registered.json["tools"][0]["inputSchema"] == tool["inputSchema"]
+    again = hub("tools", "register", str(file))
+    assert again.code == 1
+    assert "crm/customers.find" in again.err
+    assert hub("tools", "register", "-", "--replace", stdin=json.dumps([tool])).code == 0
+    snapshot = hub("tools", "snapshot").json
+    assert "crm/customers.find" in [each["name"] for each in snapshot["tools"]]
+    assert hub("tools", "unregister", "crm/customers.find").code == 0
+    assert hub("tools", "unregister", "crm/customers.find").code == 1
+
+
+def test_health_is_a_word_an_exit_code_or_json(hub: CommandLine) -> None:
+    assert hub("health").out == "SERVING\n"
+    assert hub("health", "--json").json == {"status": "SERVING"}
+    unknown = hub("health", "--service", "toolhub.v1.Nothing")
+    assert unknown.code == 1
+
+
+def test_a_hub_that_is_not_there_is_told_with_exit_code_3(hub: CommandLine) -> None:
+    for words in (("tools", "list"), ("call", "core/util.time.now"), ("audit", "tail"), ("health",)):
+        away = hub(*words, "--address", "127.0.0.1:1")
+        assert away.code == 3
+        assert "toolhub serve" in away.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("tool", "list"), "Did you mean `tools`?"),
+        (("tools", "serch", "x"), "Did you mean `search`?"),
+        (("call",), "Missing argument"),
+        (("call", "core/util.time.now", "word"), "none of: a JSON object"),
+        (("tools", "list", "--kind", "cores"), "--kind"),
+        (("audit", "tail", "--type", "nothing"), "POLICY_DENIED"),
+        (("tools", "list", "--timeout", "0"), "--timeout"),
+        (("tools", "list", "--ca-file", "/nowhere.pem"), "No such file"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_what_would_be_right(hub: CommandLine, words: tuple[str, ...], told: str) -> None:
+    wrong = hub(*words)
+    assert wrong.code == 2
+    assert told in wrong.err
+
+
+def test_an_unknown_tool_is_told_with_the_nearest(hub: CommandLine) -> None:
+    shown = hub.shown("call", "core/fs.writeTex", "path=a")
+    assert shown.code == 1
+    assert "Did you mean core/fs.writeText" in shown.text
+    assert hub("tools", "show", "core/fs.writeTex").code == 1
+
+
+def test_colours_are_for_terminals_that_want_them(hub: CommandLine) -> None:
+    with terminal(["toolhub", "audit", "verify"], {**hub.env, "NO_COLOR": ""}) as (_, coloured):
+        coloured.rest()
+        assert b"\x1b[32m" in coloured.raw
+    with terminal(["toolhub", "audit", "verify"], hub.env) as (_, plain):
+        plain.rest()
+        assert b"\x1b[" not in plain.raw

@@ -1,0 +1,226 @@
+"""The commands that need no hub, and the start of one, through real processes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command_line import CommandLine, serving
+from tests.e2e.terminal import environment, terminal
+
+COMMANDS = [
+    ("serve",),
+    ("call",),
+    ("health",),
+    ("doctor",),
+    ("completion",),
+    *(("tools", name) for name in ("list", "search", "show", "export", "register", "unregister", "snapshot")),
+    *(("policy", name) for name in ("init", "check", "explain", "schema")),
+    *(("audit", name) for name in ("tail", "export", "verify")),
+    *(("config", name) for name in ("check", "show", "schema")),
+    *(("keys", name) for name in ("create", "list", "revoke")),
+]
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(cli: CommandLine, words: tuple[str, ...]) -> None:
+    told = cli(*words, "--help")
+    assert told.code == 0
+    assert f"  toolhub {' '.join(words)}" in told.out or f'"$(toolhub {words[0]}' in told.out
+
+
+def test_the_list_of_commands_comes_quickly_and_without_grpc(cli: CommandLine) -> None:
+    program = "import sys; import toolhub_service.__main__; sys.exit('grpc' in sys.modules or 'google' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], env=cli.env, check=False).returncode == 0
+    took_s = []
+    for _ in range(5):
+        began_s = time.perf_counter()
+        assert cli("--help").code == 0
+        took_s.append(time.perf_counter() - began_s)
+    assert min(took_s) < 0.3
+
+
+def test_the_version_is_told(cli: CommandLine) -> None:
+    assert cli("--version").out.startswith("toolhub, version ")
+
+
+def test_a_policy_is_begun_once_checked_and_never_overwritten(cli: CommandLine) -> None:
+    assert cli("policy", "check").json["file"] == ""
+    assert cli("policy", "init").code == 0
+    file = cli.data_dir / "policy.yaml"
+    file.write_text(file.read_text() + "\nrules: []\n")
+    again = cli("policy", "init")
+    assert again.code == 1
+    assert file.read_text().endswith("rules: []\n")
+    checked = cli("policy", "check")
+    assert (checked.code, checked.json["file"]) == (0, str(file))
+
+
+def test_an_invalid_policy_is_told_with_its_line(cli: CommandLine) -> None:
+    file = cli.home / "bad.yaml"
+    file.write_text("grants:\n  - principal: [a]\n")
+    told = cli("policy", "check", str(file))
+    assert (told.code, told.json["ok"], told.json["line"]) == (1, False, 2)
+    shown = cli.shown("policy", "check", str(file))
+    assert shown.code == 1
+    assert "did you mean `principals`?" in shown.text
+    assert cli("policy", "check", "/nowhere.yaml").code == 2
+
+
+def test_explaining_shows_each_thing_considered_and_the_verdict(cli: CommandLine) -> None:
+    allowed = cli("policy", "explain", "--tool", "core/fs.readText", "--args", '{"path": "a"}')
+    assert (allowed.code, allowed.json["verdict"]["effect"]) == (0, "ALLOW")
+    denied = cli("policy", "explain", "--tool", "core/fs.readText", "--args", '{"path": "../a"}')
+    assert (denied.code, denied.json["verdict"]["ruleId"]) == (1, "guard:path")
+    considered = {each["id"]: each["matched"] for each in denied.json["considerations"]}
+    assert considered["guard:path"] is True
+    assert considered["capabilities"] is False
+
+
+def test_explaining_takes_another_policy_and_principal(cli: CommandLine) -> None:
+    file = cli.home / "policy.yaml"
+    file.write_text("grants: [{principals: [bot], capabilities: [network]}]\negress: [{hosts: [a.example]}]\n")
+    words = (
+        "policy",
+        "explain",
+        "--policy",
+        str(file),
+        "--principal",
+        "bot",
+        "--tool",
+        "core/http.fetchText",
+        "--args",
+    )
+    assert cli(*words, '{"url": "https://a.example/"}').code == 0
+    assert cli(*words, '{"url": "https://b.example/"}').json["verdict"]["kind"] == "HTTP_DISALLOWED_HOST"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--tool", "core/fs.readTex"), 1, "Did you mean core/fs.readText"),
+        (("--tool", "core/fs.readText"), 1, "path"),
+        (("--tool", "core/fs.readText", "--args", "{bad"), 2, "not JSON"),
+        (("--tool", "core/fs.readText", "--args", "@/nowhere"), 2, "No such file"),
+        ((), 2, "--tool"),
+    ],
+)
+def test_a_call_that_cannot_be_explained_says_why(cli: CommandLine, words: list[str], code: int, told: str) -> None:
+    explained = cli("policy", "explain", *words)
+    assert explained.code == code
+    assert told in explained.err
+
+
+def test_the_doctor_finds_a_fit_machine_and_a_clean_configuration(cli: CommandLine) -> None:
+    told = cli("doctor", "--json")
+    found = {finding["name"]: finding for finding in told.json["findings"]}
+    assert told.code == 0, told.out
+    assert {"python", "versions", "data folder", "disk space", "file opening", "policy", "auth"} <= set(found)
+    assert not (cli.home / ".local").exists()
+    assert "python" in cli.shown("doctor").text
+
+
+def test_the_doctor_names_what_must_be_put_right(cli: CommandLine) -> None:
+    cli.data_dir.mkdir(parents=True)
+    (cli.data_dir / "policy.yaml").write_text("rule: []")
+    key = cli.data_dir / "audit.key"
+    key.write_text("x")
+    key.chmod(0o644)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        told = cli("doctor", TOOLHUB_METRICS_LISTEN=f"127.0.0.1:{port}", TOOLHUB_SERVER_LISTEN="0.0.0.0:0")
+    states = {finding["name"]: finding["state"] for finding in told.json["findings"]}
+    assert told.code == 1
+    assert states["policy"] == states["key files"] == states["auth"] == "fail"
+    assert states["metrics port"] == "warn"
+
+
+def test_the_doctor_names_the_tools_that_something_disables(cli: CommandLine) -> None:
+    told = cli(
+        "doctor", TOOLHUB_TOOLS_CUSTOM='[{"tool": "acme.nowhere:Tool"}]', TOOLHUB_TOOLS_TRUSTED_NAMESPACES="acme"
+    )
+    disabled = [finding for finding in told.json["findings"] if finding["disables"]]
+    assert disabled
+    assert all(finding["advice"] for finding in disabled)
+
+
+def test_keys_are_made_listed_and_revoked_and_kept_as_hashes(cli: CommandLine) -> None:
+    assert "toolhub keys create" in cli.shown("keys", "list").text
+    made = cli("keys", "create", "research-agent", "--json").json
+    assert made["key"] not in (cli.data_dir / "api-keys.yaml").read_text()
+    (listed,) = cli("keys", "list").json
+    assert listed["name"] == "research-agent"
+    assert cli("keys", "revoke", listed["id"]).code == 0
+    assert cli("keys", "revoke", listed["id"]).code == 1
+
+
+def test_configuration_is_shown_and_checked(cli: CommandLine) -> None:
+    file = cli.home / "toolhub.yaml"
+    file.write_text("server: {workers: 2}")
+    assert cli("config", "show", "--config", str(file)).json["server"]["workers"] == 2
+    assert cli("config", "check", "--config", str(file)).code == 0
+    file.write_text("server: {worker: 2}")
+    wrong = cli("config", "check", "--config", str(file))
+    assert wrong.code == 1
+    assert "did you mean workers?" in wrong.err
+    assert "listen" in str(cli("config", "schema").json)
+    assert "server.listen" in cli("config", "schema", "--reference").out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_the_program(cli: CommandLine, shell: str) -> None:
+    assert "_TOOLHUB_COMPLETE" in cli("completion", shell).out
+
+
+def test_an_audit_log_that_is_not_there_is_told(cli: CommandLine) -> None:
+    for command in ("verify", "export"):
+        told = cli("audit", command, "--data-dir", "/nowhere")
+        assert told.code == 1
+        assert "no audit log" in told.err
+
+
+def test_a_changed_event_is_named_when_the_hub_is_gone(tmp_path: Path) -> None:
+    with serving(tmp_path) as cli:
+        assert cli("call", "core/util.hash.sha256Text", "text=x").code == 0
+    database = cli.data_dir / "audit.db"
+    assert cli("audit", "verify", "--data-dir", str(cli.data_dir)).code == 0
+    data = database.read_bytes()
+    assert b"core/util.hash.sha256Text" in data
+    database.write_bytes(data.replace(b"core/util.hash.sha256Text", b"core/util.hash.sha257Text"))
+    shown = cli.shown("audit", "verify", "--data-dir", str(cli.data_dir))
+    assert shown.code == 1
+    assert "✗ writer" in shown.text
+
+
+def test_serving_on_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
+    with serving(tmp_path / "one") as first:
+        other = CommandLine(tmp_path)("serve", "--listen", first.address, TOOLHUB_METRICS_LISTEN="")
+    assert other.code == 1
+    assert first.address in other.err
+
+
+def test_serving_everybody_without_credentials_is_refused(cli: CommandLine) -> None:
+    refused = cli("serve", "--listen", "0.0.0.0:0")
+    assert refused.code == 1
+    assert "api-key" in refused.err
+
+
+def test_serving_ends_well_at_ctrl_c(tmp_path: Path) -> None:
+    env = environment(tmp_path, TOOLHUB_METRICS_LISTEN="127.0.0.1:0")
+    with terminal(["toolhub", "serve", "--listen", "127.0.0.1:0"], env) as (process, screen):
+        screen.wait_for("tools list\n")
+        screen.type(b"\x03")
+        assert "Traceback" not in screen.rest()
+        assert process.wait(20) == 0

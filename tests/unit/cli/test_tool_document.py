@@ -1,0 +1,41 @@
+"""Tool definitions as people write them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from google.protobuf.json_format import ParseDict
+
+from toolhub.v1 import tool_pb2
+from toolhub_service.cli.output import message_as_json
+from toolhub_service.cli.tool_document import NotATool, tools_of
+
+TOOL = {"name": "crm/find", "version": "1.0.0", "inputSchema": {"type": "object"}, "examples": [{"args": {"id": 1}}]}
+
+
+def test_schemas_and_examples_stand_as_json() -> None:
+    (plain,) = tools_of(json.dumps(TOOL).encode())
+    spec = ParseDict(plain, tool_pb2.ToolSpec())
+    assert json.loads(spec.input_schema_json) == {"type": "object"}
+    assert json.loads(spec.examples[0].args_json) == {"id": 1}
+
+
+def test_what_show_prints_can_be_registered_again() -> None:
+    spec = tool_pb2.ToolSpec(
+        name="a/b", version="1.0.0", input_schema_json=b"{}", digest="0" * 64, state=tool_pb2.TOOL_STATE_ACTIVE
+    )
+    (plain,) = tools_of(json.dumps(message_as_json(spec)).encode())
+    again = ParseDict(plain, tool_pb2.ToolSpec())
+    assert (again.name, again.input_schema_json, again.digest, again.state) == ("a/b", b"{}", "", 0)
+
+
+@pytest.mark.parametrize("data", [TOOL, [TOOL], {"tools": [TOOL]}])
+def test_one_a_list_and_a_listing_are_taken(data: object) -> None:
+    assert [tool["name"] for tool in tools_of(json.dumps(data).encode())] == ["crm/find"]
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b"1", b'{"x": 1}', b'[{"name": 1}]', b"\xff"])
+def test_anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises(NotATool):
+        tools_of(data)
