@@ -104,6 +104,12 @@ async def broken_audit(scene: Scene) -> result_pb2.ToolResult:
     return await scene.call("core/fs.writeText", {"path": "a.txt", "text": "x"})
 
 
+async def key_of_another_call(scene: Scene) -> result_pb2.ToolResult:
+    same = {"idempotency_key": "key-1", "request_id": "keyed"}
+    assert (await scene.call("core/fs.writeText", {"path": "a.txt", "text": "one"}, **same)).ok
+    return await scene.call("core/fs.writeText", {"path": "a.txt", "text": "two"}, **same)
+
+
 async def rest(scene: Scene) -> result_pb2.ToolResult:
     url = {"url": f"http://127.0.0.1:{scene.closed}/"}
     for _ in range(3):
@@ -208,12 +214,12 @@ CASES: dict[ErrorKind, Case] = {
     ErrorKind.OUTCOME_UNKNOWN: Case(
         lambda scene: scene.call("test/text.waitToWrite", **SHORT), ("cause",), says="Check", retryable=False
     ),
+    ErrorKind.IDEMPOTENCY_CONFLICT: Case(key_of_another_call, ("first_call_id", "differs"), retryable=False),
     ErrorKind.INTERNAL: Case(lambda scene: scene.call("test/text.crash"), says="another tool", retryable=False),
 }
 
 NOT_RAISABLE_YET = {
     ErrorKind.APPROVAL_REJECTED: "nobody can decide an approval before ApprovalService is built",
-    ErrorKind.IDEMPOTENCY_CONFLICT: "keys are carried but not stored before the idempotency store is built",
     ErrorKind.CANCELLED: "who cancels a unary call or a stream is told by gRPC's CANCELLED; the audit log has the kind",
 }
 
