@@ -211,6 +211,15 @@ def test_serving_on_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
     assert first.address in other.err
 
 
+@pytest.mark.parametrize(("name", "text"), [("api-keys.yaml", "- x"), ("plan.key", "zz"), ("policy.yaml", "rule: 1")])
+def test_a_file_that_is_broken_is_told_by_name_and_nothing_is_served(cli: CommandLine, name: str, text: str) -> None:
+    cli.data_dir.mkdir(parents=True)
+    (cli.data_dir / name).write_text(text)
+    refused = cli("serve", "--listen", "127.0.0.1:0", TOOLHUB_METRICS_LISTEN="")
+    assert refused.code == 1
+    assert name in refused.err
+
+
 def test_serving_everybody_without_credentials_is_refused(cli: CommandLine) -> None:
     refused = cli("serve", "--listen", "0.0.0.0:0")
     assert refused.code == 1

@@ -9,8 +9,12 @@ from pathlib import Path
 _SIZE_BYTES = 32
 
 
+class SecretFileInvalid(ValueError):
+    """The file is not a key; the message says what to do."""
+
+
 def read_or_make_key(path: Path) -> bytes:
-    """The key. Raises OSError when it can neither be read nor made, ValueError when the file holds no key."""
+    """The key. Raises OSError when it can neither be read nor made, SecretFileInvalid when the file holds no key."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -22,7 +26,10 @@ def read_or_make_key(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    key = bytes.fromhex(path.read_text().strip())
+    try:
+        key = bytes.fromhex(path.read_text("ascii").strip())
+    except ValueError:
+        key = b""
     if len(key) != _SIZE_BYTES:
-        raise ValueError(f"{path} holds no key of {_SIZE_BYTES} bytes; remove it to have a new one made")
+        raise SecretFileInvalid(f"{path} holds no key of {_SIZE_BYTES} bytes; remove it to have a new one made")
     return key

@@ -83,7 +83,7 @@ def _auth(settings: Settings) -> Finding:
         return fail("auth", str(broken), "Correct or remove the file.")
     if settings.auth.modes == ("api-key",) and not keys:
         return warn("auth", "api-key, and there is no key yet", "Make one: `toolhub keys create NAME`.")
-    return ok("auth", f"{modes}; {len(keys)} API keys")
+    return ok("auth", f"{modes}; API keys: {len(keys)}")
 
 
 def _secret_files(paths: Paths) -> Iterator[Finding]:

@@ -123,7 +123,7 @@ def _told(address: str, error: grpc.RpcError) -> click.ClickException:
     elif code is grpc.StatusCode.UNAUTHENTICATED:
         text = f"{details} Give a key with --api-key or TOOLHUB_API_KEY; `toolhub keys create` makes one."
     else:
-        text = f"{details} [{reason or code.name}]"
+        text = f"{details} [{reason or code.name}]" if details else code.name
     kind = HubRefused if code in _REFUSALS else HubUnreachable
     return kind(legible(text))
 

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import click
+import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from toolhub_service.cli.connection import EXIT_REFUSED, connected, connection_options
+from toolhub_service.cli.connection import EXIT_REFUSED, connected, connection_options, status_of
 from toolhub_service.cli.output import json_option, print_json
 
 
@@ -29,7 +30,12 @@ def health(
     with connected(address, api_key, ca_file, min(timeout_s, 5.0)) as connection:
         stub = health_pb2_grpc.HealthStub(connection.channel)
         request = health_pb2.HealthCheckRequest(service=service)
-        answer = stub.Check(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        try:
+            answer = stub.Check(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        except grpc.RpcError as error:
+            if status_of(error)[0] is grpc.StatusCode.NOT_FOUND:
+                raise click.ClickException(f"The hub has no service {service}.") from error
+            raise
     name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     if as_json:  # a word in a pipe, too: probes and scripts read it
         print_json({"status": name})

@@ -78,7 +78,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cu
     room = max(columns() - left, _LAST_COLUMN_MIN)
     click.secho(_line(headings, fixed), bold=True)
     for row in shown:
-        first, *more = [_cut(row[-1], room)] if is_cut else textwrap.wrap(row[-1], room) or [""]
+        first, *more = [_cut(row[-1], room)] if is_cut else textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
         click.echo(_line([*row[:-1], first], fixed))
         for line in more:
             click.echo(" " * left + line)

@@ -86,11 +86,13 @@ def _program() -> str:
 
 def _refusals() -> tuple[type[Exception], ...]:
     """What keeps a hub from starting and is not a defect."""
+    from toolhub_service.app.key_file import KeyFileInvalid
     from toolhub_service.app.listening import ListenRefused
+    from toolhub_service.app.secret_file import SecretFileInvalid
     from toolhub_service.app.serving import StartRefused
     from toolhub_service.domain.errors import HubFailure, ToolFailure
 
-    return (OSError, ListenRefused, StartRefused, HubFailure, ToolFailure)
+    return (OSError, KeyFileInvalid, ListenRefused, SecretFileInvalid, StartRefused, HubFailure, ToolFailure)
 
 
 def _told(refused: Exception) -> str:

@@ -77,8 +77,8 @@ def list_tools(as_json: bool, **options: Any) -> None:
         all_active = all(tool.state == tool_pb2.TOOL_STATE_ACTIVE for tool in found)
         headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
-    told = f"{len(found)} tools that your policy could allow" if found else "Your policy allows no tool that fits"
-    note(told + _sources_note(pages[0].sources) + "; `toolhub tools show TOOL` tells all about one")
+    told = f"{len(found)} tools that your policy could allow; `toolhub tools show TOOL` tells all about one"
+    note((told if found else "Your policy allows no tool that fits") + _sources_note(pages[0].sources))
 
 
 @tools.command()
