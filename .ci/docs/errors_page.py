@@ -28,9 +28,10 @@ ran and did not succeed*: status OK and a `ToolResult` with `ok = false` and a `
 - `violations`: every broken schema rule, by JSON Pointer; `details`: facts for repair; `upstream`: what a remote
   system said, redacted.
 
-A refusal by policy (step `check_policy`) always has `rule_id` and `policy_revision` in its details, and `remedy`
-where one is known. *Retryable* below is the kind's own answer; one error may say otherwise. *Equal status* is what an
-RPC error of the same meaning has.
+A refusal by policy (step `check_policy`) has `rule_id` and `policy_revision` in its details, and `remedy` where one
+is known; only a plan that does not fit says `differs` instead. In a dry run the error stands at the step of the plan
+that failed. *Retryable* below is the kind's own answer; one error may say otherwise. *Equal status* is what an RPC
+error of the same meaning has.
 
 ## Kinds of tool errors
 """
