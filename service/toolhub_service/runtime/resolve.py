@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from toolhub_service.domain.call import Call
@@ -10,6 +12,8 @@ from toolhub_service.domain.ports import Catalog, PolicySource
 from toolhub_service.domain.tool import ToolSpec, ToolState
 
 _SUGGESTIONS_MAX = 3
+_COMPARED_MAX = 100
+"""Names that a wrong one is compared with; comparing it with 5,000 would hold up every other call for 160 ms."""
 
 
 def resolve(call: Call, catalog: Catalog, policy: PolicySource) -> ToolSpec:
@@ -36,10 +40,17 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource) -> ToolSpec:
 
 def _not_found(call: Call, catalog: Catalog, policy: PolicySource) -> ToolFailure:
     """Suggests only what the caller may know of: a denied tool must not be found by guessing names."""
-    close = get_close_matches(call.tool, [spec.name for spec in catalog.all()], n=10, cutoff=0.6)
+    close = get_close_matches(call.tool, _neighbours(call.tool, catalog.all()), n=10, cutoff=0.6)
     visible = [name for name in close if _may_see(name, call, catalog, policy)][:_SUGGESTIONS_MAX]
     advice = f"Did you mean {', '.join(visible)}?" if visible else "SearchTools finds a tool by what it does."
     return refuse(ErrorKind.TOOL_NOT_FOUND, f"There is no tool named {call.tool!r}. {advice}", did_you_mean=visible)
+
+
+def _neighbours(name: str, specs: Sequence[ToolSpec]) -> list[str]:
+    """The names that stand next to it in the alphabet; all of a small catalog."""
+    place = bisect_left(specs, name, key=lambda spec: spec.name)
+    start = max(0, min(place - _COMPARED_MAX // 2, len(specs) - _COMPARED_MAX))
+    return [spec.name for spec in specs[start : start + _COMPARED_MAX]]
 
 
 def _may_see(name: str, call: Call, catalog: Catalog, policy: PolicySource) -> bool:
