@@ -82,9 +82,9 @@ def key_id_of(key: str) -> str:
 
 
 def _presented(metadata: Mapping[str, str | bytes]) -> str:
-    """The credential that was sent, if any."""
-    bearer = metadata.get("authorization", "")
-    if isinstance(bearer, str) and bearer[:7].lower() == "bearer ":
-        return bearer[7:].strip()
+    """The credential that was sent, if any; one of a foreign scheme as it stands, to be refused and not overlooked."""
+    sent = metadata.get("authorization", "")
+    if isinstance(sent, str) and sent:
+        return (sent[7:].strip() if sent[:7].lower() == "bearer " else "") or sent
     key = metadata.get("x-api-key", "")
     return key if isinstance(key, str) else ""
