@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import grpc.aio
 import pytest
 
 from tests.fakes.town import POLICY, Town, founded, kind, status, words_of
-from tests.hub import CALL_TIMEOUT_S, request
+from tests.hub import CALL_TIMEOUT_S, RunningHub, request
 from toolhub.v1 import audit_service_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.app.paths import Paths
@@ -151,6 +153,24 @@ async def test_no_credential_but_a_key_lets_anybody_in(town: Town, metadata: Any
     ):
         assert (await status(call))[0] is grpc.StatusCode.UNAUTHENTICATED
     assert await town.hub.events() == []
+
+
+@pytest.mark.parametrize("sent", ["Basic bG9jYWw6", "Bearer", "thk_0a1b2c3d_" + "a" * 43, "Negotiate x", "bearer  x"])
+async def test_a_credential_that_was_sent_is_judged_even_where_none_is_needed(hub: RunningHub, sent: str) -> None:
+    assert (await hub.invoke("core/util.time.now")).ok
+    code, told = await status(hub.stub.Invoke(request("core/util.time.now"), metadata=(("authorization", sent),)))
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+    assert sent not in told or sent == "Bearer"
+
+
+async def test_a_wrong_name_costs_little_even_among_thousands(hub: RunningHub) -> None:
+    catalog = hub.hub.toolbox.catalog
+    specs = [replace(catalog.all()[0], name=f"mcp/file{number}.readWriteList", source="x") for number in range(5_000)]
+    assert catalog.register_all(specs).applied
+    began_s = time.process_time()
+    result = await hub.invoke("mcp/file12.readWriteLisst")
+    assert time.process_time() - began_s < 0.1
+    assert "mcp/file12.readWriteList" in result.error.message
 
 
 async def test_a_key_with_one_other_letter_anywhere_is_refused(town: Town) -> None:
