@@ -88,9 +88,12 @@ def policy_of(file: Path | None) -> PolicySnapshot:
 
 
 def policy_file_of(settings: Settings) -> Path | None:
-    """The file that a hub with these settings would read; None when it would use the starter policy."""
+    """The file that a hub with these settings would read; None when it would use the starter policy.
+
+    A file that is named must be there; the one in the data folder may be.
+    """
     path = Paths(settings).policy
-    return path if path.exists() else None
+    return path if settings.policy.file or path.exists() else None
 
 
 async def explain_call(

@@ -1,0 +1,58 @@
+"""Other ways in: API keys, a Unix socket, several workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.e2e.command_line import CommandLine, serving
+
+POLICY = """
+extends: none
+grants: [{principals: [research-agent], capabilities: ["read:fs", "write:fs"]}]
+"""
+
+
+def test_a_key_opens_the_door_for_its_principal_and_nobody_gets_in_without(tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path)
+    key = cli("keys", "create", "research-agent").out.strip()
+    (cli.data_dir / "policy.yaml").write_text(POLICY)
+    with serving(tmp_path, TOOLHUB_AUTH_MODES="api-key") as hub:
+        for credential in ({}, {"TOOLHUB_API_KEY": "thk_00000000_nothing"}):
+            shut_out = hub("call", "core/fs.listDir", "path=.", **credential)
+            assert shut_out.code == 3
+            assert "TOOLHUB_API_KEY" in shut_out.err
+        let_in = hub("call", "core/fs.listDir", "path=.", TOOLHUB_API_KEY=key)
+        assert let_in.json["ok"] is True
+        assert hub("health").out == "SERVING\n"
+        auditing = hub("audit", "tail", TOOLHUB_API_KEY=key)
+        assert auditing.code == 1
+        assert "auditor" in auditing.err
+
+
+def test_a_unix_socket_is_an_address_like_any_other(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/hub.sock"
+    with serving(tmp_path, "--listen", address) as hub:
+        assert hub.address == address
+        assert hub("call", "core/util.hash.sha256Text", "text=x").code == 0
+
+
+def test_several_workers_answer_on_one_port_and_keep_one_log(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as hub:
+        for number in range(6):
+            assert hub("call", "core/util.hash.sha256Text", f"text={number}").code == 0
+        verified = hub("audit", "verify").json
+        assert verified["ok"] is True
+        assert verified["writersChecked"] == 2
+        refused = hub("tools", "unregister", "core/fs.copy")
+        assert refused.code == 1
+        assert "several workers" in refused.err
+
+
+def test_the_shell_completes_commands(tmp_path: Path) -> None:
+    env = {**CommandLine(tmp_path).env, "_TOOLHUB_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        ["toolhub"], env={**env, "COMP_WORDS": "toolhub tools se"}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"plain,search{os.linesep}"
