@@ -160,26 +160,16 @@ def effect_key(planned: PlannedCall) -> EffectKey | None:
 
 
 def _check_same(planned: PlannedCall, standing: KeyRecord) -> None:
-    """Raises IDEMPOTENCY_CONFLICT: one key is one call of one definition."""
-    tool = planned.spec.name
+    """Raises IDEMPOTENCY_CONFLICT: a key stands for one call of one definition."""
     if planned.args_digest != standing.args_digest:
-        differs, message = (
-            "args",
-            (
-                f"This idempotency_key was used for {tool} with other arguments. "
-                "Send a new key for a new effect, or the first arguments for the first answer."
-            ),
-        )
+        differs, how = "args", "with other arguments"
+        advice = "Send a new key for a new effect, or the first arguments for the first answer."
     elif planned.spec.digest != standing.tool_digest:
-        differs, message = (
-            "tool",
-            (
-                f"This idempotency_key was used for {tool} before its definition changed. "
-                "Check what that call did before you send another with a new key."
-            ),
-        )
+        differs, how = "tool_digest", "before its definition changed"
+        advice = "Check what that call did before you send another with a new key."
     else:
         return
+    message = f"This idempotency_key was used for {planned.spec.name} {how}. {advice}"
     raise refuse(ErrorKind.IDEMPOTENCY_CONFLICT, message, differs=differs, first_call_id=standing.call_id)
 
 

@@ -16,7 +16,7 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.schema.canonical_json import dumps
 
-_RECORD_BYTES = 1_024
+_RECORD_BYTES = 2_048
 """About what a record weighs besides the value of its result."""
 
 
@@ -26,8 +26,8 @@ class _Slot:
     def __init__(self, record: KeyRecord) -> None:
         self.record = record
         self.size_bytes = _RECORD_BYTES
-        self.ended = asyncio.Event()
-        """Set once the record's owner runs no more."""
+        self.ended: asyncio.Event | None = None
+        """Made by the first who waits; set once the record's owner runs no more."""
 
 
 class MemoryKeys:
@@ -75,9 +75,10 @@ class MemoryKeys:
         slot = self._held(key, owner)
         if slot is None:
             return True
+        slot.ended = ended = slot.ended or asyncio.Event()
         try:
             async with asyncio.timeout(timeout_s):
-                await slot.ended.wait()
+                await ended.wait()
         except TimeoutError:
             return self._held(key, owner) is None
         return True
@@ -101,7 +102,9 @@ class MemoryKeys:
     def _forget(self, key: EffectKey, slot: _Slot) -> None:
         del self._slots[key]
         self._size_bytes -= slot.size_bytes
-        slot.ended.set()
+        if slot.ended is not None:
+            slot.ended.set()
+            slot.ended = None
 
     def _make_room(self) -> None:
         now_unix_ms = self._clock.unix_ms()

@@ -1,0 +1,211 @@
+"""What every store of idempotency keys must do, whoever shares it. Inherit `KeyStoreSuite` and give an empty store.
+
+The fixtures `store` (room for CAPACITY keys) and `clock` (the store's own) are the subclass's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.fakes.clock import ManualClock
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.key import EffectKey, KeyRecord
+from toolhub_service.domain.ports import KeyStore
+from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
+from toolhub_service.domain.step import StepName
+
+CAPACITY = 20
+LEASE_S = 60
+TTL_S = 3_600
+KEY = EffectKey("agent-a", "core/fs.writeText", "k-1")
+AT_ONCE = 0.0
+LONG_S = 30.0
+"""Longer than any wait here takes: a store that does not wake its waiters fails by name."""
+RESULT = ToolResult(
+    ok=True,
+    call_id="call-1",
+    tool="core/fs.writeText",
+    value={"path": "a.txt", "sizes": [1, 2**63, 1.5, None]},
+    evidence=(Evidence(EvidenceType.FILE, "a.txt", "written", 5, "ab", {"mode": "0600"}),),
+    tool_version="1.0.0",
+    attempts=2,
+    defaults_applied=("/overwrite",),
+    durations_us={StepName.EXECUTE: 7},
+)
+ERROR = ToolError(ErrorKind.NETWORK_ERROR, "It broke.", retry_after_s=1.5, details={"host": "a"})
+
+
+def a_record(clock: ManualClock, owner: str = "owner-1", **changes: object) -> KeyRecord:
+    lease_until_unix_ms = clock.unix_ms() + LEASE_S * 1_000
+    record = KeyRecord(owner, "call-1", "args", "tool", lease_until_unix_ms, lease_until_unix_ms + TTL_S * 1_000)
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def in_ttl(clock: ManualClock) -> int:
+    return clock.unix_ms() + TTL_S * 1_000
+
+
+class KeyStoreSuite:
+    async def test_free_key_is_claimed_once(self, store: KeyStore, clock: ManualClock) -> None:
+        first = a_record(clock)
+        assert await store.claim(KEY, first) is None
+        assert await store.claim(KEY, a_record(clock, "owner-2")) == first
+
+    async def test_many_claims_at_once_have_one_winner(self, store: KeyStore, clock: ManualClock) -> None:
+        claims = [store.claim(KEY, a_record(clock, f"owner-{number}")) for number in range(50)]
+        answers = await asyncio.gather(*claims)
+        winner = answers.index(None)
+        assert answers.count(None) == 1
+        assert {answer.owner for answer in answers if answer is not None} == {f"owner-{winner}"}
+
+    @pytest.mark.parametrize("other", [KEY._replace(principal="agent-b"), KEY._replace(tool="core/fs.move")])
+    async def test_same_key_in_another_scope_is_another_key(
+        self, store: KeyStore, clock: ManualClock, other: EffectKey
+    ) -> None:
+        assert await store.claim(KEY, a_record(clock)) is None
+        assert await store.claim(other, a_record(clock, "owner-2")) is None
+
+    async def test_parts_of_a_scope_do_not_run_into_one_another(self, store: KeyStore, clock: ManualClock) -> None:
+        assert await store.claim(EffectKey("a", "b/c", "d"), a_record(clock)) is None
+        assert await store.claim(EffectKey("a/b", "c", "d"), a_record(clock, "owner-2")) is None
+        assert await store.claim(EffectKey("a", "b", "c/d"), a_record(clock, "owner-3")) is None
+
+    @pytest.mark.parametrize(
+        "result", [RESULT, replace(RESULT, ok=False, value=None, error=ERROR)], ids=["ok", "error"]
+    )
+    async def test_settled_key_gives_the_whole_answer(
+        self, store: KeyStore, clock: ManualClock, result: ToolResult
+    ) -> None:
+        first = a_record(clock)
+        await store.claim(KEY, first)
+        assert await store.settle(KEY, first.owner, result, in_ttl(clock))
+        standing = await store.claim(KEY, a_record(clock, "owner-2"))
+        assert standing == replace(first, result=result, expires_at_unix_ms=in_ttl(clock))
+
+    async def test_key_is_settled_once(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        assert await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))
+        assert not await store.settle(KEY, "owner-1", replace(RESULT, ok=False), in_ttl(clock))
+        standing = await store.claim(KEY, a_record(clock, "owner-2"))
+        assert standing is not None
+        assert standing.result == RESULT
+
+    async def test_another_owner_neither_settles_nor_releases(self, store: KeyStore, clock: ManualClock) -> None:
+        first = a_record(clock)
+        await store.claim(KEY, first)
+        assert not await store.settle(KEY, "owner-2", RESULT, in_ttl(clock))
+        assert not await store.release(KEY, "owner-2")
+        assert await store.claim(KEY, a_record(clock, "owner-2")) == first
+
+    async def test_released_key_is_free(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        assert await store.release(KEY, "owner-1")
+        assert not await store.release(KEY, "owner-1")
+        assert await store.claim(KEY, a_record(clock, "owner-2")) is None
+
+    async def test_settled_key_cannot_be_released(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))
+        assert not await store.release(KEY, "owner-1")
+        assert await store.claim(KEY, a_record(clock, "owner-2")) is not None
+
+    async def test_owner_is_replaced_only_by_who_names_it(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        assert await store.claim(KEY, a_record(clock, "owner-3"), replacing="owner-2") is not None
+        assert await store.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1") is None
+        assert await store.claim(KEY, a_record(clock, "owner-3"), replacing="owner-1") is not None
+        assert not await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))
+
+    async def test_owner_that_settled_meanwhile_is_not_replaced(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))
+        standing = await store.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1")
+        assert standing is not None
+        assert standing.result == RESULT
+
+    async def test_lease_that_is_over_frees_nothing(self, store: KeyStore, clock: ManualClock) -> None:
+        first = a_record(clock)
+        await store.claim(KEY, first)
+        clock.advance(LEASE_S + 1)
+        assert await store.claim(KEY, a_record(clock, "owner-2")) == first
+        assert await store.settle(KEY, "owner-1", RESULT, in_ttl(clock)), "late, but still the owner"
+
+    async def test_answer_is_forgotten_when_it_expires(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))
+        clock.advance(TTL_S - 1)
+        assert await store.claim(KEY, a_record(clock, "owner-2")) is not None
+        clock.advance(1)
+        assert await store.claim(KEY, a_record(clock, "owner-2")) is None
+
+    async def test_claim_that_nobody_ended_is_forgotten_when_it_expires(
+        self, store: KeyStore, clock: ManualClock
+    ) -> None:
+        await store.claim(KEY, a_record(clock))
+        clock.advance(LEASE_S + TTL_S)
+        assert not await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))
+        assert not await store.release(KEY, "owner-1")
+        assert await store.claim(KEY, a_record(clock, "owner-2")) is None
+
+    async def test_waiter_wakes_when_the_owner_settles(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        waiting = [asyncio.create_task(store.ended(KEY, "owner-1", LONG_S)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))
+        assert await asyncio.gather(*waiting) == [True] * 3
+
+    async def test_waiter_wakes_when_the_owner_releases(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        waiting = asyncio.create_task(store.ended(KEY, "owner-1", LONG_S))
+        await asyncio.sleep(0)
+        await store.release(KEY, "owner-1")
+        assert await waiting
+
+    async def test_waiter_wakes_when_the_owner_is_replaced(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        waiting = asyncio.create_task(store.ended(KEY, "owner-1", LONG_S))
+        await asyncio.sleep(0)
+        await store.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1")
+        assert await waiting
+
+    async def test_waiter_of_an_owner_that_has_ended_does_not_wait(self, store: KeyStore, clock: ManualClock) -> None:
+        assert await store.ended(KEY, "owner-1", LONG_S), "never claimed"
+        await store.claim(KEY, a_record(clock, "owner-2"))
+        assert await store.ended(KEY, "owner-1", LONG_S), "another's now"
+        await store.settle(KEY, "owner-2", RESULT, in_ttl(clock))
+        assert await store.ended(KEY, "owner-2", LONG_S), "settled"
+
+    async def test_waiter_gives_up_when_its_time_is_over(self, store: KeyStore, clock: ManualClock) -> None:
+        await store.claim(KEY, a_record(clock))
+        assert not await store.ended(KEY, "owner-1", AT_ONCE)
+
+    async def test_full_store_refuses_new_keys_and_forgets_none(self, store: KeyStore, clock: ManualClock) -> None:
+        keys = [KEY._replace(key=f"k-{number}") for number in range(CAPACITY)]
+        for key in keys:
+            assert await store.claim(key, a_record(clock)) is None
+            await store.settle(key, "owner-1", RESULT, in_ttl(clock))
+        with pytest.raises(ToolFailure) as refused:
+            await store.claim(KEY._replace(key="one-more"), a_record(clock))
+        assert refused.value.error.kind is ErrorKind.RATE_LIMITED
+        assert refused.value.error.retry_after_s == TTL_S
+        assert "without a key" in refused.value.error.message
+        for key in keys:
+            standing = await store.claim(key, a_record(clock, "owner-2"))
+            assert standing is not None
+            assert standing.result == RESULT
+
+    async def test_full_store_has_room_again_when_keys_expire(self, store: KeyStore, clock: ManualClock) -> None:
+        for number in range(CAPACITY):
+            await store.claim(KEY._replace(key=f"k-{number}"), a_record(clock))
+            await store.settle(KEY._replace(key=f"k-{number}"), "owner-1", RESULT, in_ttl(clock))
+        clock.advance(TTL_S)
+        assert await store.claim(KEY._replace(key="one-more"), a_record(clock)) is None
+
+    async def test_full_store_still_lets_a_dead_owner_be_replaced(self, store: KeyStore, clock: ManualClock) -> None:
+        for number in range(CAPACITY):
+            await store.claim(KEY._replace(key=f"k-{number}"), a_record(clock))
+        key = KEY._replace(key="k-7")
+        assert await store.claim(key, a_record(clock, "owner-2"), replacing="owner-1") is None

@@ -1,0 +1,566 @@
+"""One key, one effect: who runs, who waits, who is answered from store, and what nobody can know."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, Door, ScriptedAdapter, a_call, a_door, a_tool
+from toolhub_service.domain.call import BudgetRequest, Call, GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.event import EventType
+from toolhub_service.domain.key import EffectKey, KeyRecord
+from toolhub_service.domain.ports import EventSink, KeyStore
+from toolhub_service.domain.result import Outcome, ToolResult
+from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolLimits, ToolSpec
+from toolhub_service.runtime.idempotency import Idempotency
+from toolhub_service.runtime.replay import MAX_KEPT_BYTES
+from toolhub_service.stores.memory_keys import MemoryKeys
+from toolhub_service.stores.no_keys import NoKeys
+
+KEY = {"idempotency_key": "k-1"}
+IDEMPOTENT = a_tool("test/text.put", capability="write:fs", idempotent=True)
+DERIVED = replace(a_tool("test/text.send", capability="write:fs"), idempotency=IdempotencyMode.DERIVED, digest="d" * 64)
+BROKEN = ToolError(ErrorKind.NETWORK_ERROR, "The connection broke.", retry_after_s=2.0)
+MISSING = ToolError(ErrorKind.NOT_FOUND, "There is no such text.")
+TTL_S = 3_600.0
+SHORT = BudgetRequest(timeout_s=0.02)
+ONCE = BudgetRequest(max_retries=0)
+
+
+class GatedAdapter(ScriptedAdapter):
+    """Answers `done <n>` for its n-th call, once the gate is open."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(said)
+        self.gate = asyncio.Event()
+
+    async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
+        self.calls.append(call)
+        number = len(self.calls)
+        self.started.set()
+        await self.gate.wait()
+        return Outcome(value={"text": f"done {number}"})
+
+
+def a_keyed_door(
+    *answers: Any, store: KeyStore | None = None, tools: tuple[ToolSpec, ...] = (), policy: str = POLICY
+) -> Door:
+    door = a_door(*answers, tools=(READ, WRITE, IDEMPOTENT, DERIVED, *tools), policy=policy)
+    return with_store(door, store or MemoryKeys(door.clock))
+
+
+def with_store(door: Door, store: KeyStore) -> Door:
+    keys = Idempotency(store, door.observer, door.clock, door.randomness, ttl_s=TTL_S, max_timeout_s=600.0)
+    door.pipeline = replace(door.pipeline, keys=keys)
+    return door
+
+
+def gated(door: Door) -> GatedAdapter:
+    door.adapter = adapter = GatedAdapter(door.said)
+    door.pipeline = replace(door.pipeline, adapters={ToolKind.CORE: adapter})
+    return adapter
+
+
+def call(number: int, spec: ToolSpec = WRITE, args: dict[str, Any] | None = None, **fields: Any) -> Call:
+    """The same call under another call_id."""
+    return replace(a_call(spec, args, **{**KEY, **fields}), call_id=f"call-{number}")
+
+
+async def ask(door: Door, *arguments: Any, **fields: Any) -> ToolResult:
+    answer = await door.pipeline.invoke(call(*arguments, **fields))
+    assert isinstance(answer, ToolResult)
+    return answer
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+class TestReplay:
+    async def test_second_call_is_answered_with_the_first_ones_result(self) -> None:
+        door = a_keyed_door(Outcome(value={"text": "first"}), Outcome(value={"text": "second"}))
+        first, second = await ask(door, 1), await ask(door, 2)
+        assert len(door.adapter.calls) == 1
+        assert (first.replayed, second.replayed) == (False, True)
+        assert replace(second, replayed=False, evidence=first.evidence) == first
+        assert (second.call_id, second.attempts) == ("call-1", 1)
+
+    async def test_replay_proves_which_call_it_answered(self) -> None:
+        door = a_keyed_door()
+        first, second = await ask(door, 1), await ask(door, 2)
+        *stored, own = second.evidence
+        assert tuple(stored) == first.evidence
+        assert own.ref == "call-2"
+        assert "call-1" in own.summary
+
+    async def test_replay_of_a_replay_has_one_proof_of_its_own(self) -> None:
+        door = a_keyed_door()
+        first = await ask(door, 1)
+        await ask(door, 2)
+        third = await ask(door, 3)
+        assert len(third.evidence) == len(first.evidence) + 1
+
+    async def test_calls_without_a_key_each_run(self) -> None:
+        door = a_keyed_door()
+        for number in range(3):
+            assert not (await ask(door, number, idempotency_key="")).replayed
+        assert len(door.adapter.calls) == 3
+
+    async def test_reads_are_deduplicated_too(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1, READ)
+        assert (await ask(door, 2, READ)).replayed
+        assert len(door.adapter.calls) == 1
+
+    async def test_defaults_spelt_out_are_the_same_arguments(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1, WRITE, {"text": "a"})
+        assert (await ask(door, 2, WRITE, {"times": 1, "text": "a"})).replayed
+
+    async def test_another_request_of_the_same_principal_is_answered_too(self) -> None:
+        """The key names the effect; a client that lost its answer may come back under another request."""
+        door = a_keyed_door()
+        first = call(1)
+        await door.pipeline.invoke(first)
+        later = replace(call(2), context=replace(first.context, request_id="request-2"))
+        answer = await door.pipeline.invoke(later)
+        assert isinstance(answer, ToolResult)
+        assert answer.replayed
+
+    async def test_key_is_forgotten_after_its_time(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1)
+        door.clock.advance(TTL_S - 1)
+        assert (await ask(door, 2)).replayed
+        door.clock.advance(1)
+        assert not (await ask(door, 3)).replayed
+        assert len(door.adapter.calls) == 2
+
+    async def test_two_principals_with_one_key_do_not_meet(self) -> None:
+        door = a_keyed_door(Outcome(value={"text": "a's"}), Outcome(value={"text": "b's"}))
+        assert (await ask(door, 1, principal="a")).value == {"text": "a's"}
+        theirs = await ask(door, 2, WRITE, {"text": "other"}, principal="b")
+        assert (theirs.value, theirs.replayed) == ({"text": "b's"}, False)
+
+    async def test_two_tools_with_one_key_do_not_meet(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1, WRITE)
+        assert not (await ask(door, 2, IDEMPOTENT)).replayed
+
+    async def test_replay_costs_no_budget(self) -> None:
+        door = a_keyed_door(policy=POLICY + "limits: [{id: slow, rate_per_s: 0.001, burst: 1}]\n")
+        await ask(door, 1, budget=BudgetRequest(max_tool_calls=1))
+        assert (await ask(door, 2, budget=BudgetRequest(max_tool_calls=1))).replayed
+        assert (await ask(door, 3, idempotency_key="k-2")).error is not None
+
+    async def test_policy_judges_a_replay_anew(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1)
+        door.policy.replace("extends: none\n")
+        refused = await ask(door, 2)
+        assert refused.error is not None
+        assert refused.error.kind is ErrorKind.POLICY_DENIED
+        assert refused.value is None
+
+    async def test_dry_run_neither_claims_nor_reads_a_key(self) -> None:
+        door = a_keyed_door()
+        await door.plan(WRITE, idempotency_key="k-1")
+        assert not (await ask(door, 1)).replayed
+        plan = await door.plan(WRITE, {"text": "other"}, idempotency_key="k-1")
+        assert plan.plan_digest, "no conflict with the call that ran"
+
+    async def test_key_reaches_the_adapter(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1)
+        assert door.adapter.calls[0].idempotency_key == "k-1"
+
+    async def test_long_answer_is_kept_cut(self) -> None:
+        wide = a_tool("test/text.wide", capability="write:fs", limits=ToolLimits(max_result_bytes=4 * MAX_KEPT_BYTES))
+        door = a_keyed_door(Outcome(value={"text": "x" * 2 * MAX_KEPT_BYTES}), tools=(wide,))
+        first, second = await ask(door, 1, wide), await ask(door, 2, wide)
+        assert (first.truncated, second.truncated) == (False, True)
+        assert isinstance(second.value, dict)
+        assert len(str(second.value["text"])) <= MAX_KEPT_BYTES
+        assert any("cut" in proof.summary for proof in second.evidence)
+
+    async def test_upstreams_own_answer_is_not_kept(self) -> None:
+        door = a_keyed_door(Outcome(value={"text": "a"}, raw={"large": True}))
+        door.pipeline = replace(door.pipeline, show_raw=True)
+        assert (await ask(door, 1)).raw == {"large": True}
+        assert (await ask(door, 2)).raw is None
+
+
+class TestRecord:
+    async def test_replay_is_recorded_under_its_own_call_id(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1)
+        await ask(door, 2)
+        asked, settled = door.events[-2:]
+        assert (asked.type, asked.call_id) == (EventType.TOOL_CALLED, "call-2")
+        assert (settled.type, settled.call_id, settled.outcome) == (EventType.TOOL_RESULT, "call-2", "ok")
+        assert settled.attributes == {"attempts": "0", "replayed": "true", "first_call_id": "call-1"}
+
+    async def test_first_call_is_not_marked(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1)
+        assert "replayed" not in door.events[-1].attributes
+
+    async def test_replayed_refusal_of_the_tool_is_a_result_and_no_denial(self) -> None:
+        door = a_keyed_door(ToolError(ErrorKind.HTTP_DISALLOWED_HOST, "The answer led to another host."))
+        await ask(door, 1)
+        await ask(door, 2)
+        assert door.events[-1].type is EventType.TOOL_RESULT
+        assert door.events[-1].attributes["replayed"] == "true"
+
+    async def test_observer_hears_of_the_replay(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1)
+        await ask(door, 2)
+        assert [settled.result.replayed for settled in door.observer.settled_calls] == [False, True]
+
+
+class TestConflict:
+    async def test_other_arguments_are_a_conflict_that_tells_what_differs_and_no_argument(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1, WRITE, {"text": "the first text"})
+        error = (await ask(door, 2, WRITE, {"text": "another text"})).error
+        assert error is not None
+        assert error.kind is ErrorKind.IDEMPOTENCY_CONFLICT
+        assert error.details == {"differs": "args", "first_call_id": "call-1"}
+        assert "new key" in error.message
+        assert "the first text" not in str(error)
+        assert "another text" not in str(error)
+        assert len(door.adapter.calls) == 1
+
+    async def test_conflict_is_found_while_the_first_call_runs(self) -> None:
+        door = a_keyed_door()
+        adapter = gated(door)
+        running = asyncio.create_task(ask(door, 1))
+        await adapter.started.wait()
+        error = (await ask(door, 2, WRITE, {"text": "other"})).error
+        assert error is not None
+        assert error.kind is ErrorKind.IDEMPOTENCY_CONFLICT
+        adapter.gate.set()
+        assert (await running).ok
+
+    async def test_conflict_leaves_the_first_answer_as_it_is(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1)
+        await ask(door, 2, WRITE, {"text": "other"})
+        assert (await ask(door, 3)).replayed
+
+    async def test_changed_definition_is_a_conflict(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1)
+        changed = a_tool(WRITE.name, capability="write:fs", description="Say it twice.")
+        door.catalog.register(changed, replace=True)
+        error = (await ask(door, 2)).error
+        assert error is not None
+        assert error.kind is ErrorKind.IDEMPOTENCY_CONFLICT
+        assert error.details["differs"] == "tool_digest"
+        assert "definition changed" in error.message
+
+
+class TestAtOnce:
+    async def test_fifty_calls_with_one_key_run_the_adapter_once(self) -> None:
+        door = a_keyed_door()
+        adapter = gated(door)
+        asked = [asyncio.create_task(ask(door, number)) for number in range(50)]
+        await adapter.started.wait()
+        adapter.gate.set()
+        answers = await asyncio.gather(*asked)
+        assert len(adapter.calls) == 1
+        assert [answer.value for answer in answers] == [{"text": "done 1"}] * 50
+        assert [answer.replayed for answer in answers].count(False) == 1
+
+    async def test_waiter_gives_up_at_its_own_deadline_and_may_come_back(self) -> None:
+        door = a_keyed_door()
+        adapter = gated(door)
+        running = asyncio.create_task(ask(door, 1))
+        await adapter.started.wait()
+        error = (await ask(door, 2, budget=SHORT)).error
+        assert error is not None
+        assert error.kind is ErrorKind.TIMEOUT
+        assert error.is_retryable
+        assert error.details == {"first_call_id": "call-1"}
+        adapter.gate.set()
+        assert (await running).ok
+        assert (await ask(door, 3, budget=SHORT)).replayed
+
+    async def test_cancelled_waiter_leaves_the_runner_alone(self) -> None:
+        door = a_keyed_door()
+        adapter = gated(door)
+        running = asyncio.create_task(ask(door, 1))
+        await adapter.started.wait()
+        waiting = asyncio.create_task(ask(door, 2))
+        await asyncio.sleep(0)
+        await cancelled(waiting)
+        adapter.gate.set()
+        assert (await running).ok
+        assert (await ask(door, 3)).replayed
+
+    async def test_cancelled_runner_of_a_side_effect_leaves_its_outcome_unknown(self) -> None:
+        door = a_keyed_door(HANG)
+        running = asyncio.create_task(ask(door, 1))
+        await door.adapter.started.wait()
+        waiting = asyncio.create_task(ask(door, 2))
+        await asyncio.sleep(0)
+        await cancelled(running)
+        for answer in (await waiting, await ask(door, 3)):
+            assert answer.error is not None
+            assert answer.error.kind is ErrorKind.OUTCOME_UNKNOWN
+            assert not answer.error.is_retryable
+            assert answer.error.details == {"cause": "CANCELLED", "first_call_id": "call-1"}
+            assert answer.replayed
+        assert len(door.adapter.calls) == 1
+
+    @pytest.mark.parametrize("spec", [READ, IDEMPOTENT])
+    async def test_cancelled_runner_that_is_safe_to_repeat_lets_a_waiter_run(self, spec: ToolSpec) -> None:
+        door = a_keyed_door(HANG, Outcome(value={"text": "second"}))
+        running = asyncio.create_task(ask(door, 1, spec))
+        await door.adapter.started.wait()
+        waiting = [asyncio.create_task(ask(door, number, spec)) for number in range(2, 5)]
+        await asyncio.sleep(0)
+        await cancelled(running)
+        answers = await asyncio.gather(*waiting)
+        assert [answer.value for answer in answers] == [{"text": "second"}] * 3
+        assert [answer.replayed for answer in answers].count(False) == 1
+        assert len(door.adapter.calls) == 2
+
+    async def test_call_that_only_reads_by_a_tool_that_can_write_may_run_again(self) -> None:
+        door = a_keyed_door(HANG, Outcome(value={"text": "second"}))
+        door.adapter.reads_only = True
+        running = asyncio.create_task(ask(door, 1))
+        await door.adapter.started.wait()
+        await cancelled(running)
+        assert (await ask(door, 2)).value == {"text": "second"}
+
+    async def test_runner_cancelled_before_its_effect_frees_the_key(self) -> None:
+        door = a_keyed_door()
+        door.audit.gate = asyncio.Event()
+        running = asyncio.create_task(ask(door, 1))
+        await door.audit.waiting.wait()
+        await cancelled(running)
+        door.audit.gate = None
+        assert not (await ask(door, 2)).replayed
+        assert len(door.adapter.calls) == 1
+
+
+class TestEnd:
+    async def test_refusal_by_budget_frees_the_key(self) -> None:
+        door = a_keyed_door(policy=POLICY + "limits: [{id: slow, rate_per_s: 1, burst: 1}]\n")
+        await ask(door, 1, idempotency_key="other")
+        refused = await ask(door, 2)
+        assert refused.error is not None
+        assert refused.error.kind is ErrorKind.RATE_LIMITED
+        door.clock.advance(1)
+        assert (await ask(door, 3)).ok
+
+    async def test_deadline_that_has_passed_claims_nothing(self) -> None:
+        door = a_keyed_door()
+        late = await ask(door, 1, deadline_s=door.clock.monotonic_s() - 1)
+        assert late.error is not None
+        assert late.error.kind is ErrorKind.TIMEOUT
+        assert (await ask(door, 2)).ok
+
+    async def test_broken_audit_log_frees_the_key(self) -> None:
+        door = a_keyed_door()
+
+        async def fail(event: object) -> None:
+            raise refuse(ErrorKind.IO_ERROR, "The disk is full.")
+
+        healthy, door.audit.append_durably = door.audit.append_durably, fail  # type: ignore[method-assign]
+        assert not (await ask(door, 1)).ok
+        door.audit.append_durably = healthy  # type: ignore[method-assign]
+        assert (await ask(door, 2)).ok
+
+    @pytest.mark.parametrize("spec", [READ, WRITE])
+    async def test_failure_of_the_tool_is_stored(self, spec: ToolSpec) -> None:
+        door = a_keyed_door(MISSING, Outcome(value={"text": "now"}))
+        first, second = await ask(door, 1, spec), await ask(door, 2, spec)
+        assert second.replayed
+        assert second.error == first.error
+        assert len(door.adapter.calls) == 1
+
+    async def test_failure_that_may_pass_is_tried_again_where_a_repeat_is_safe(self) -> None:
+        door = a_keyed_door(BROKEN, Outcome(value={"text": "now"}))
+        assert not (await ask(door, 1, IDEMPOTENT, budget=ONCE)).ok
+        assert (await ask(door, 2, IDEMPOTENT, budget=ONCE)).value == {"text": "now"}
+
+    async def test_failure_that_may_pass_is_stored_as_final_where_a_repeat_is_not_safe(self) -> None:
+        door = a_keyed_door(BROKEN, Outcome(value={"text": "now"}))
+        first, second = await ask(door, 1), await ask(door, 2)
+        assert first.error is not None
+        assert second.error is not None
+        assert first.error.is_retryable
+        assert (second.error.is_retryable, second.error.retry_after_s) == (False, None)
+        assert "new key" in second.error.message
+        assert len(door.adapter.calls) == 1
+
+    async def test_timeout_of_a_side_effect_is_stored_as_unknown(self) -> None:
+        door = a_keyed_door(HANG, Outcome(value={"text": "now"}))
+        kinds = [(await ask(door, number, budget=SHORT)).error for number in (1, 2)]
+        assert [error and error.kind for error in kinds] == [ErrorKind.OUTCOME_UNKNOWN] * 2
+        assert len(door.adapter.calls) == 1
+
+    async def test_crash_of_a_side_effect_leaves_its_outcome_unknown(self) -> None:
+        door = a_keyed_door(ValueError("a defect"))
+        first, second = await ask(door, 1), await ask(door, 2)
+        assert first.error is not None
+        assert second.error is not None
+        assert (first.error.kind, second.error.kind) == (ErrorKind.INTERNAL, ErrorKind.OUTCOME_UNKNOWN)
+        assert second.error.details["cause"] == "INTERNAL"
+        assert len(door.adapter.calls) == 1
+
+    async def test_crash_of_a_read_is_tried_again(self) -> None:
+        door = a_keyed_door(ValueError("a defect"), Outcome(value={"text": "now"}))
+        assert not (await ask(door, 1, READ)).ok
+        assert (await ask(door, 2, READ)).value == {"text": "now"}
+
+
+class TestDeadRunner:
+    """A hub that was killed leaves a claim behind that nobody ends: here, one written by hand."""
+
+    async def claimed(self, door: Door, store: MemoryKeys, spec: ToolSpec, lease_s: float) -> None:
+        """By a call that would have run with no arguments."""
+        await ask(door, 0, spec, idempotency_key="probe")
+        planned = door.adapter.calls.pop().planned
+        lease_until_unix_ms = door.clock.unix_ms() + round(lease_s * 1_000)
+        record = KeyRecord(
+            *("dead", "call-dead", planned.args_digest, spec.digest),
+            *(lease_until_unix_ms, lease_until_unix_ms + 1_000_000),
+        )
+        assert await store.claim(EffectKey("local", spec.name, "k-1"), record) is None
+
+    def door(self) -> tuple[Door, MemoryKeys]:
+        door = a_keyed_door()
+        store = MemoryKeys(door.clock)
+        return with_store(door, store), store
+
+    async def test_side_effect_of_a_dead_runner_is_unknown_and_not_run_again(self) -> None:
+        door, store = self.door()
+        await self.claimed(door, store, WRITE, lease_s=0)
+        error = (await ask(door, 1)).error
+        assert error is not None
+        assert error.kind is ErrorKind.OUTCOME_UNKNOWN
+        assert error.details == {"cause": "LOST", "first_call_id": "call-dead"}
+        assert not door.adapter.calls
+
+    @pytest.mark.parametrize("spec", [READ, IDEMPOTENT])
+    async def test_dead_runner_is_replaced_once_where_a_repeat_is_safe(self, spec: ToolSpec) -> None:
+        door, store = self.door()
+        await self.claimed(door, store, spec, lease_s=0)
+        answers = await asyncio.gather(*(ask(door, number, spec) for number in range(1, 11)))
+        assert all(answer.ok for answer in answers)
+        assert [answer.replayed for answer in answers].count(False) == 1
+        assert len(door.adapter.calls) == 1
+
+    async def test_runner_within_its_lease_is_waited_for(self) -> None:
+        door, store = self.door()
+        await self.claimed(door, store, WRITE, lease_s=60)
+        error = (await ask(door, 1, budget=SHORT)).error
+        assert error is not None
+        assert error.kind is ErrorKind.TIMEOUT
+
+    async def test_running_call_holds_its_lease_until_after_its_deadline(self) -> None:
+        door, _ = self.door()
+        adapter = gated(door)
+        running = asyncio.create_task(ask(door, 1))
+        await adapter.started.wait()
+        door.clock.advance(WRITE.limits.timeout_s)
+        waiting = asyncio.create_task(ask(door, 2))
+        await asyncio.sleep(0)
+        adapter.gate.set()
+        assert (await running).ok
+        assert (await waiting).replayed
+
+
+class TestDerivedKey:
+    async def derived(self, door: Door, number: int, text: str = "a", **fields: Any) -> ToolResult:
+        return await ask(door, number, DERIVED, {"text": text}, idempotency_key="", **fields)
+
+    async def test_same_call_of_the_same_request_is_answered_from_store(self) -> None:
+        door = a_keyed_door()
+        assert not (await self.derived(door, 1)).replayed
+        assert (await self.derived(door, 2)).replayed
+
+    async def test_other_arguments_tasks_and_principals_are_other_effects(self) -> None:
+        door = a_keyed_door()
+        await self.derived(door, 1)
+        assert not (await self.derived(door, 2, "b")).replayed
+        assert not (await self.derived(door, 3, task_id="task-2")).replayed
+        assert not (await self.derived(door, 4, principal="other")).replayed
+        keys = [granted.idempotency_key for granted in door.adapter.calls]
+        assert len(set(keys)) == 4, "an upstream that all principals share must tell them apart"
+        assert {len(key) for key in keys} == {64}
+
+    async def test_key_of_the_caller_comes_first(self) -> None:
+        door = a_keyed_door()
+        await ask(door, 1, DERIVED, {"text": "a"})
+        assert door.adapter.calls[0].idempotency_key == "k-1"
+        assert not (await self.derived(door, 2)).replayed
+
+    async def test_nothing_is_derived_for_a_request_without_a_name(self) -> None:
+        door = a_keyed_door()
+        for number in (1, 2):
+            unnamed = call(number, DERIVED, idempotency_key="")
+            unnamed = replace(unnamed, context=replace(unnamed.context, request_id=""))
+            answer = await door.pipeline.invoke(unnamed)
+            assert isinstance(answer, ToolResult)
+            assert not answer.replayed
+
+    async def test_writes_of_other_tools_are_never_deduplicated_unasked(self) -> None:
+        """Write A, write B, write A must end with A."""
+        door = a_keyed_door()
+        for number, text in enumerate("aba"):
+            await ask(door, number, WRITE, {"text": text}, idempotency_key="")
+        assert [granted.args["text"] for granted in door.adapter.calls] == ["a", "b", "a"]
+
+
+class StoreThatBreaks(MemoryKeys):
+    """Loses its connection when the answer is to be stored."""
+
+    async def settle(self, *_: Any) -> bool:
+        raise refuse(ErrorKind.IO_ERROR, "The store cannot be reached.", retryable=True)
+
+
+class TestStoreThatFails:
+    async def test_side_effect_is_refused_when_its_key_cannot_be_kept(self) -> None:
+        door = a_keyed_door(store=NoKeys())
+        error = (await ask(door, 1)).error
+        assert error is not None
+        assert error.kind is ErrorKind.TOOL_UNAVAILABLE
+        assert not door.adapter.calls
+
+    @pytest.mark.parametrize("spec", [READ, IDEMPOTENT])
+    async def test_what_is_safe_to_repeat_runs_without_its_key(self, spec: ToolSpec) -> None:
+        door = a_keyed_door(store=NoKeys())
+        assert [(await ask(door, number, spec)).replayed for number in (1, 2)] == [False, False]
+
+    async def test_full_store_refuses_the_side_effect_with_advice(self) -> None:
+        door = a_keyed_door()
+        with_store(door, MemoryKeys(door.clock, max_keys=1))
+        await ask(door, 1)
+        error = (await ask(door, 2, idempotency_key="k-2")).error
+        assert error is not None
+        assert error.kind is ErrorKind.RATE_LIMITED
+        assert error.retry_after_s == TTL_S
+        assert (await ask(door, 3)).replayed, "the key that is kept still works"
+        assert (await ask(door, 4, READ, idempotency_key="k-2")).ok
+
+    async def test_answer_that_cannot_be_stored_still_reaches_the_caller(self) -> None:
+        door = a_keyed_door()
+        with_store(door, StoreThatBreaks(door.clock))
+        assert (await ask(door, 1)).ok
+        assert [type(crash) for crash in door.observer.crashes] == [ToolFailure]
+        door.clock.advance(WRITE.limits.timeout_s + 60)
+        error = (await ask(door, 2)).error
+        assert error is not None
+        assert error.kind is ErrorKind.OUTCOME_UNKNOWN
+        assert len(door.adapter.calls) == 1
