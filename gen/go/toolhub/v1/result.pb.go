@@ -199,7 +199,8 @@ type ToolResult struct {
 	Artifacts []*Artifact `protobuf:"bytes,6,rep,name=artifacts,proto3" json:"artifacts,omitempty"`
 	// The job that carries the call on. Set when the tool is async and the call was accepted; `ok` is then true.
 	Job *JobRef `protobuf:"bytes,7,opt,name=job,proto3" json:"job,omitempty"`
-	// Names this call in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+	// Names the call that ran in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+	// A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
 	CallId string `protobuf:"bytes,8,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// The tool that was resolved, by its full name. The name asked for when nothing was resolved.
 	Tool string `protobuf:"bytes,9,opt,name=tool,proto3" json:"tool,omitempty"`
@@ -207,9 +208,9 @@ type ToolResult struct {
 	ToolVersion string `protobuf:"bytes,10,opt,name=tool_version,json=toolVersion,proto3" json:"tool_version,omitempty"`
 	// The digest of the definition that ran. Empty when nothing was resolved.
 	ToolDigest string `protobuf:"bytes,11,opt,name=tool_digest,json=toolDigest,proto3" json:"tool_digest,omitempty"`
-	// How often the adapter was called. 0 when the call was refused or replayed.
+	// How often the adapter was called. 0 when the call was refused; of the first call when it was replayed.
 	Attempts int32 `protobuf:"varint,12,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// True when this is the stored result of an earlier call with the same idempotency key.
+	// True when this is the stored result of an earlier call with the same idempotency key. Its error, if any, is final.
 	Replayed bool `protobuf:"varint,13,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	// True when the result was cut to its cap; the whole is the last entry of `artifacts`.
 	Truncated bool `protobuf:"varint,14,opt,name=truncated,proto3" json:"truncated,omitempty"`

@@ -155,7 +155,9 @@ class ToolResult(_message.Message):
     result_json: _builtins.bytes
     """Canonical: one JSON value, UTF-8, integers exact, at most the inline cap (default 1 MiB)."""
     call_id: _builtins.str
-    """Names this call in the audit log and in traces. Always set; minted by the hub, or the session's own id."""
+    """Names the call that ran in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+    A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
+    """
     tool: _builtins.str
     """The tool that was resolved, by its full name. The name asked for when nothing was resolved."""
     tool_version: _builtins.str
@@ -163,9 +165,9 @@ class ToolResult(_message.Message):
     tool_digest: _builtins.str
     """The digest of the definition that ran. Empty when nothing was resolved."""
     attempts: _builtins.int
-    """How often the adapter was called. 0 when the call was refused or replayed."""
+    """How often the adapter was called. 0 when the call was refused; of the first call when it was replayed."""
     replayed: _builtins.bool
-    """True when this is the stored result of an earlier call with the same idempotency key."""
+    """True when this is the stored result of an earlier call with the same idempotency key. Its error, if any, is final."""
     truncated: _builtins.bool
     """True when the result was cut to its cap; the whole is the last entry of `artifacts`."""
     raw_json: _builtins.bytes

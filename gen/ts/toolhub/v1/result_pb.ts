@@ -143,7 +143,8 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   job?: JobRef | undefined;
 
   /**
-   * Names this call in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+   * Names the call that ran in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+   * A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
    *
    * @generated from field: string call_id = 8;
    */
@@ -171,14 +172,14 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   toolDigest: string;
 
   /**
-   * How often the adapter was called. 0 when the call was refused or replayed.
+   * How often the adapter was called. 0 when the call was refused; of the first call when it was replayed.
    *
    * @generated from field: int32 attempts = 12;
    */
   attempts: number;
 
   /**
-   * True when this is the stored result of an earlier call with the same idempotency key.
+   * True when this is the stored result of an earlier call with the same idempotency key. Its error, if any, is final.
    *
    * @generated from field: bool replayed = 13;
    */

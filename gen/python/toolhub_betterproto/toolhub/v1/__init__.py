@@ -4181,7 +4181,8 @@ class ToolResult(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
     """
-    Names this call in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+    Names the call that ran in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+    A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
     """
 
     tool: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
@@ -4201,12 +4202,12 @@ class ToolResult(betterproto2.Message):
 
     attempts: "int" = betterproto2.field(12, betterproto2.TYPE_INT32)
     """
-    How often the adapter was called. 0 when the call was refused or replayed.
+    How often the adapter was called. 0 when the call was refused; of the first call when it was replayed.
     """
 
     replayed: "bool" = betterproto2.field(13, betterproto2.TYPE_BOOL)
     """
-    True when this is the stored result of an earlier call with the same idempotency key.
+    True when this is the stored result of an earlier call with the same idempotency key. Its error, if any, is final.
     """
 
     truncated: "bool" = betterproto2.field(14, betterproto2.TYPE_BOOL)
