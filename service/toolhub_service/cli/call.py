@@ -49,14 +49,15 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
     with connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"]) as connection:
         schema = _input_schema(connection, tool) if arguments else {}
         request = _request(tool, read_arguments(arguments, schema) if arguments else b"", options)
-        answer = _stream(connection, request) if sys.stderr.isatty() else _unary(connection, request)
+        streamed: dict[str, str] = {}
+        answer = _stream(connection, request, streamed) if sys.stderr.isatty() else _unary(connection, request)
     if answer.HasField("plan"):
         _show_plan(answer.plan, as_json, tool, arguments, options)
         return
     if wants_json(as_json):
         print_json(message_as_json(answer.result))
     else:
-        show_result(answer.result)
+        show_result(answer.result, streamed)
     if not answer.result.ok:
         sys.exit(EXIT_REFUSED)
 
@@ -96,14 +97,19 @@ def _unary(connection: Connection, request: pb.InvokeStreamRequest) -> Any:
     return connection.tools.Invoke(unary, timeout=connection.timeout_s, metadata=connection.metadata)
 
 
-def _stream(connection: Connection, request: pb.InvokeStreamRequest) -> Any:
-    """Progress and output lines go to the terminal as they come; the last message is the answer."""
+def _stream(connection: Connection, request: pb.InvokeStreamRequest, streamed: dict[str, str]) -> Any:
+    """Progress and output go to the terminal as they come; the last message is the answer.
+
+    `streamed` is filled with the output that was shown, by stream.
+    """
     with ProgressBar(request.intent.tool) as bar:
         for event in connection.tools.InvokeStream(request, timeout=connection.timeout_s, metadata=connection.metadata):
             if event.HasField("progress"):
                 bar.show(event.progress)
             elif event.HasField("chunk"):
-                click.echo(legible(event.chunk.data.decode(errors="replace")), nl=False, err=True)
+                text = event.chunk.data.decode(errors="replace")
+                streamed[event.chunk.stream] = streamed.get(event.chunk.stream, "") + text
+                click.echo(legible(text), nl=False, err=True)
             else:
                 return event
     raise click.ClickException("the hub ended the call without an answer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -19,10 +19,10 @@ _NOT_SHOWN = ("remedy", "policy_revision", "did_you_mean")
 """Details that the message says already, or that the audit log is for."""
 
 
-def show_result(result: result_pb2.ToolResult) -> None:
-    """The answer on a terminal."""
+def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | None = None) -> None:
+    """The answer on a terminal, less what was `streamed` there already, by field."""
     if result.ok:
-        _show_value(json.loads(result.result_json or b"null"))
+        _show_value(_without(json.loads(result.result_json or b"null"), streamed or {}))
         for evidence in result.evidence:
             kind = result_pb2.EvidenceType.Name(evidence.type).removeprefix("EVIDENCE_TYPE_").lower()
             note(legible(f"  {kind}: {evidence.ref} — {evidence.summary}"))
@@ -92,6 +92,12 @@ def _show_value(value: Any) -> None:
         if _is_block(item):
             note(f"{legible(key)}:")
             click.echo(_block(item))
+
+
+def _without(value: Any, streamed: Mapping[str, str]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: item for key, item in value.items() if not item or streamed.get(key) != item}
 
 
 def _short(value: Any) -> str:

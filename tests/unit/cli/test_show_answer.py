@@ -38,6 +38,11 @@ def test_a_very_long_text_is_cut_with_a_word_on_how_to_see_the_rest(capsys: pyte
     assert "… 1,300 more lines (use --json)" in capsys.readouterr().out
 
 
+def test_output_that_was_seen_while_it_came_is_not_shown_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    show_result(result_of({"stdout": "a\nb\n", "stderr": "cut", "code": 0}), {"stdout": "a\nb\n", "stderr": "cut more"})
+    assert capsys.readouterr().out.splitlines()[:-1] == ["stderr  cut", "code    0"]
+
+
 def test_a_text_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show_result(result_of({"text": "\x1b[2J\nx", "name": "\x1b]0;x\x07"}))
     assert "\x1b" not in capsys.readouterr().out
