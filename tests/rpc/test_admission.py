@@ -15,6 +15,7 @@ from tests.rpc.statuses import failed
 from toolhub_service.domain.event import EventType
 
 
+@pytest.mark.promise("overload.shed-early")
 async def test_full_hub_sheds_at_once_and_says_when_to_come_back(tmp_path: Path) -> None:
     waits = Waits()
     async with running_hub(tmp_path, settings={"server": {"max_in_flight": 1}}, tools=[waits, Echo()]) as running:
@@ -29,6 +30,7 @@ async def test_full_hub_sheds_at_once_and_says_when_to_come_back(tmp_path: Path)
         assert (await running.invoke("test/text.echo")).ok
 
 
+@pytest.mark.promise("overload.shed-early")
 async def test_full_hub_still_says_that_it_lives(tmp_path: Path) -> None:
     waits = Waits()
     async with running_hub(tmp_path, settings={"server": {"max_in_flight": 1}}, tools=[waits]) as running:
@@ -51,6 +53,7 @@ async def test_place_of_a_call_that_failed_or_was_cancelled_is_free_again(tmp_pa
         assert (await running.invoke("test/text.echo")).ok
 
 
+@pytest.mark.promise("serving.drain")
 async def test_leaving_hub_says_so_refuses_new_work_and_lets_running_work_end(tmp_path: Path) -> None:
     waits = Waits()
     async with running_hub(tmp_path, tools=[waits, Echo()]) as running:
@@ -68,6 +71,7 @@ async def test_leaving_hub_says_so_refuses_new_work_and_lets_running_work_end(tm
         await draining
 
 
+@pytest.mark.promise("serving.drain")
 async def test_new_work_of_a_draining_hub_is_refused_as_unavailable(tmp_path: Path) -> None:
     async with running_hub(tmp_path, tools=[Echo()]) as running:
         running.hub.server._admission.draining = True

@@ -52,6 +52,7 @@ async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
         yield Keyed(running)
 
 
+@pytest.mark.promise("identity.from-credential")
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
 async def test_good_key_makes_its_principal(keyed: Keyed, header: str) -> None:
     value = f"Bearer {keyed.robot}" if header == "authorization" else keyed.robot
@@ -61,12 +62,14 @@ async def test_good_key_makes_its_principal(keyed: Keyed, header: str) -> None:
     assert asked.event.principal == "robot"
 
 
+@pytest.mark.promise("identity.bad-credential-refused")
 async def test_no_key_is_refused_with_advice_how_to_get_one(keyed: Keyed) -> None:
     failure = await failed(keyed.running.stub.Invoke(request(TOOL)))
     assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_MISSING")
     assert "toolhub keys create" in failure.message
 
 
+@pytest.mark.promise("identity.bad-credential-refused")
 @pytest.mark.parametrize("spoil", ["{}x", "x{}", "thk_00000000_nothing", "{0:.14}wrong", "thk_", "not a key at all"])
 async def test_wrong_key_is_refused_and_never_shown_again(keyed: Keyed, spoil: str) -> None:
     wrong = spoil.format(keyed.robot)
@@ -75,6 +78,7 @@ async def test_wrong_key_is_refused_and_never_shown_again(keyed: Keyed, spoil: s
     assert keyed.robot not in failure.message
 
 
+@pytest.mark.promise("identity.bad-credential-refused")
 async def test_revoked_key_stops_working_when_the_file_is_read_again(keyed: Keyed) -> None:
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok
     assert keyed.file.revoke("_".join(keyed.robot.split("_")[:2]))
@@ -90,6 +94,7 @@ async def test_broken_key_file_keeps_the_keys_that_were_read(keyed: Keyed) -> No
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok
 
 
+@pytest.mark.promise("identity.keys-hashed")
 def test_key_file_holds_no_key_and_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     file = Paths(settings_of(tmp_path)).key_file()
     key = file.create("robot")
@@ -98,17 +103,20 @@ def test_key_file_holds_no_key_and_is_readable_by_its_owner_only(tmp_path: Path)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.promise("identity.bad-credential-refused")
 async def test_credential_that_was_sent_is_judged_even_where_none_is_needed(hub: RunningHub) -> None:
     failure = await failed(hub.stub.Invoke(request(TOOL), metadata=bearer("thk_1_2")))
     assert failure.code is grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.promise("identity.insecure-only-locally")
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:50051", "hub.example.com:50051"])
 async def test_hub_without_credentials_never_starts_where_others_reach_it(tmp_path: Path, address: str) -> None:
     with pytest.raises(ListenRefused, match="api-key"):
         await open_hub(settings_of(tmp_path, {"server": {"listen": address}}))
 
 
+@pytest.mark.promise("identity.roles")
 async def test_roles_open_services(keyed: Keyed) -> None:
     snapshot, events = registry_service_pb2.GetSnapshotRequest(), audit_service_pb2.ListEventsRequest()
     robot, boss = bearer(keyed.robot), bearer(keyed.boss)
@@ -123,6 +131,7 @@ async def test_roles_open_services(keyed: Keyed) -> None:
     assert (await keyed.running.registry.GetSnapshot(snapshot, metadata=boss)).tools
 
 
+@pytest.mark.promise("identity.no-impersonation")
 @pytest.mark.parametrize("field", ["agent_id", "user_id"])
 async def test_only_who_may_impersonate_acts_for_another(keyed: Keyed, field: str) -> None:
     as_other = {field: "somebody"}

@@ -44,6 +44,7 @@ async def listed(hub: RunningHub, **fields: Any) -> list[str]:
             return names
 
 
+@pytest.mark.promise("registry.honest-lists")
 @pytest.mark.parametrize("page_size", [0, 1, 3, 1_000, 5_000])
 async def test_pages_of_any_size_make_the_same_list_and_an_honest_total(reader: RunningHub, page_size: int) -> None:
     names = await listed(reader, page_size=page_size)
@@ -51,6 +52,7 @@ async def test_pages_of_any_size_make_the_same_list_and_an_honest_total(reader: 
     assert "core/fs.readText" in names
 
 
+@pytest.mark.promise("registry.hidden-is-hidden")
 async def test_list_shows_what_policy_could_allow_and_nothing_else(reader: RunningHub) -> None:
     names = await listed(reader)
     assert {"core/fs.readText", "core/util.time.now", "test/text.echo"} <= set(names)
@@ -74,6 +76,7 @@ async def test_get_tool_shows_the_whole_contract(reader: RunningHub) -> None:
     assert tool.digest == reader.hub.toolbox.catalog.get("core/fs.readText").digest  # type: ignore[union-attr]
 
 
+@pytest.mark.promise("registry.hidden-is-hidden")
 @pytest.mark.parametrize("name", ["core/fs.writeText", "core/util.hash.sha256Text", "test/unknown"])
 async def test_get_tool_answers_alike_for_what_is_denied_and_what_is_not_there(reader: RunningHub, name: str) -> None:
     failure = await failed(reader.stub.GetTool(pb.GetToolRequest(name=name)))
@@ -93,6 +96,7 @@ async def test_search_finds_by_meaningful_words_and_says_what_matched(reader: Ru
     assert [hit.score for hit in found.hits] == sorted((hit.score for hit in found.hits), reverse=True)
 
 
+@pytest.mark.promise("registry.hidden-is-hidden")
 async def test_search_never_finds_what_policy_denies(reader: RunningHub) -> None:
     found = await reader.stub.SearchTools(pb.SearchToolsRequest(query="write text to a file"))
     assert "core/fs.writeText" not in {hit.tool.name for hit in found.hits}
@@ -104,6 +108,7 @@ async def test_search_without_words_is_the_list(reader: RunningHub) -> None:
     assert {hit.score for hit in found.hits} == {0.0}
 
 
+@pytest.mark.promise("registry.exports-lead-back")
 @pytest.mark.parametrize("form", FORMATS)
 async def test_exported_names_lead_back_to_tools_that_can_be_called(reader: RunningHub, form: str) -> None:
     export = await reader.stub.ExportTools(pb.ExportToolsRequest(format=FORMATS[form]))
@@ -121,6 +126,7 @@ async def test_export_leaves_out_what_cannot_be_called_now(reader: RunningHub) -
     assert "test/text.echo" not in export.names.values()
 
 
+@pytest.mark.promise("registry.honest-lists")
 async def test_tool_that_cannot_work_is_listed_with_the_reason(tmp_path: Path) -> None:
     settings = {"tools": {"custom": [{"tool": "nowhere.to.be:Found"}], "trusted_namespaces": ["nowhere"]}}
     async with running_hub(tmp_path, settings=settings) as running:

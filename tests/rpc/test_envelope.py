@@ -34,6 +34,7 @@ MALFORMED: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.promise("contract.malformed-envelope")
 @pytest.mark.parametrize("name", MALFORMED)
 async def test_malformed_call_names_the_field_that_is_wrong(hub: RunningHub, name: str) -> None:
     message, field = MALFORMED[name]
@@ -51,6 +52,7 @@ async def test_malformed_streaming_call_is_refused_the_same_way(hub: RunningHub)
     assert "intent" in failure.fields
 
 
+@pytest.mark.promise("contract.malformed-envelope")
 async def test_malformed_request_never_becomes_a_call(hub: RunningHub) -> None:
     await failed(hub.stub.Invoke(pb.InvokeRequest(intent=call_pb2.ToolIntent()), timeout=20))
     assert await hub.events() == []
@@ -68,6 +70,7 @@ async def test_other_services_hold_their_requests_to_the_contract_too(hub: Runni
     assert all(failure.fields for failure in failures)
 
 
+@pytest.mark.promise("pipeline.no-exception-text")
 async def test_bytes_that_are_no_message_are_refused_without_a_defect(hub: RunningHub) -> None:
     raw: Any = hub.channel.unary_unary("/toolhub.v1.ToolService/Invoke")
     failure = await failed(raw(b"\xff\xff\xff", timeout=20))

@@ -224,11 +224,13 @@ NOT_RAISABLE_YET = {
 }
 
 
+@pytest.mark.promise("errors.teach")
 def test_every_kind_is_raised_here_or_has_a_reason_why_not() -> None:
     assert CASES.keys() | NOT_RAISABLE_YET.keys() == set(ErrorKind)
     assert not CASES.keys() & NOT_RAISABLE_YET.keys()
 
 
+@pytest.mark.promise("errors.teach")
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.value)
 async def test_kind_over_the_wire_says_what_to_do_differently(scene: Scene, kind: ErrorKind) -> None:
     case = CASES[kind]
@@ -252,6 +254,7 @@ async def test_kind_over_the_wire_says_what_to_do_differently(scene: Scene, kind
     assert "hunter2" not in str(error)
 
 
+@pytest.mark.promise("errors.remedy-can-be-pasted")
 async def test_remedy_of_a_refusal_pasted_into_the_policy_lets_the_same_call_pass(tmp_path: Path) -> None:
     async with serving(answer) as web, running_hub(tmp_path) as running:
         url = {"url": web.url("/")}

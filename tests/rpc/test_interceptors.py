@@ -176,6 +176,7 @@ def internal(failure: Failed) -> None:
     assert "ValueError" not in failure.message
 
 
+@pytest.mark.promise("pipeline.no-exception-text")
 async def test_defect_never_shows_its_text_and_is_logged_whole(stage: Stage) -> None:
     internal(await failed(stage.call("crash")(b"")))
     ((path, error),) = stage.crashes
@@ -190,6 +191,7 @@ async def test_defect_in_the_middle_of_a_stream_is_told_the_same_way(stage: Stag
     assert stage.outer.seen[-1] == "leave"
 
 
+@pytest.mark.promise("errors.rpc-details")
 async def test_failure_of_the_hub_becomes_its_status_with_error_info(stage: Stage) -> None:
     failure = await failed(stage.call("hub_failure")(b""))
     assert failure == Failed(
@@ -198,6 +200,7 @@ async def test_failure_of_the_hub_becomes_its_status_with_error_info(stage: Stag
     assert stage.crashes == []
 
 
+@pytest.mark.promise("errors.rpc-details")
 async def test_failure_of_a_part_becomes_the_equal_status_with_retry_info(stage: Stage) -> None:
     failure = await failed(stage.call("tool_failure")(b""))
     assert (failure.code, failure.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")

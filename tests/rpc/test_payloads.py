@@ -23,6 +23,7 @@ async def hub(tmp_path: Path) -> AsyncIterator[RunningHub]:
         yield running
 
 
+@pytest.mark.promise("contract.exact-numbers")
 @pytest.mark.parametrize("number", [BEYOND + 1, -BEYOND - 1, 2**62, 2**63 - 2, 0.1, 1e300])
 async def test_numbers_travel_exactly_as_json_bytes(hub: RunningHub, number: float) -> None:
     result = await hub.invoke(TOOL, args_json=json.dumps({"number": number}).encode())
@@ -30,6 +31,7 @@ async def test_numbers_travel_exactly_as_json_bytes(hub: RunningHub, number: flo
     assert not result.HasField("result_struct")
 
 
+@pytest.mark.promise("contract.exact-numbers")
 @pytest.mark.parametrize("number", [BEYOND, -BEYOND, BEYOND * 4, 1e16, 1e300])
 async def test_number_that_a_struct_may_have_rounded_is_refused(hub: RunningHub, number: float) -> None:
     result = await hub.invoke(TOOL, args_struct={"number": number})
@@ -42,6 +44,7 @@ async def test_whole_number_in_a_struct_is_an_integer(hub: RunningHub) -> None:
     assert result.result_json == b'{"next":42,"number":41}'
 
 
+@pytest.mark.promise("contract.answer-encoding")
 async def test_answer_comes_in_the_encoding_of_the_question(hub: RunningHub) -> None:
     asked_in_struct = await hub.invoke(TOOL, args_struct={"number": 1})
     assert MessageToDict(asked_in_struct.result_struct) == {"number": 1.0, "next": 2.0}
@@ -59,6 +62,7 @@ async def test_answer_comes_in_the_encoding_that_was_asked_for(hub: RunningHub, 
         assert result.HasField("result_struct") is in_struct
 
 
+@pytest.mark.promise("contract.answer-encoding")
 async def test_result_that_a_struct_cannot_hold_arrives_as_json(hub: RunningHub) -> None:
     result = await hub.invoke(TOOL, args_struct={"number": BEYOND - 1})
     assert json.loads(result.result_json) == {"number": BEYOND - 1, "next": BEYOND}
@@ -70,6 +74,7 @@ async def test_plan_shows_the_arguments_in_the_encoding_of_the_question(hub: Run
     assert MessageToDict((await hub.plan(TOOL, args_struct={"number": 7})).args_struct) == {"number": 7.0}
 
 
+@pytest.mark.promise("contract.strict-json")
 @pytest.mark.parametrize(
     "args",
     [
@@ -106,6 +111,7 @@ async def test_text_of_any_language_comes_back_as_it_went(hub: RunningHub) -> No
         assert MessageToDict(in_struct.result_struct)["text"] == text
 
 
+@pytest.mark.promise("bounds.requests")
 async def test_request_larger_than_the_bound_is_refused_and_the_hub_lives(hub: RunningHub) -> None:
     import grpc
 

@@ -51,6 +51,7 @@ async def test_tool_that_no_adapter_runs_is_kept_unavailable_and_says_so(hub: Ru
     assert result.error.kind == error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
 
 
+@pytest.mark.promise("registry.names-are-safe")
 @pytest.mark.parametrize("name", ["core/fs.readText", "core/mine", "CORE/fs.readText"])
 async def test_names_of_the_hub_cannot_be_taken(hub: RunningHub, name: str) -> None:
     failure = await failed(hub.registry.RegisterTool(pb.RegisterToolRequest(tool=a_tool(name), upsert=True)))
@@ -69,6 +70,7 @@ async def test_name_that_is_taken_is_refused_unless_it_is_replaced(hub: RunningH
     assert replaced.description == "Return the text in large letters."
 
 
+@pytest.mark.promise("registry.whole-batches")
 async def test_batch_is_taken_whole_or_not_at_all(hub: RunningHub) -> None:
     broken = a_tool("acme/broken")
     broken.input_schema_json = b'{"type": "no such type"}'

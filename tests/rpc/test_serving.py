@@ -28,6 +28,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 TOOL = "core/util.time.now"
 
 
+@pytest.mark.promise("serving.health-and-reflection")
 @pytest.mark.parametrize("service", ["", *SERVICES])
 async def test_health_is_told_by_service(hub: RunningHub, service: str) -> None:
     stub = health_pb2_grpc.HealthStub(hub.channel)
@@ -40,6 +41,7 @@ async def test_health_of_an_unknown_service_is_not_found(hub: RunningHub) -> Non
     assert failure.code is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.promise("serving.health-and-reflection")
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
 async def test_reflection_lists_services_and_describes_them(hub: RunningHub, version: str) -> None:
     channel: Any = hub.channel
@@ -145,6 +147,7 @@ async def reaches(port: int, credentials: grpc.ChannelCredentials | None) -> boo
             return False
 
 
+@pytest.mark.promise("identity.mtls")
 async def test_tls_by_configuration_serves_who_trusts_it_and_nobody_in_plaintext(tmp_path: Path) -> None:
     authority = Authority()
     async with running_hub(tmp_path, settings=tls_settings(tmp_path, authority)) as running:
@@ -154,6 +157,7 @@ async def test_tls_by_configuration_serves_who_trusts_it_and_nobody_in_plaintext
         assert not await reaches(port, None)
 
 
+@pytest.mark.promise("identity.mtls")
 async def test_mutual_tls_serves_only_who_shows_a_certificate_of_the_right_authority(tmp_path: Path) -> None:
     authority, clients = Authority(), Authority()
     async with running_hub(tmp_path, settings=tls_settings(tmp_path, authority, client_ca=clients)) as running:

@@ -51,6 +51,7 @@ def kinds(messages: list[pb.InvokeStreamResponse]) -> list[str | None]:
     return [message.WhichOneof("event") for message in messages]
 
 
+@pytest.mark.promise("stream.one-result-last")
 async def test_copy_tells_its_progress_in_bytes_and_ends_with_one_result(stage: Stage) -> None:
     folder = stage.running.workspace("copy")
     folder.mkdir(parents=True)
@@ -67,6 +68,7 @@ async def test_copy_tells_its_progress_in_bytes_and_ends_with_one_result(stage: 
     assert json.loads(messages[-1].result.result_json)["bytesCopied"] == SIZE_BYTES
 
 
+@pytest.mark.promise("stream.one-result-last")
 async def test_command_streams_its_output_before_its_result(stage: Stage) -> None:
     args = {"argv": ["script", "-c", "echo one; echo two >&2; echo three"]}
     messages = [message async for message in stage.stream("core/exec.run", args)]
@@ -89,6 +91,7 @@ async def test_events_arrive_while_the_call_still_runs(stage: Stage) -> None:
     assert await call.read() is grpc.aio.EOF
 
 
+@pytest.mark.promise("stream.one-result-last")
 async def test_dry_run_streams_a_plan_and_nothing_else(stage: Stage) -> None:
     call = stage.stream("core/fs.writeText", {"path": "a", "text": "b"}, mode=call_pb2.INVOKE_MODE_DRY_RUN)
     messages = [message async for message in call]
@@ -103,6 +106,7 @@ async def test_refusal_and_defect_end_a_stream_with_a_result_too(stage: Stage, t
     assert not messages[0].result.ok
 
 
+@pytest.mark.promise("cancel.stops-and-is-recorded")
 async def test_cancelling_a_stream_stops_the_tool_and_is_recorded(stage: Stage) -> None:
     call = stage.stream("test/text.wait")
     await stage.waits.started.wait()
@@ -111,6 +115,7 @@ async def test_cancelling_a_stream_stops_the_tool_and_is_recorded(stage: Stage) 
     assert await stage.outcome("test/text.wait") == "CANCELLED"
 
 
+@pytest.mark.promise("cancel.stops-and-is-recorded")
 async def test_cancelling_a_unary_call_stops_the_tool_and_is_recorded(stage: Stage) -> None:
     call = stage.running.stub.Invoke(request("test/text.wait"), timeout=20)
     await stage.waits.started.wait()
@@ -131,17 +136,20 @@ async def test_client_that_vanishes_stops_the_tool(stage: Stage) -> None:
     assert call.done()
 
 
+@pytest.mark.promise("budget.answered-before-deadline")
 async def test_call_that_outlives_its_deadline_is_answered_before_the_rpc_ends(stage: Stage) -> None:
     result = await stage.running.invoke("test/text.wait", timeout_s=1.0)
     assert result.error.kind == error_pb2.ERROR_KIND_TIMEOUT
     assert await stage.outcome("test/text.wait") == "TIMEOUT"
 
 
+@pytest.mark.promise("retry.unknown-outcome")
 async def test_side_effect_that_outlives_its_deadline_is_answered_as_unknown(stage: Stage) -> None:
     result = await stage.running.invoke("test/text.waitToWrite", timeout_s=1.0)
     assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
 
 
+@pytest.mark.promise("budget.answered-before-deadline")
 async def test_stream_that_outlives_its_deadline_ends_with_a_result(stage: Stage) -> None:
     messages = [message async for message in stage.stream("test/text.wait", timeout_s=1.0)]
     assert kinds(messages) == ["progress", "chunk", "result"]

@@ -40,6 +40,7 @@ def parent_of(span: ReadableSpan) -> str:
     return f"{span.parent.span_id:016x}" if span.parent else ""
 
 
+@pytest.mark.promise("telemetry.trace-goes-on")
 async def test_trace_of_the_caller_goes_on_in_one_tree(traced: Traced) -> None:
     await traced.running.invoke(TOOL, metadata=(("traceparent", f"00-{TRACE}-{SPAN}-01"),))
     spans = traced.spans()

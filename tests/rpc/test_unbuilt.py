@@ -42,6 +42,7 @@ def test_what_is_called_built_stands_in_the_contract() -> None:
     assert len(UNBUILT) > 10
 
 
+@pytest.mark.promise("contract.honest-unimplemented")
 @pytest.mark.parametrize("method", UNBUILT, ids=short)
 async def test_rpc_that_is_not_built_says_so(hub: RunningHub, method: MethodDescriptor) -> None:
     failure = await call(hub, method)

@@ -48,6 +48,7 @@ def stored(folder: Path) -> int:
     return int(count)
 
 
+@pytest.mark.promise("audit.survives-a-kill")
 @pytest.mark.parametrize("lines", [1, 9, 40])
 def test_a_killed_process_leaves_a_log_that_verifies_and_holds_all_that_was_promised(
     tmp_path: Path, lines: int

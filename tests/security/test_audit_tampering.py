@@ -52,6 +52,7 @@ def cells(folder: Path) -> list[tuple[str, int, object]]:
     return [(name, row[1], value) for row in rows for name, value in zip(names, row, strict=True)]
 
 
+@pytest.mark.promise("audit.tamper-evident")
 async def test_one_changed_byte_in_any_column_of_any_row_is_found_there(closed_log: Path) -> None:
     database = files_in(closed_log)[0]
     original = database.read_bytes()
@@ -87,12 +88,14 @@ async def test_text_that_is_no_longer_utf8_is_found(closed_log: Path) -> None:
     assert first_bad(closed_log) == [9]
 
 
+@pytest.mark.promise("audit.tamper-evident")
 @pytest.mark.parametrize("sequence", range(1, EVENTS + 1))
 async def test_a_deleted_event_is_found_wherever_it_was(closed_log: Path, sequence: int) -> None:
     tamper(closed_log, "DELETE FROM events WHERE sequence = :at", at=sequence)
     assert first_bad(closed_log) == [sequence]
 
 
+@pytest.mark.promise("audit.tamper-evident")
 async def test_two_swapped_events_are_found_at_the_first(closed_log: Path) -> None:
     tamper(
         closed_log,
@@ -113,6 +116,7 @@ async def test_deleting_one_and_closing_the_gap_is_found(closed_log: Path) -> No
     assert first_bad(closed_log) == [5]
 
 
+@pytest.mark.promise("audit.tamper-evident")
 @pytest.mark.parametrize("copied", [1, EVENTS])
 async def test_an_inserted_event_is_found_in_the_middle_and_at_the_end(closed_log: Path, copied: int) -> None:
     rest = COLUMNS.replace("writer, sequence, ", "")
@@ -144,6 +148,7 @@ async def test_a_chain_that_nobody_opened_is_found(closed_log: Path) -> None:
     assert (fault.writer, fault.sequence) == ("ghost", 1)
 
 
+@pytest.mark.promise("audit.tamper-evident")
 @pytest.mark.parametrize("kept", [0, 3, 5, 9, 11])
 async def test_a_cut_tail_is_found_to_the_last_event_after_a_clean_end(closed_log: Path, kept: int) -> None:
     tamper(closed_log, "DELETE FROM events WHERE sequence > :kept", kept=kept)

@@ -78,6 +78,7 @@ async def test_a_watcher_sees_calls_as_they_are_recorded(open_hub: RunningHub) -
     assert seen[-1].event.type == event_pb2.EVENT_TYPE_POLICY_DENIED
 
 
+@pytest.mark.promise("audit.before-the-effect")
 async def test_an_effect_that_cannot_be_recorded_does_not_happen(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
         assert (await hub.invoke("core/fs.writeText", {"path": "a", "text": "a"}, request_id="r")).ok

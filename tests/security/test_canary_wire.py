@@ -210,6 +210,7 @@ ARGUMENTS: list[tuple[str, Mapping[str, Any]]] = [
 ]
 
 
+@pytest.mark.promise("secrets.nowhere")
 async def test_a_canary_in_arguments_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
     async with talkative_hub(tmp_path) as hub:
         for tool, args in ARGUMENTS:
@@ -279,6 +280,7 @@ async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_pat
         await exits.assert_clean(hub, CANARY, SHAPED, HUB_KEY)
 
 
+@pytest.mark.promise("secrets.nowhere")
 async def test_what_a_custom_tool_tells_in_its_failures_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
     async with talkative_hub(tmp_path) as hub:
         for how in ("crash", "refuse", "talk"):

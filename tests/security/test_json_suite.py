@@ -20,6 +20,7 @@ def _cases(kind: str) -> dict[str, bytes]:
     return cases
 
 
+@pytest.mark.promise("contract.strict-json")
 def test_every_invalid_text_is_refused_as_invalid_input() -> None:
     for name, data in _cases("n_").items():
         with pytest.raises(ToolFailure) as caught:

@@ -81,6 +81,7 @@ def judge(path: str) -> str | ErrorKind:
         return failure.error.kind
 
 
+@pytest.mark.promise("fs.never-outside")
 @pytest.mark.parametrize("opening", OPENINGS)
 @pytest.mark.parametrize("name", LISTS)
 async def test_no_listed_path_leads_a_tool_outside(name: str, opening: str, tmp_path: Path) -> None:

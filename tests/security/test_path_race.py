@@ -120,6 +120,7 @@ async def outcome(calls: FileCalls, tool: str, args: dict[str, object]) -> str:
     return "ok"
 
 
+@pytest.mark.promise("fs.no-race")
 @pytest.mark.slow
 @pytest.mark.parametrize("opening", OPENINGS)
 async def test_no_tool_escapes_while_a_folder_is_swapped_with_a_link(opening: str, tmp_path: Path) -> None:

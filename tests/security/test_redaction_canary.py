@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
 import structlog
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -40,6 +41,7 @@ def assert_clean(sink: str, data: bytes) -> None:
         assert spelling not in data, (sink, spelling)
 
 
+@pytest.mark.promise("secrets.nowhere")
 async def test_a_canary_appears_in_no_log_span_label_or_audit_row(tmp_path: Path) -> None:
     redactor = Redactor([KNOWN])
     root = logging.getLogger()

@@ -76,6 +76,7 @@ def test_what_cannot_be_bounded_is_refused(name: str) -> None:
     assert caught.value.reason == REFUSED[name]
 
 
+@pytest.mark.promise("bounds.schemas")
 @pytest.mark.parametrize("name", sorted(HOSTILE.keys() - REFUSED.keys()))
 def test_a_hostile_schema_that_is_accepted_is_harmless_within_its_bounds(name: str) -> None:
     schema = compile_schema(HOSTILE[name])

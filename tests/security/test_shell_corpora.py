@@ -93,6 +93,7 @@ def commands_in(started: list[tuple[str, ...]]) -> set[str]:
     return {line[line.index("--core=0") + 2] for line in started}
 
 
+@pytest.mark.promise("exec.no-shell")
 async def test_as_an_argument_every_line_is_printed_as_it_is(
     tmp_path: Path, context: ToolContext, started: list[tuple[str, ...]]
 ) -> None:

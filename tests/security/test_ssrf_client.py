@@ -45,6 +45,7 @@ async def refused(
     return caught.value.error
 
 
+@pytest.mark.promise("net.no-rebinding")
 async def test_rebinding_name_is_looked_up_once_and_the_checked_address_is_dialled(clients: Clients) -> None:
     resolver, inner = TurningResolver(("93.184.216.34",), ("127.0.0.1",)), RefusingNetwork()
     error = await refused(clients(resolver, network=inner), "http://rebind.example/", ANY_PUBLIC)
@@ -60,6 +61,7 @@ async def test_rebinding_to_a_private_address_between_two_calls_is_refused(clien
     assert inner.dialled == ["93.184.216.34"]
 
 
+@pytest.mark.promise("net.no-rebinding")
 @pytest.mark.parametrize(
     "answers",
     [
@@ -88,6 +90,7 @@ async def test_answers_are_tried_in_turn(clients: Clients) -> None:
     assert inner.dialled == list(answers)
 
 
+@pytest.mark.promise("net.redirects-judged")
 @pytest.mark.parametrize(
     "location",
     [
@@ -125,6 +128,7 @@ async def test_redirect_to_another_port_of_the_same_host_is_refused(clients: Cli
         assert other.connections == 0
 
 
+@pytest.mark.promise("net.no-environment-proxies")
 async def test_proxies_of_the_environment_have_no_effect(monkeypatch: pytest.MonkeyPatch, clients: Clients) -> None:
     async with serving(always(response(b"proxied"))) as proxy, serving(always(response(b"direct"))) as server:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
@@ -136,6 +140,7 @@ async def test_proxies_of_the_environment_have_no_effect(monkeypatch: pytest.Mon
         assert proxy.connections == 0
 
 
+@pytest.mark.promise("net.no-smuggling")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -160,6 +165,7 @@ async def test_smuggling_header_never_reaches_the_wire(headers: dict[str, str], 
         assert server.connections == 0
 
 
+@pytest.mark.promise("net.no-smuggling")
 @pytest.mark.parametrize("target", ["/%0d%0aX-Injected:%20yes", "/a%20HTTP/1.1%0d%0aHost:%20b", "/?q=%0A%0D"])
 async def test_encoded_line_breaks_stay_encoded_on_the_wire(target: str, clients: Clients) -> None:
     async with serving(always(response())) as server:
@@ -190,6 +196,7 @@ async def peak_bytes_of_fetching(client: EgressClient, server: RawServer, max_by
         tracemalloc.stop()
 
 
+@pytest.mark.promise("net.no-bombs")
 async def test_gzip_bomb_is_cut_within_bounded_memory(clients: Clients) -> None:
     bomb = zeros(200)
     assert len(bomb) < 300_000

@@ -77,6 +77,7 @@ def payloads() -> list[str]:
     return [form for line in lines for form in forms(line)]
 
 
+@pytest.mark.promise("net.only-checked-addresses")
 async def test_no_payload_reaches_an_address_that_is_not_public() -> None:
     inner = RefusingNetwork()
     resolver = CLibraryResolver(INTERNAL, default=("93.184.216.34",))

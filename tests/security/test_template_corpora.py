@@ -52,6 +52,7 @@ def test_delimiters_of_other_engines_are_text() -> None:
         assert render(template, {}, {}, LIMITS) == template
 
 
+@pytest.mark.promise("bounds.templates-and-queries")
 @pytest.mark.parametrize(
     "name", ["__class__", "__class__.__mro__", "x.__class__", "x.upper", "items", "x.0", "keys", "__globals__"]
 )

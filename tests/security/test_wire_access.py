@@ -47,6 +47,7 @@ async def test_no_other_spelling_of_a_name_passes_a_rule_about_it(town: Town, na
     assert kind(await town.invoke("bob", name, {"path": "a", "text": "b"})) == "TOOL_NOT_FOUND"
 
 
+@pytest.mark.promise("policy.one-spelling")
 @pytest.mark.parametrize(
     "args",
     [
@@ -80,6 +81,7 @@ async def test_a_call_with_both_kinds_of_arguments_has_the_last_only(town: Town)
 # Plans
 
 
+@pytest.mark.promise("plan.commits-what-was-shown")
 async def test_a_plan_is_good_for_its_caller_tool_and_arguments_alone(town: Town) -> None:
     for name in ("alice", "bob"):
         (folder := town.hub.workspace("r", name)).mkdir(parents=True)
@@ -123,6 +125,7 @@ async def test_a_plan_does_not_outlive_the_policy_it_was_made_under(town: Town) 
 # Identity
 
 
+@pytest.mark.promise("identity.no-impersonation")
 async def test_nobody_acts_for_somebody_else(town: Town) -> None:
     for named in ({"agent_id": "alice"}, {"user_id": "alice"}, {"agent_id": "bob", "user_id": "alice"}):
         result = await town.invoke("bob", "core/util.time.now", {}, **named)
@@ -187,6 +190,7 @@ async def test_a_key_with_one_other_letter_anywhere_is_refused(town: Town) -> No
         assert code is grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.promise("identity.roles")
 async def test_roles_part_agents_operators_and_auditors(town: Town) -> None:
     asks: dict[str, Callable[[str], Any]] = {
         "agent": lambda who: town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=town.of(who)),

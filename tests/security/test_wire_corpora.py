@@ -163,6 +163,7 @@ def hosts(lines: Iterable[str]) -> list[str]:
     return [match[1].rsplit("@", 1)[-1].rsplit(":", 1)[0] for match in found if match]
 
 
+@pytest.mark.promise("net.only-checked-addresses")
 async def test_ssrf_payloads_reach_nothing_but_the_one_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
 ) -> None:
@@ -191,6 +192,7 @@ async def test_ssrf_payloads_reach_nothing_but_the_one_server(
         await assert_unharmed(the, watched)
 
 
+@pytest.mark.promise("net.redirects-judged")
 async def test_a_redirect_leads_nowhere_that_policy_does_not_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
 ) -> None:
@@ -215,6 +217,7 @@ async def test_a_redirect_leads_nowhere_that_policy_does_not_allow(
             assert the.canary.connections == 0
 
 
+@pytest.mark.promise("fs.never-outside")
 async def test_path_payloads_stay_in_the_workspace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
 ) -> None:
@@ -240,6 +243,7 @@ async def test_path_payloads_stay_in_the_workspace(
         await assert_unharmed(the, watched)
 
 
+@pytest.mark.promise("exec.no-shell")
 async def test_shell_payloads_meet_no_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched) -> None:
     names = ("patt_command_exec", "fuzzdb_command-execution-unix", "fuzzdb_command-injection-template")
     lines = [line for name in names for line in sample(load_lines(f"shell/{name}.txt.gz"), 40)]

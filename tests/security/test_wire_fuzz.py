@@ -184,6 +184,7 @@ def check(answer: Any, args: Mapping[str, Any], folder: str) -> None:
         assert word in sent, (word, told)
 
 
+@pytest.mark.promise("pipeline.always-a-result")
 @pytest.mark.parametrize("tool", tools())
 def test_any_arguments_are_answered_by_a_typed_result(serving: Serving, tool: str) -> None:
     schema = serving.schemas[tool]

@@ -27,6 +27,7 @@ async def town(tmp_path: Path) -> AsyncIterator[Town]:
 # Workspaces
 
 
+@pytest.mark.promise("identity.tenants-apart")
 async def test_two_callers_with_the_same_ids_see_nothing_of_each_other(town: Town) -> None:
     await town.invoke("alice", "core/fs.writeText", {"path": "a.txt", "text": "c4nary"}, request_id="r", session_id="s")
     for tool, args in (

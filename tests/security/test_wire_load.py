@@ -94,6 +94,7 @@ async def refusal(call: Any) -> grpc.aio.AioRpcError:
     return refused.value
 
 
+@pytest.mark.promise("overload.shed-early")
 async def test_a_full_hub_sheds_at_once_and_serves_again(small_hub: tuple[RunningHub, Waiting]) -> None:
     hub, waiting = small_hub
     held = [asyncio.create_task(hub.invoke(waiting.name)) for _ in range(4)]
@@ -126,6 +127,7 @@ async def test_callers_that_hang_up_give_their_slots_back(small_hub: tuple[Runni
     assert ended == ["CANCELLED"] * 12
 
 
+@pytest.mark.promise("stream.bounded")
 async def test_a_stream_that_nobody_reads_holds_a_bounded_amount(tmp_path: Path) -> None:
     flood = Flooding()
     async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[flood]) as hub:
@@ -147,6 +149,7 @@ async def test_a_slow_reader_keeps_the_newest_output() -> None:
     assert kept == list(range(30, 40))
 
 
+@pytest.mark.promise("bounds.requests")
 async def test_bombs_and_huge_messages_are_refused_before_they_are_read(open_hub: RunningHub) -> None:
     for size_bytes, compression in ((64 * MEBIBYTE, grpc.Compression.Gzip), (6 * MEBIBYTE, None)):
         asked = request("core/util.hash.sha256Text", args_json=b'{"text":"' + b"a" * size_bytes + b'"}')

@@ -102,6 +102,7 @@ def test_a_trusted_tool_is_loaded_with_its_arguments(packages: Packages) -> None
     assert [(tool.name, vars(tool)["key"]) for tool in found.tools] == [("acme/good.run", "k")]
 
 
+@pytest.mark.promise("custom.trusted-only")
 @pytest.mark.parametrize(
     "path", ["acme_evil.spy:Good", "acme..spy:Good", "acme_evil.spy", "acme_evil.spy:a.b", ":Good"]
 )
@@ -115,6 +116,7 @@ def test_nothing_is_imported_before_the_name_is_trusted(packages: Packages, path
     assert not any(name.startswith("acme") for name in sys.modules)
 
 
+@pytest.mark.promise("custom.trusted-only")
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -144,6 +146,7 @@ def test_a_broken_tool_is_listed_with_the_class_of_its_error(packages: Packages,
     assert catalog.get(spec.name) is spec
 
 
+@pytest.mark.promise("custom.trusted-only")
 def test_a_broken_tool_holds_up_no_other(packages: Packages) -> None:
     packages.module("acme.good", GOOD.format(name="acme/good.run"))
     packages.module("acme.bad", "raise ValueError")

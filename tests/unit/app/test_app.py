@@ -77,6 +77,7 @@ class TestSecretFile:
 
 
 class TestKeyFile:
+    @pytest.mark.promise("identity.keys-hashed")
     def test_key_is_shown_once_and_kept_as_a_hash(self, tmp_path: Path) -> None:
         file = KeyFile(tmp_path / "keys.yaml")
         key = file.create("robot")

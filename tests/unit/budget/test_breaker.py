@@ -66,6 +66,7 @@ def test_an_open_one_says_when_to_come_back() -> None:
     assert breaker.wait_s(15.0) == 0.0
 
 
+@pytest.mark.promise("breaker.half-open")
 def test_half_open_lets_only_its_probes_pass_and_closes_when_they_succeed() -> None:
     breaker = opened()
     first, second = breaker.admit(5.0), breaker.admit(5.0)

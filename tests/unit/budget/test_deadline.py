@@ -13,6 +13,7 @@ from toolhub_service.domain.tool import ToolLimits
 TOOL = a_tool(limits=ToolLimits(timeout_s=30.0))
 
 
+@pytest.mark.promise("budget.deadline-outer-bound")
 @pytest.mark.parametrize(
     ("caller_s", "budget_s", "expected_s"),
     [

@@ -86,6 +86,7 @@ class TestLimits:
         house.clock.advance(0.5)
         house.take().release()
 
+    @pytest.mark.promise("budget.rate-and-quota")
     def test_the_quota_is_refused_until_its_window_closes(self) -> None:
         house = House(Limit("l", quota=1, quota_window_s=60.0))
         house.take().release()
@@ -99,6 +100,7 @@ class TestLimits:
         house.verdict = replace(house.verdict, limits=(Limit("l", quota=1),))
         assert house.refused(a_call(a_tool("other/tool"))).kind is ErrorKind.RATE_LIMITED
 
+    @pytest.mark.promise("budget.refused-costs-nothing")
     def test_a_call_that_one_limit_refuses_costs_no_other(self) -> None:
         generous, strict = Limit("generous", quota=2), Limit("strict", quota=1, quota_window_s=10.0)
         house = House(generous, strict)
@@ -133,6 +135,7 @@ class TestLimits:
 class TestRequests:
     LAST = a_call(TIME_NOW, request_id="r-1", budget=BudgetRequest(max_tool_calls=2))
 
+    @pytest.mark.promise("budget.calls-of-a-request")
     def test_calls_of_one_request_are_counted(self) -> None:
         house = House()
         house.take(self.LAST).release()
@@ -193,6 +196,7 @@ class TestRefund:
 
 
 class TestBreaker:
+    @pytest.mark.promise("breaker.per-upstream")
     def test_an_upstream_that_fails_is_given_a_rest_and_the_others_are_not(self) -> None:
         house = House()
         house.fail(2)
@@ -277,6 +281,7 @@ class TestWaiting:
         held[1].release()
         assert house.budgets.in_flight("up") == 0
 
+    @pytest.mark.promise("breaker.per-upstream")
     async def test_a_slow_upstream_never_holds_up_another(self) -> None:
         house = House()
         held = [house.take(upstream="slow"), house.take(upstream="slow")]
@@ -388,6 +393,7 @@ def test_upstreams_in_use_are_never_forgotten_and_their_number_is_bounded() -> N
     second.release()
 
 
+@pytest.mark.promise("budget.refused-costs-nothing")
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(["take", "release", "fail", "refund", "tick"]), max_size=60))
 def test_whatever_happens_no_slot_is_lost_or_made_up(steps: list[str]) -> None:

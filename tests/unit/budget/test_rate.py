@@ -49,6 +49,7 @@ def test_a_changed_rate_keeps_what_was_spent() -> None:
     assert take_if_free(bucket, 1.1)
 
 
+@pytest.mark.promise("budget.rate-and-quota")
 @settings(max_examples=200)
 @given(
     rate=st.floats(0.1, 50.0),

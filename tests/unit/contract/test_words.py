@@ -43,6 +43,7 @@ PAIRS: list[tuple[WireEnum, str, type[Enum]]] = [
 ]
 
 
+@pytest.mark.promise("contract.same-words")
 @pytest.mark.parametrize(("wire", "prefix", "domain"), PAIRS, ids=[domain.__name__ for _, _, domain in PAIRS])
 def test_an_enum_has_the_same_words_on_the_wire_and_in_the_domain(
     wire: WireEnum, prefix: str, domain: type[Enum]

@@ -54,11 +54,13 @@ CHANGES: dict[str, Any] = {
 }
 
 
+@pytest.mark.promise("registry.digest")
 @pytest.mark.parametrize("field", CHANGES)
 def test_digest_changes_with_what_a_caller_relies_on(field: str) -> None:
     assert replace(SPEC, digest="", **{field: CHANGES[field]}).digest != SPEC.digest
 
 
+@pytest.mark.promise("registry.digest")
 @pytest.mark.parametrize(
     "change", [{"state": ToolState.QUARANTINED}, {"state_reason": "drifted"}, {"source": "elsewhere"}, {"tags": ()}]
 )

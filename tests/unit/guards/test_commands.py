@@ -40,6 +40,7 @@ def refusal(argv: list[str], rules: tuple[CommandRule, ...] = RULES) -> ToolErro
     return caught.value.error
 
 
+@pytest.mark.promise("exec.grammar")
 @pytest.mark.parametrize(
     ("argv", "final"),
     [
@@ -205,6 +206,7 @@ def test_safe_commands_do_not_follow_write_or_set_anything(line: str) -> None:
 ARGUMENT = st.text(alphabet="-lan5=é/. \n\0", max_size=8)
 
 
+@pytest.mark.promise("exec.grammar")
 @given(st.lists(ARGUMENT, max_size=6))
 def test_no_argument_list_gets_past_the_grammar(arguments: Any) -> None:
     judged = outcome(judge_command, ["list", *arguments], RULES)

@@ -143,6 +143,7 @@ REMEDIED: list[tuple[str, PlannedCall, int]] = [
 ]
 
 
+@pytest.mark.promise("errors.remedy-can-be-pasted")
 @pytest.mark.parametrize(("what", "planned", "lines"), REMEDIED, ids=[what for what, _, _ in REMEDIED])
 def test_pasting_the_lines_of_a_refusal_allows_the_call(what: str, planned: PlannedCall, lines: int) -> None:
     remedy = refusal(PolicySnapshot(), planned).remedy

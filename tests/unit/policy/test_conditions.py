@@ -74,6 +74,7 @@ FAULTY = {
 }
 
 
+@pytest.mark.promise("policy.fault-is-deny")
 @pytest.mark.parametrize("effect", ["DENY", "REQUIRE_APPROVAL", "REQUIRE_PLAN", "ALLOW"])
 @pytest.mark.parametrize("what", FAULTY)
 def test_a_condition_that_fails_denies_whatever_the_rule_says(what: str, effect: str) -> None:
@@ -96,6 +97,7 @@ def test_a_missing_argument_is_named() -> None:
         Condition("args.absent == 1").holds(a_call())
 
 
+@pytest.mark.promise("policy.one-spelling")
 @pytest.mark.parametrize("path", ["secret/x", "./secret/x", "a/../secret/x", "secret//x", ".//./secret/./x"])
 def test_no_spelling_of_a_path_gets_past_a_rule(path: str) -> None:
     source = PolicySnapshot.load(
@@ -117,6 +119,7 @@ def test_conditions_see_capabilities_by_todays_names() -> None:
     assert Condition("'write:fs' in tool.capabilities").holds(a_call(a_tool("old/delete", "delete:file")))
 
 
+@pytest.mark.promise("bounds.regex-linear")
 def test_a_catastrophic_pattern_takes_linear_time() -> None:
     call = a_call(TIME_NOW, {"s": "a" * 50_000 + "!"})
     assert Condition("args.s.matches('^(a+)+$')").holds(call) is False

@@ -50,6 +50,7 @@ def test_a_document_that_is_no_policy_keeps_the_old_one_and_says_why(text: str) 
     assert live.decide(CALL).rule_id == "no-time"
 
 
+@pytest.mark.promise("policy.shadow-never-decides")
 def test_a_shadow_reports_differences_and_changes_no_verdict() -> None:
     seen: list[Difference] = []
     live = LivePolicy(on_difference=seen.append)
@@ -64,6 +65,7 @@ def test_a_shadow_reports_differences_and_changes_no_verdict() -> None:
     assert (len(seen), live.shadow_revision) == (1, "")
 
 
+@pytest.mark.promise("policy.shadow-never-decides")
 def test_a_permissive_shadow_never_turns_a_deny_into_an_allow() -> None:
     live = LivePolicy(PolicySnapshot.load(NO_TIME), on_difference=lambda _: None)
     live.shadow({})
@@ -88,6 +90,7 @@ def test_a_failing_recorder_is_counted_and_changes_no_verdict() -> None:
     assert live.shadow_faults == 1
 
 
+@pytest.mark.promise("policy.atomic-reload")
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(["good", "bad", "decide"]), max_size=12))
 def test_every_verdict_is_of_the_last_good_document(steps: list[str]) -> None:

@@ -41,6 +41,7 @@ def test_a_plan_makes_the_verdict_that_asked_for_it_an_allow() -> None:
     assert (verdict.rule_id, verdict.constraints) == (VERDICT.rule_id, VERDICT.constraints)
 
 
+@pytest.mark.promise("plan.never-lifts-a-deny")
 def test_a_plan_lifts_no_other_refusal() -> None:
     denied = replace(VERDICT, effect=Effect.DENY)
     assert committed(denied) == denied
@@ -94,6 +95,7 @@ def test_what_this_hub_did_not_make_is_forged(digest: str) -> None:
     assert differs(digest=digest) == ["forged"]
 
 
+@pytest.mark.promise("plan.expires-and-cannot-be-forged")
 def test_its_time_cannot_be_prolonged() -> None:
     assert differs(digest=DIGEST.replace(str(LATER), str(LATER * 2))) == ["forged"]
 

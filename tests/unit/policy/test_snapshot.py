@@ -58,6 +58,7 @@ class TestSnapshotAsPolicySource(PolicySourceSuite):
         ]
 
 
+@pytest.mark.promise("policy.default-deny")
 def test_nobody_is_allowed_anything_without_a_grant() -> None:
     verdict = PolicySnapshot().decide(a_call(TIME_NOW, principal="stranger"))
     assert (verdict.effect, verdict.rule_id, verdict.kind) == (DENY, "default", ErrorKind.POLICY_DENIED)
@@ -91,6 +92,7 @@ def test_older_capability_names_mean_todays() -> None:
     )
 
 
+@pytest.mark.promise("policy.destruction-by-name")
 @pytest.mark.parametrize("capabilities", [["*"], ["*:*"], ["write:*", "*"]])
 def test_no_star_ever_grants_destruction(capabilities: list[str]) -> None:
     verdict = policy(grants=[{"principals": ["*"], "capabilities": capabilities}]).decide(
@@ -117,6 +119,7 @@ def test_a_star_in_permissions_does_not_pass_destruction_on() -> None:
     assert source.decide(a_call(DELETE_PATH, {"path": "a"}, permissions=frozenset({"*"}))).rule_id == "permissions"
 
 
+@pytest.mark.promise("identity.from-credential")
 @pytest.mark.parametrize("field", ["agent_id", "user_id"])
 def test_a_message_cannot_say_who_is_calling(field: str) -> None:
     other: dict[str, Any] = {field: "somebody-else"}
@@ -131,6 +134,7 @@ def test_a_message_cannot_say_who_is_calling(field: str) -> None:
     assert orchestrator.decide(a_call(TIME_NOW, **other)).effect is ALLOW
 
 
+@pytest.mark.promise("policy.deny-overrides")
 def test_rules_are_asked_in_order_of_precedence_whatever_their_order_in_the_file() -> None:
     rules = [rule("a", "ALLOW"), rule("p", "REQUIRE_PLAN"), rule("q", "REQUIRE_APPROVAL"), rule("d", "DENY")]
     call = a_call(READ_TEXT, {"path": "a"})
@@ -184,6 +188,7 @@ class TestDestruction:
     GRANTED: ClassVar[dict[str, Any]] = {"grants": [{"principals": ["local"], "capabilities": ["danger:destructive"]}]}
     CALL = a_call(DELETE_PATH, {"path": "a"})
 
+    @pytest.mark.promise("policy.destruction-by-name")
     def test_needs_a_plan(self) -> None:
         verdict = PolicySnapshot.load(self.GRANTED).decide(self.CALL)
         assert (verdict.effect, verdict.kind) == (Effect.REQUIRE_PLAN, ErrorKind.PLAN_REQUIRED)
@@ -203,6 +208,7 @@ class TestDestruction:
         source = PolicySnapshot.load({**self.GRANTED, "rules": [rule("ok", "ALLOW", **terms)]})
         assert source.decide(self.CALL).effect is ALLOW
 
+    @pytest.mark.promise("policy.destruction-by-name")
     @pytest.mark.parametrize("terms", [{"tools": ["core/fs.*"]}, {"capabilities": ["*"]}, {}])
     def test_is_not_waved_through_by_a_star(self, terms: dict[str, Any]) -> None:
         source = PolicySnapshot.load({**self.GRANTED, "rules": [rule("ok", "ALLOW", **terms)]})
@@ -334,6 +340,7 @@ CALLS = st.builds(
 )
 
 
+@pytest.mark.promise("policy.deterministic")
 @settings(max_examples=150, deadline=None)
 @given(DOCUMENTS, CALLS)
 def test_decisions_are_deterministic_and_lists_hide_nothing_callable(
@@ -345,6 +352,7 @@ def test_decisions_are_deterministic_and_lists_hide_nothing_callable(
     assert verdict.effect is DENY or source.could_allow(call.call.principal.id, call.spec)
 
 
+@pytest.mark.promise("policy.deny-overrides")
 @settings(max_examples=150, deadline=None)
 @given(DOCUMENTS, CALLS)
 def test_an_added_deny_always_denies(document: dict[str, Any], call: PlannedCall) -> None:
@@ -352,6 +360,7 @@ def test_an_added_deny_always_denies(document: dict[str, Any], call: PlannedCall
     assert PolicySnapshot.load(document).decide(call).effect is DENY
 
 
+@pytest.mark.promise("policy.permissions-narrow")
 @settings(max_examples=150, deadline=None)
 @given(DOCUMENTS, CALLS, st.frozensets(CAPABILITIES, max_size=4))
 def test_permissions_only_ever_take_away(

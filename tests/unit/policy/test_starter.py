@@ -16,6 +16,7 @@ REMEMBER = a_tool("core/memory.write", "write:memory")
 RECALL = a_tool("core/memory.search", "read:memory", read_only=True)
 
 
+@pytest.mark.promise("policy.safe-first-run")
 @pytest.mark.parametrize("tool", [TIME_NOW, READ_TEXT, WRITE_TEXT, REMEMBER, RECALL], ids=lambda tool: tool.name)
 def test_local_may_work_with_its_files_its_memory_and_the_utilities(tool: ToolSpec) -> None:
     source = PolicySnapshot()
@@ -23,6 +24,7 @@ def test_local_may_work_with_its_files_its_memory_and_the_utilities(tool: ToolSp
     assert source.could_allow("local", tool)
 
 
+@pytest.mark.promise("policy.safe-first-run")
 @pytest.mark.parametrize("tool", [REQUEST, RUN, DELETE_PATH, a_tool("x/gpu", "gpu")], ids=lambda tool: tool.name)
 def test_local_may_not_dial_run_or_delete(tool: ToolSpec) -> None:
     source = PolicySnapshot()
@@ -32,6 +34,7 @@ def test_local_may_not_dial_run_or_delete(tool: ToolSpec) -> None:
     assert not source.could_allow("local", tool)
 
 
+@pytest.mark.promise("policy.default-deny")
 def test_nobody_else_is_granted_anything() -> None:
     assert all(grant.principals == ("local",) for grant in STARTER.grants)
     assert PolicySnapshot().principal("local").roles == frozenset(Role)

@@ -74,6 +74,7 @@ def test_names_that_break_the_grammar_are_refused(name: str) -> None:
     assert failure.reason == "TOOL_NAME_INVALID"
 
 
+@pytest.mark.promise("registry.names-are-safe")
 @pytest.mark.parametrize(
     "name", ["core/fs.readText", "core/anything", "co-re/fs.readText", "c_o_r_e/x", "core_/x", "core-/x"]
 )
@@ -107,6 +108,7 @@ def test_built_in_tools_are_named_core() -> None:
     assert caught.value.reason == "TOOL_NAME_INVALID"
 
 
+@pytest.mark.promise("registry.names-are-safe")
 @pytest.mark.parametrize(
     "twin", ["git/getuser", "git/get_User", "git/get.user", "git/get-user", "gi-t/getUser", "gitget/user"]
 )
@@ -148,6 +150,7 @@ def test_the_place_inside_a_broken_schema_is_told_when_it_is_known() -> None:
     assert failure.metadata["path"] == "inputSchema/properties/x/type"
 
 
+@pytest.mark.promise("registry.whole-batches")
 def test_a_batch_is_registered_whole_or_not_at_all_with_a_report_per_tool() -> None:
     catalog = filled("git/a")
     before = catalog.snapshot()

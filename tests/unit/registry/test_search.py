@@ -73,6 +73,7 @@ def test_terms_are_stems_without_stop_words() -> None:
     assert Analyser().terms("Can you help me with converting currencies?") == ["convert", "currenc"]
 
 
+@pytest.mark.promise("search.finds")
 def test_a_tool_is_found_by_any_form_of_its_words(search: ToolSearch) -> None:
     assert names(search, "forecasting") == ["web/weather.forecast"]
     assert names(search, "What will the weather be like in some cities?") == ["web/weather.forecast"]
@@ -82,6 +83,7 @@ def test_the_better_match_comes_first(search: ToolSearch) -> None:
     assert names(search, "read a file") == ["disk/fs.readText", "disk/fs.writeText"]
 
 
+@pytest.mark.promise("search.finds")
 def test_chinese_is_found_by_its_bigrams() -> None:
     search = ToolSearch(catalog_of(tool("a/x", "查询城市的天气预报"), tool("a/y", "翻译文本")))
     assert names(search, "明天天气怎么样") == ["a/x"]
@@ -233,6 +235,7 @@ def scores(index: InvertedIndex, query: list[str]) -> dict[str, float]:
     return {index.key(slot): score for slot, score in zip(slots.tolist(), found.tolist(), strict=True)}
 
 
+@pytest.mark.promise("search.finds")
 @pytest.mark.parametrize("corpus", sorted(FLOORS))
 def test_tools_are_found_at_least_this_well(corpus: str) -> None:
     if not (FOLDER / "search" / corpus).is_dir():

@@ -57,6 +57,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.promise("evidence.cut-is-proved")
 @settings(deadline=None)
 @given(value=json_values, max_bytes=st.integers(200, 2_000))
 def test_whatever_is_cut_fits_its_cap(value: Any, max_bytes: int) -> None:
@@ -65,6 +66,7 @@ def test_whatever_is_cut_fits_its_cap(value: Any, max_bytes: int) -> None:
     assert (evidence is None) == (len(dumps(value)) <= max_bytes)
 
 
+@pytest.mark.promise("evidence.cut-is-proved")
 async def test_answer_over_its_cap_is_marked_and_proves_the_whole() -> None:
     value: dict[str, Any] = {"text": "x" * 10_000}
     result = await a_door(Outcome(value=value), tools=(SMALL,)).result(SMALL)

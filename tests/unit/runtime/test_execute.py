@@ -29,6 +29,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return asked
 
 
+@pytest.mark.promise("retry.full-jitter")
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 async def test_pauses_double_with_full_jitter(pauses: list[float], share: float) -> None:
     door = a_door(BROKEN, BROKEN, BROKEN, DONE)
@@ -39,6 +40,7 @@ async def test_pauses_double_with_full_jitter(pauses: list[float], share: float)
     assert pauses == pytest.approx([0.1 * share, 0.2 * share, 0.4 * share])
 
 
+@pytest.mark.promise("retry.full-jitter")
 async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: list[float]) -> None:
     door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=2.0), DONE)
     door.randomness.share = 1.0
@@ -46,6 +48,7 @@ async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: li
     assert pauses == pytest.approx([2.1])
 
 
+@pytest.mark.promise("retry.full-jitter")
 async def test_no_retry_that_would_begin_after_the_deadline(pauses: list[float]) -> None:
     door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=60.0), DONE)
     error = await door.error(READ, budget=BudgetRequest(max_retries=3, timeout_s=5.0))
@@ -65,6 +68,7 @@ async def test_retries_end_with_the_last_error(pauses: list[float]) -> None:
     ]
 
 
+@pytest.mark.promise("retry.only-safe")
 @pytest.mark.parametrize("kind", [ErrorKind.NOT_FOUND, ErrorKind.EXECUTION_ERROR, ErrorKind.OUTCOME_UNKNOWN])
 async def test_what_will_not_pass_is_not_tried_again(pauses: list[float], kind: ErrorKind) -> None:
     door = a_door(ToolError(kind, "No."), DONE)
@@ -72,6 +76,7 @@ async def test_what_will_not_pass_is_not_tried_again(pauses: list[float], kind: 
     assert result.attempts == 1
 
 
+@pytest.mark.promise("retry.only-safe")
 async def test_side_effect_is_never_tried_again(pauses: list[float]) -> None:
     door = a_door(BROKEN, DONE)
     result = await door.result(WRITE, budget=BudgetRequest(max_retries=3))
@@ -79,6 +84,7 @@ async def test_side_effect_is_never_tried_again(pauses: list[float]) -> None:
     assert len(door.adapter.calls) == 1
 
 
+@pytest.mark.promise("retry.only-safe")
 async def test_idempotent_side_effect_is_tried_again(pauses: list[float]) -> None:
     door = a_door(BROKEN, DONE, tools=(IDEMPOTENT_WRITE,))
     result = await door.result(IDEMPOTENT_WRITE, budget=BudgetRequest(max_retries=1))
@@ -107,6 +113,7 @@ async def test_read_that_outlives_its_deadline_is_timeout() -> None:
     assert door.adapter.stopped == 1
 
 
+@pytest.mark.promise("retry.unknown-outcome")
 @pytest.mark.parametrize(
     "answer", [HANG, ToolError(ErrorKind.HTTP_TIMEOUT, "Too slow."), ToolError(ErrorKind.TIMEOUT, "Late.")]
 )
@@ -126,6 +133,7 @@ async def test_idempotent_side_effect_that_outlives_its_deadline_is_timeout() ->
     assert error.kind is ErrorKind.TIMEOUT
 
 
+@pytest.mark.promise("budget.deadline-outer-bound")
 async def test_caller_deadline_bounds_the_budget_that_asks_for_more() -> None:
     door = a_door(HANG)
     began_s = time.monotonic()

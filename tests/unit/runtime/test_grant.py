@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import toolhub_service
 
 SOURCE = Path(toolhub_service.__file__).parent
@@ -25,6 +27,7 @@ def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else ""
 
 
+@pytest.mark.promise("pipeline.only-granted-calls-run")
 def test_calls_are_granted_in_take_budget_only() -> None:
     assert [file for file, _ in constructions("GrantedCall")] == ["runtime/take_budget.py"]
 
@@ -42,6 +45,7 @@ def test_no_granted_call_is_copied_with_other_fields() -> None:
                     assert ast.unparse(node.args[0]) not in ("granted", "call"), f"{file}:{node.lineno}"
 
 
+@pytest.mark.promise("pipeline.only-granted-calls-run")
 def test_adapters_are_asked_to_execute_by_the_executor_only() -> None:
     asked = [
         str(file.relative_to(SOURCE))

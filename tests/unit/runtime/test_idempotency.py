@@ -83,6 +83,7 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 
 
 class TestReplay:
+    @pytest.mark.promise("idempotency.runs-once")
     async def test_second_call_is_answered_with_the_first_ones_result(self) -> None:
         door = a_keyed_door(Outcome(value={"text": "first"}), Outcome(value={"text": "second"}))
         first, second = await ask(door, 1), await ask(door, 2)
@@ -226,6 +227,7 @@ class TestRecord:
 
 
 class TestConflict:
+    @pytest.mark.promise("idempotency.conflict")
     async def test_other_arguments_are_a_conflict_that_tells_what_differs_and_no_argument(self) -> None:
         door = a_keyed_door()
         await ask(door, 1, WRITE, {"text": "the first text"})
@@ -268,6 +270,7 @@ class TestConflict:
 
 
 class TestAtOnce:
+    @pytest.mark.promise("idempotency.runs-once")
     async def test_fifty_calls_with_one_key_run_the_adapter_once(self) -> None:
         door = a_keyed_door()
         adapter = gated(door)
@@ -443,6 +446,7 @@ class TestDeadRunner:
         store = MemoryKeys(door.clock)
         return with_store(door, store), store
 
+    @pytest.mark.promise("idempotency.never-a-silent-second-run")
     async def test_side_effect_of_a_dead_runner_is_unknown_and_not_run_again(self) -> None:
         door, store = self.door()
         await self.claimed(door, store, WRITE, lease_s=0)
@@ -515,6 +519,7 @@ class TestDerivedKey:
             assert isinstance(answer, ToolResult)
             assert not answer.replayed
 
+    @pytest.mark.promise("idempotency.writes-are-not-deduplicated-unasked")
     async def test_writes_of_other_tools_are_never_deduplicated_unasked(self) -> None:
         """Write A, write B, write A must end with A."""
         door = a_keyed_door()

@@ -18,6 +18,7 @@ from toolhub_service.runtime.pipeline import Pipeline
 DENY_ALL = POLICY + "rules: [{id: never, effect: DENY, reason: Not today.}]\n"
 
 
+@pytest.mark.promise("pipeline.one-door")
 async def test_a_call_walks_the_nine_steps_in_their_one_order() -> None:
     door = a_door()
     result = await door.result(WRITE, {"text": "hi"})
@@ -42,6 +43,7 @@ async def test_each_part_is_asked_in_the_order_of_the_steps() -> None:
     ]
 
 
+@pytest.mark.promise("pipeline.denied-never-runs", "policy.explained")
 async def test_denied_call_never_reaches_budget_or_adapter() -> None:
     door = a_door(policy=DENY_ALL)
     error = await door.error(WRITE, {"text": "hi"})
@@ -85,6 +87,7 @@ async def test_a_failure_ends_the_walk_at_its_step(answer: object, kind: ErrorKi
     assert walked == [*list(StepName)[: list(StepName).index(reached) + 1], StepName.RECORD]
 
 
+@pytest.mark.promise("pipeline.no-exception-text")
 async def test_a_defect_is_told_as_internal_without_its_text_and_logged_whole() -> None:
     defect = RuntimeError("password=hunter2")
     door = a_door(defect)
@@ -102,6 +105,7 @@ async def test_after_a_defect_the_budget_has_been_given_back() -> None:
     assert door.budgets.in_flight(READ.upstream_key) == 0
 
 
+@pytest.mark.promise("cancel.stops-and-is-recorded")
 async def test_cancelling_stops_the_adapter_records_the_call_and_raises() -> None:
     door = a_door(HANG)
     task = asyncio.create_task(door.pipeline.invoke(a_call(WRITE)))
@@ -115,6 +119,7 @@ async def test_cancelling_stops_the_adapter_records_the_call_and_raises() -> Non
     assert door.budgets.in_flight(WRITE.upstream_key) == 0
 
 
+@pytest.mark.promise("evidence.always")
 @pytest.mark.parametrize(
     ("spec", "args"),
     [(READ, {}), (READ, {"no": 1}), ("test/unknown", {}), (a_tool("test/off", state=ToolState.DISABLED), {})],
@@ -150,6 +155,7 @@ async def test_a_refused_call_says_it_was_never_attempted() -> None:
     assert (await a_door(policy=DENY_ALL).result(READ)).attempts == 0
 
 
+@pytest.mark.promise("pipeline.one-door")
 def test_the_whole_walk_is_read_on_one_page() -> None:
     source = textwrap.dedent(inspect.getsource(Pipeline.invoke))
     (function,) = ast.parse(source).body
@@ -167,6 +173,7 @@ def test_the_whole_walk_is_read_on_one_page() -> None:
     assert in_order == [step.name for step in list(StepName)[:-1]]  # the ninth, record, is walked whatever happened
 
 
+@pytest.mark.promise("pipeline.always-a-result")
 async def test_an_answer_is_a_tool_result_whatever_goes_wrong() -> None:
     door = a_door(RuntimeError("one"), KeyError("two"), ToolError(ErrorKind.IO_ERROR, "three"))
     for _ in range(3):

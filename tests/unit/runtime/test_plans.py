@@ -19,6 +19,7 @@ def door() -> Door:
     return a_door(policy=PLAN_FIRST)
 
 
+@pytest.mark.promise("plan.shows-without-doing")
 async def test_dry_run_shows_the_completed_call_and_runs_nothing(door: Door) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
     assert plan.args == {"text": "hi", "times": 1}
@@ -29,6 +30,7 @@ async def test_dry_run_shows_the_completed_call_and_runs_nothing(door: Door) -> 
     assert door.adapter.calls == []
 
 
+@pytest.mark.promise("plan.shows-without-doing")
 async def test_dry_run_walks_the_first_five_steps_and_says_what_each_decided(door: Door) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
     assert [verdict.step for verdict in plan.steps] == FIRST_FIVE
@@ -61,6 +63,7 @@ async def test_side_effect_that_needs_a_plan_is_refused_without_one(door: Door) 
     assert door.adapter.calls == []
 
 
+@pytest.mark.promise("plan.commits-what-was-shown")
 async def test_plan_that_was_shown_can_be_committed(door: Door) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
     result = await door.result(WRITE, {"text": "hi"}, plan_digest=plan.plan_digest)
@@ -86,16 +89,19 @@ async def differs(door: Door, spec: Any = WRITE, args: Any = None, **fields: Any
     return [str(name) for name in named]
 
 
+@pytest.mark.promise("plan.commits-what-was-shown")
 async def test_other_arguments_are_not_the_plan(door: Door) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
     assert await differs(door, args={"text": "ho"}, plan_digest=plan.plan_digest) == ["arguments"]
 
 
+@pytest.mark.promise("plan.commits-what-was-shown")
 async def test_other_principal_is_not_the_plan(door: Door) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
     assert await differs(door, principal="mallory", plan_digest=plan.plan_digest) == ["principal"]
 
 
+@pytest.mark.promise("plan.commits-what-was-shown")
 async def test_changed_tool_definition_is_not_the_plan(door: Door) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
     changed = a_tool(WRITE.name, capability="write:fs", description="Say a text, and delete everything.")
@@ -103,18 +109,21 @@ async def test_changed_tool_definition_is_not_the_plan(door: Door) -> None:
     assert await differs(door, plan_digest=plan.plan_digest) == ["tool definition"]
 
 
+@pytest.mark.promise("plan.commits-what-was-shown")
 async def test_changed_policy_is_not_the_plan(door: Door) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
     assert door.policy.replace(PLAN_FIRST + "limits: [{id: some, rate_per_s: 5}]\n").applied
     assert await differs(door, plan_digest=plan.plan_digest) == ["policy verdict"]
 
 
+@pytest.mark.promise("plan.expires-and-cannot-be-forged")
 async def test_expired_plan_is_refused(door: Door) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
     door.clock.advance(PLAN_TTL_S)
     assert await differs(door, plan_digest=plan.plan_digest) == ["expired"]
 
 
+@pytest.mark.promise("plan.expires-and-cannot-be-forged")
 @pytest.mark.parametrize("forge", ["v1.0.x.y", "nonsense", "{}x", "v2{}"])
 async def test_forged_plan_is_refused(door: Door, forge: str) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
@@ -133,6 +142,7 @@ async def test_wrong_digest_refuses_a_call_that_needs_no_plan_too(door: Door) ->
     assert await differs(door, READ, {}, plan_digest="nonsense") == ["forged"]
 
 
+@pytest.mark.promise("plan.never-lifts-a-deny")
 async def test_plan_never_lifts_a_denial() -> None:
     door = a_door(policy=PLAN_FIRST)
     plan = await door.plan(WRITE, {"text": "hi"})
@@ -142,6 +152,7 @@ async def test_plan_never_lifts_a_denial() -> None:
     assert error.kind in (ErrorKind.PLAN_REQUIRED, ErrorKind.POLICY_DENIED)
 
 
+@pytest.mark.promise("plan.shows-without-doing")
 async def test_dry_run_gives_its_budget_back() -> None:
     limits = "limits: [{id: two-a-day, quota: 2, rate_per_s: 0.001, burst: 2}]\n"
     door = a_door(policy=POLICY + limits)

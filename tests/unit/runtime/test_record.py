@@ -27,6 +27,7 @@ class BreaksTheLog:
         return Outcome(value={"text": "written"})
 
 
+@pytest.mark.promise("audit.before-the-effect")
 async def test_side_effect_waits_until_its_record_is_on_disk() -> None:
     door = a_door()
     door.audit.gate = asyncio.Event()
@@ -46,6 +47,7 @@ async def test_read_does_not_wait_for_the_disk() -> None:
     assert "audit.durably" not in door.said
 
 
+@pytest.mark.promise("audit.before-the-effect")
 @pytest.mark.parametrize("spec", [READ, WRITE])
 async def test_call_that_cannot_be_recorded_is_refused_before_its_effect(spec: object) -> None:
     door = a_door()
@@ -57,6 +59,7 @@ async def test_call_that_cannot_be_recorded_is_refused_before_its_effect(spec: o
     assert door.budgets.in_flight(READ.upstream_key) == 0
 
 
+@pytest.mark.promise("audit.broken-log-answers")
 async def test_log_that_breaks_after_the_effect_costs_the_event_and_not_the_answer() -> None:
     door = a_door()
     breaking = BreaksTheLog(door)
@@ -95,6 +98,7 @@ async def test_cancelling_passes_while_the_log_is_broken() -> None:
         await task
 
 
+@pytest.mark.promise("audit.two-events")
 async def test_call_cancelled_while_its_record_is_written_is_recorded_once_and_never_runs() -> None:
     door = a_door()
     door.audit.gate = asyncio.Event()
@@ -125,6 +129,7 @@ CALLS = {
 }
 
 
+@pytest.mark.promise("audit.two-events")
 @pytest.mark.parametrize("name", CALLS)
 async def test_every_call_leaves_two_events_asked_and_settled(name: str) -> None:
     answers, spec, args, outcome, settled = CALLS[name]
@@ -147,6 +152,7 @@ async def test_kind_of_refusal_that_came_from_running_is_a_result_and_no_denial(
     assert door.event_types[-1] is EventType.TOOL_RESULT
 
 
+@pytest.mark.promise("purpose.required")
 async def test_an_event_says_who_called_what_by_which_rule_and_why() -> None:
     door = a_door()
     await door.result(WRITE, {"text": "hi"}, purpose="say hello", principal="agent-a")
@@ -163,6 +169,7 @@ async def test_an_event_says_who_called_what_by_which_rule_and_why() -> None:
     assert settled.attributes == {"attempts": "1"}
 
 
+@pytest.mark.promise("secrets.nowhere")
 async def test_secrets_of_arguments_are_not_in_the_record() -> None:
     spec = a_tool("test/open", read_only=True)
     door = a_door(tools=(spec,))
@@ -180,6 +187,7 @@ async def test_retry_is_an_event_with_its_number() -> None:
     assert door.events[2].attributes == {"attempts": "2"}
 
 
+@pytest.mark.promise("audit.two-events")
 @pytest.mark.parametrize(("args", "outcome"), [({"text": "hi"}, "planned"), ({"no": 1}, "INPUT_SCHEMA_INVALID")])
 async def test_dry_run_leaves_two_events_that_say_so(args: dict[str, object], outcome: str) -> None:
     door = a_door()

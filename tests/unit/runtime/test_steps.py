@@ -26,6 +26,7 @@ class TestResolve:
         assert error.kind is ErrorKind.TOOL_NOT_FOUND
         assert error.details["did_you_mean"] == ["test/text.read", "test/text.write"]
 
+    @pytest.mark.promise("registry.hidden-is-hidden")
     async def test_neighbours_the_caller_may_not_call_are_not_named(self) -> None:
         error = await a_door(policy=ADMIN_ONLY).error("test/text.writ")
         assert error.details["did_you_mean"] == ["test/text.read"]
@@ -52,6 +53,7 @@ class TestResolve:
 
 
 class TestValidateInput:
+    @pytest.mark.promise("errors.repairable-arguments")
     async def test_each_broken_rule_is_a_violation_a_model_can_repair(self) -> None:
         error = await a_door().error(READ, {"text": 5, "tims": 2})
         assert error.kind is ErrorKind.INPUT_SCHEMA_INVALID
@@ -60,6 +62,7 @@ class TestValidateInput:
         assert by_keyword["type"].expected == "string"
         assert "times" in by_keyword["additionalProperties"].hint
 
+    @pytest.mark.promise("defaults.by-the-hub")
     async def test_arguments_are_judged_as_they_were_sent(self) -> None:
         """A default never repairs what the model got wrong."""
         error = await a_door().error(READ, {"times": "1"})
@@ -69,6 +72,7 @@ class TestValidateInput:
         unreadable = ToolError(ErrorKind.INVALID_INPUT, "Not JSON.")
         assert await a_door().error(READ, args_error=unreadable) == unreadable
 
+    @pytest.mark.promise("purpose.required")
     async def test_side_effect_without_a_purpose_is_refused(self) -> None:
         error = await a_door().error(WRITE, purpose="")
         assert error.kind is ErrorKind.INVALID_INPUT
@@ -79,6 +83,7 @@ class TestValidateInput:
 
 
 class TestApplyDefaults:
+    @pytest.mark.promise("defaults.by-the-hub")
     async def test_hub_fills_in_what_was_left_out_and_says_so(self) -> None:
         door = a_door()
         result = await door.result(READ, {"text": "hi"})
@@ -93,6 +98,7 @@ class TestApplyDefaults:
 
 
 class TestCheckPolicy:
+    @pytest.mark.promise("policy.explained")
     async def test_missing_capability_names_it_and_the_lines_that_would_grant_it(self) -> None:
         error = await a_door(policy=ADMIN_ONLY).error(WRITE)
         assert error.kind is ErrorKind.POLICY_DENIED
@@ -103,6 +109,7 @@ class TestCheckPolicy:
         error = await a_door(policy=ADMIN_ONLY).error(READ, principal="stranger")
         assert error.details["rule_id"] == "default"
 
+    @pytest.mark.promise("policy.permissions-narrow")
     async def test_permissions_of_the_message_only_narrow(self) -> None:
         door = a_door(policy=ADMIN_ONLY)
         assert (await door.result(READ, permissions=frozenset({"read:fs", "write:fs"}))).ok
@@ -127,6 +134,7 @@ class TestCheckPolicy:
 
 
 class TestTakeBudget:
+    @pytest.mark.promise("budget.rate-and-quota")
     async def test_rate_says_when_to_come_back(self) -> None:
         door = a_door(policy=POLICY + "limits: [{id: slow, rate_per_s: 0.5, burst: 1}]\n")
         assert (await door.result(READ)).ok
@@ -134,6 +142,7 @@ class TestTakeBudget:
         assert error.kind is ErrorKind.RATE_LIMITED
         assert error.retry_after_s == pytest.approx(2.0, abs=0.1)
 
+    @pytest.mark.promise("budget.calls-of-a-request")
     async def test_calls_of_a_request_are_counted(self) -> None:
         door = a_door()
         two = BudgetRequest(max_tool_calls=2)
@@ -151,6 +160,7 @@ class TestTakeBudget:
         assert error.retry_after_s is not None
         assert len(door.adapter.calls) == 10
 
+    @pytest.mark.promise("breaker.per-upstream")
     async def test_one_failing_upstream_does_not_close_the_others(self) -> None:
         door = a_door(*[ToolError(ErrorKind.UPSTREAM_ERROR, "It failed.")] * 10, Outcome(value={"text": "x"}))
         for _ in range(10):
@@ -159,6 +169,7 @@ class TestTakeBudget:
 
 
 class TestValidateOutput:
+    @pytest.mark.promise("output.validated")
     async def test_answer_that_breaks_its_schema_is_not_passed_on(self) -> None:
         result = await a_door(Outcome(value={"text": 5})).result(READ)
         assert result.error is not None

@@ -108,6 +108,7 @@ def test_a_reference_out_of_the_document_is_refused(keyword: str, reference: str
         assert _refusal(schema).reason == "reference"
 
 
+@pytest.mark.promise("bounds.schemas")
 def test_no_connection_is_ever_opened_for_a_reference() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
@@ -156,6 +157,7 @@ def test_patterns_that_are_too_large_together_are_refused() -> None:
     assert compile_schema(patterns(400, r"^\d{4}-\d{2}-\d{2}$|^")).is_valid({"p1": "2026-11-21"})
 
 
+@pytest.mark.promise("bounds.regex-linear")
 def test_catastrophic_patterns_are_harmless() -> None:
     for pattern in ("^(a+)+$", "^(a|a)*$", "^(a|aa)+$", r"^(\w+\s?)*$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(x+x+)+y"):
         assert not compile_schema({"pattern": pattern}).is_valid("a" * 50_000 + "!\n")

@@ -30,6 +30,7 @@ def test_what_is_absent_is_filled_and_reported() -> None:
     assert _fill(schema, {"a": 5, "b/c~": ""}) == ({"a": 5, "b/c~": ""}, ())
 
 
+@pytest.mark.promise("defaults.by-the-hub")
 @pytest.mark.parametrize("present", [None, 0, False, "", [], {}])
 def test_what_is_present_is_kept_whatever_it_is(present: Any) -> None:
     assert _fill({"properties": {"a": {"default": 1}}}, {"a": present}) == ({"a": present}, ())

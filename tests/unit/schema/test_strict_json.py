@@ -68,6 +68,7 @@ def test_a_number_beyond_doubles_is_refused(text: str) -> None:
     assert _refusal(text.encode())[0] == "number"
 
 
+@pytest.mark.promise("contract.strict-json")
 @pytest.mark.parametrize(
     "text",
     [

@@ -31,6 +31,7 @@ def _of(schema: Any, value: Any) -> Violation:
     return violation
 
 
+@pytest.mark.promise("errors.repairable-arguments")
 @pytest.mark.parametrize(
     ("schema", "value", "keyword", "expected", "words"),
     [

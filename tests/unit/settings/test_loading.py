@@ -53,6 +53,7 @@ def test_an_unknown_variable_is_refused_with_the_nearest(tmp_path: Path) -> None
     assert "did you mean TOOLHUB_SERVER_LISTEN?" in refused(tmp_path, TOOLHUB_SERVER_LISTN="x")
 
 
+@pytest.mark.promise("serving.clear-refusals")
 def test_an_unknown_key_of_the_file_is_refused_with_the_nearest(tmp_path: Path) -> None:
     told = refused(tmp_path, "server: {lisen: x}")
     assert "lisen" in told

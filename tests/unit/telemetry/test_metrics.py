@@ -76,6 +76,7 @@ def test_retries_and_executions_in_flight_are_counted() -> None:
     assert sample(metrics, "tool_retries_total", tool=SPEC.name) == 1
 
 
+@pytest.mark.promise("telemetry.bounded-labels")
 def test_a_caller_cannot_make_labels_by_inventing_tools() -> None:
     metrics = Metrics(version="1", known_tool={"real/one", "real/two"}.__contains__)
     for number in range(50):

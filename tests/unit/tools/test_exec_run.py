@@ -125,6 +125,7 @@ async def test_a_link_out_of_the_workspace_cannot_be_followed(tool: ExecRun, fol
         assert (result["exitCode"], result["stdout"]) == (1, "")
 
 
+@pytest.mark.promise("exec.grammar")
 async def test_the_environment_is_made_from_nothing(
     tool: ExecRun, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +231,7 @@ class TellingSink(RecordingSink):
         self.begun.set()
 
 
+@pytest.mark.promise("exec.dies-in-time")
 async def test_cancelling_ends_the_command(tool: ExecRun, folder: Path, level: str) -> None:
     sink = TellingSink()
     context = command_context(folder, sink=sink)
@@ -313,6 +315,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.promise("exec.dies-in-time")
 def test_a_command_does_not_outlive_a_hub_that_is_killed(folder: Path, level: str) -> None:
     seconds = f"600{os.getpid()}"
     arguments = [str(folder), confinement_of(level).bubblewrap, seconds]
@@ -380,6 +383,7 @@ async def test_a_plan_tells_what_would_run(folder: Path) -> None:
     context.close()
 
 
+@pytest.mark.promise("exec.no-shell")
 def test_no_shipped_rule_runs_a_shell() -> None:
     paths = [rule.path for rule in TEST_COMMANDS if rule is not SCRIPT]
     assert json.dumps([path for path in paths if path.rsplit("/", 1)[-1].endswith("sh")]) == "[]"

@@ -39,6 +39,7 @@ async def test_a_large_text_is_written_whole(calls: FileCalls) -> None:
     assert (calls.root / "large").read_text() == text
 
 
+@pytest.mark.promise("fs.whole-writes")
 async def test_a_taken_path_is_refused_unless_overwritten(calls: FileCalls) -> None:
     calls.put("f", "old")
     assert await calls.kind("writeText", path="f", text="new") is ErrorKind.ALREADY_EXISTS
@@ -193,6 +194,7 @@ async def test_a_folder_is_moved_but_never_replaced(calls: FileCalls) -> None:
     assert (calls.root / "new/f").read_text() == "x"
 
 
+@pytest.mark.promise("fs.delete-confirmed")
 async def test_nothing_is_deleted_without_confirmation(calls: FileCalls) -> None:
     calls.put("f", "x")
     assert await calls.kind("deletePath", path="f") is ErrorKind.INVALID_INPUT

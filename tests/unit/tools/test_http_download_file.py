@@ -70,6 +70,7 @@ async def test_encoded_file_is_stored_decoded(tool: HttpDownloadFile, tmp_path: 
     assert (tmp_path / "f").read_bytes() == b"hello"
 
 
+@pytest.mark.promise("fs.partial-downloads-vanish")
 @pytest.mark.parametrize(
     ("raw", "args", "kind"),
     [
@@ -115,6 +116,7 @@ async def test_standing_file_is_kept_unless_overwrite_is_asked_and_allowed(
     assert (tmp_path / "f").read_bytes() == b"new"
 
 
+@pytest.mark.promise("fs.partial-downloads-vanish")
 async def test_timed_out_and_cancelled_downloads_leave_nothing(tool: HttpDownloadFile, tmp_path: Path) -> None:
     async with serving(silent_after(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")) as server:
         context = egress_context(server.rule(), folder=tmp_path, timeout_s=0.1)

@@ -218,6 +218,7 @@ def test_output_is_bounded() -> None:
     assert len(render("{{x}}", {"x": "a" * 1000}, {}, RenderLimits(output_chars=1000))) == 1000
 
 
+@pytest.mark.promise("bounds.templates-and-queries")
 def test_nested_repetition_runs_out_of_steps_and_not_of_time() -> None:
     data = {"l": [0] * 1000}
     assert "steps" in refusal("{{#l}}{{#l}}{{#l}}{{/l}}{{/l}}{{/l}}", data).message

@@ -115,6 +115,7 @@ def test_an_unknown_function_is_answered_with_the_known_ones() -> None:
     assert "sort_by" in str(refusal({}, "sortBy(@)").details["functions"])
 
 
+@pytest.mark.promise("bounds.templates-and-queries")
 @pytest.mark.parametrize(
     ("document", "path", "language"),
     [
@@ -161,6 +162,7 @@ def test_nesting_without_brackets_is_refused_too(path: str) -> None:
     assert "nested too deeply" in refusal({"a": 1}, path, "jsonpath" if path[0] == "$" else "jmespath").message
 
 
+@pytest.mark.promise("bounds.regex-linear")
 def test_patterns_of_jsonpath_run_in_linear_time_and_bounded_memory() -> None:
     assert select(["a" * 50_000 + "!"], "$[?match(@, '(a+)+')]", "jsonpath", LIMITS) == []
     assert select({"t": ["x"], "p": "(" * 900}, "$.t[?match(@, $.p)]", "jsonpath", LIMITS) == []

@@ -118,6 +118,7 @@ def test_what_is_missing_or_of_another_kind_is_told_so(workspace: Workspace, roo
     assert refused(lambda: workspace.stat("nope")) is ErrorKind.NOT_FOUND
 
 
+@pytest.mark.promise("fs.regular-files-only")
 def test_pipes_sockets_and_devices_are_never_opened(workspace: Workspace, root: Path) -> None:
     os.mkfifo(root / "pipe")
     listener = socket.socket(socket.AF_UNIX)
@@ -177,6 +178,7 @@ def test_other_mounts_are_not_entered() -> None:
         workspace.close()
 
 
+@pytest.mark.promise("fs.whole-writes")
 def test_a_write_is_whole_or_nothing(workspace: Workspace, root: Path) -> None:
     write(workspace, "a/b/new.txt")
     assert content_of(root) == {"a": None, "a/b": None, "a/b/new.txt": b"new"}

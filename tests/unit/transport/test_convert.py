@@ -44,6 +44,7 @@ TABLES: list[tuple[enums.WireEnum, Any]] = [
 ]
 
 
+@pytest.mark.promise("contract.same-words")
 @pytest.mark.parametrize(("table", "wire"), TABLES, ids=lambda value: getattr(value, "DESCRIPTOR", value) and "")
 def test_every_word_has_its_member_on_both_sides(table: enums.WireEnum, wire: Any) -> None:
     assert set(table.to_domain) == set(wire.values()) - {0}

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from toolhub_service.domain.ports import Chunk, Progress
 from toolhub_service.transport.stream_sink import StreamSink
 
@@ -27,6 +29,7 @@ async def test_progress_that_nobody_read_yet_is_replaced_by_newer() -> None:
     assert await read(sink) == [Progress(999)]
 
 
+@pytest.mark.promise("stream.bounded")
 async def test_reader_that_is_too_slow_loses_the_oldest_and_the_execution_never_waits() -> None:
     sink = StreamSink()
     for number in range(10_000):
@@ -37,6 +40,7 @@ async def test_reader_that_is_too_slow_loses_the_oldest_and_the_execution_never_
     assert kept == [str(number).encode() for number in range(10_000 - len(kept), 10_000)]
 
 
+@pytest.mark.promise("stream.bounded")
 async def test_what_waits_for_a_reader_is_bounded_in_bytes() -> None:
     sink = StreamSink()
     for _ in range(100):

@@ -123,6 +123,7 @@ async def test_safe_request_goes_anew_when_a_kept_connection_turns_out_dead(clie
         assert [asked.method for asked in server.asked] == ["GET", "GET", "GET"]
 
 
+@pytest.mark.promise("net.posts-never-repeated")
 async def test_unsafe_request_is_never_sent_twice(client: EgressClient) -> None:
     async def once(asked: Asked, writer: asyncio.StreamWriter) -> bool:
         if asked.method == "POST":
@@ -243,6 +244,7 @@ async def test_redirect_keeps_or_rewrites_the_method(
         assert server.connections == 1
 
 
+@pytest.mark.promise("secrets.headers-stay-home")
 async def test_credentials_do_not_follow_to_another_origin(client: EgressClient) -> None:
     secret = {"Authorization": "s", "Cookie": "s", "X-Api-Key": "s", "X-Custom": "s", "Accept-Language": "de"}
     answers: dict[str, bytes] = {"/there": response()}

@@ -1,0 +1,45 @@
+"""No promise without a test, no test that claims a promise nobody made."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.promises import TESTS, Promise, claims, promises
+
+PROMISES = promises()
+CLAIMS = tuple(claims())
+SOURCE = re.compile(
+    r"(seed|design):[a-z-]+\.md( .+)?|RFC \d+|AIP-\d+( .+)?|CWE-\d+|CVE-\d+-\d+|[\w-]+/[\w-]+#\d+|W3C .+|.+ \(\d{4}\)"
+)
+
+
+@pytest.mark.parametrize("promise", PROMISES.values(), ids=lambda promise: promise.id)
+def test_promise_is_kept_by_a_test(promise: Promise) -> None:
+    kept_by = [claim.test for claim in CLAIMS if claim.promise_id == promise.id]
+    assert kept_by, f"no test is marked as keeping: {promise.sentence}"
+    assert all(test.rpartition("::")[2].startswith(("test_", "Test")) for test in kept_by)
+
+
+def test_no_test_claims_a_promise_that_nobody_made() -> None:
+    assert {claim.promise_id: claim.test for claim in CLAIMS if claim.promise_id not in PROMISES} == {}
+
+
+def test_no_test_claims_a_promise_twice() -> None:
+    assert [claim for claim, times in Counter(CLAIMS).items() if times > 1] == []
+
+
+def test_promises_are_sentences_with_a_source() -> None:
+    for promise in PROMISES.values():
+        assert re.fullmatch(r"[a-z]+\.[a-z-]+", promise.id), promise.id
+        assert promise.sentence[0].isupper(), promise.id
+        assert promise.sentence.endswith("."), promise.id
+        assert SOURCE.fullmatch(promise.source), promise.source
+
+
+def test_each_id_is_written_once_in_the_manifest() -> None:
+    """YAML lets the last of two equal keys win silently."""
+    ids = re.findall(r"^([^\s#][^:]*):", (TESTS / "promises.yaml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [id for id, times in Counter(ids).items() if times > 1] == []
