@@ -63,6 +63,7 @@ async def both_answer(running: Served) -> set[str]:
     raise AssertionError(f"one worker answered everything: {seen}")
 
 
+@pytest.mark.promise("serving.workers")
 async def test_two_workers_share_a_port_are_counted_together_and_replaced_when_killed(tmp_path: Path) -> None:
     async with served(tmp_path, "--workers", "2") as running:
         first = await both_answer(running)
@@ -91,6 +92,7 @@ async def fresh_writers(running: Served, known: set[str]) -> set[str]:
     return fresh
 
 
+@pytest.mark.promise("policy.atomic-reload")
 async def test_hangup_reloads_the_policy_and_an_invalid_file_keeps_the_old_one(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     async with (
@@ -100,11 +102,11 @@ async def test_hangup_reloads_the_policy_and_an_invalid_file_keeps_the_old_one(t
         assert (await call(running.address)).ok
         policy.write_text(DENY)
         running.signal(signal.SIGHUP)
-        await running.logged("policy.loaded", 2)
+        await running.logged("policy_loaded", 2)
         assert (await call(running.address)).error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
         policy.write_text(INVALID)
         running.signal(signal.SIGHUP)
-        rejected = await running.logged("policy.rejected")
+        rejected = await running.logged("policy_rejected")
         assert "PERHAPS" in rejected["problem"] or "effect" in rejected["problem"]
         assert (await call(running.address)).error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
         stub: Any = AuditServiceStub(channel)
@@ -114,16 +116,18 @@ async def test_hangup_reloads_the_policy_and_an_invalid_file_keeps_the_old_one(t
         assert page.events[1].outcome == "refused"
 
 
+@pytest.mark.promise("policy.atomic-reload")
 async def test_changed_file_is_noticed_without_a_signal(tmp_path: Path) -> None:
     async with served(tmp_path, environment={"TOOLHUB_POLICY_RELOAD_S": "0.1"}) as running:
         (tmp_path / "policy.yaml").write_text(DENY)
-        await running.logged("policy.loaded", 2)
+        await running.logged("policy_loaded", 2)
         assert (await call(running.address)).error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
         (tmp_path / "policy.yaml").unlink()
-        await running.logged("policy.rejected")  # a file that vanished is a mistake, not an empty policy
+        await running.logged("policy_rejected")  # a file that vanished is a mistake, not an empty policy
         assert (await call(running.address)).error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
 
 
+@pytest.mark.promise("serving.drain")
 async def test_start_and_stop_are_audited_and_the_log_verifies_afterwards(tmp_path: Path) -> None:
     async with served(tmp_path) as running:
         assert (await call(running.address)).ok
@@ -136,6 +140,7 @@ async def test_start_and_stop_are_audited_and_the_log_verifies_afterwards(tmp_pa
         assert (await stub.VerifyAudit(audit_service_pb2.VerifyAuditRequest(), timeout=20)).ok
 
 
+@pytest.mark.promise("serving.clear-refusals")
 async def test_second_hub_on_the_same_port_says_which_port_is_taken(tmp_path: Path) -> None:
     async with served(tmp_path / "first") as running:
         status, words = await refused(tmp_path / "second", listen=running.address)
@@ -146,6 +151,7 @@ async def test_second_hub_on_the_same_port_says_which_port_is_taken(tmp_path: Pa
         assert (await call(running.address)).ok
 
 
+@pytest.mark.promise("identity.insecure-only-locally")
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_hub_without_credentials_refuses_an_open_address_in_words(tmp_path: Path, workers: str) -> None:
     status, words = await refused(tmp_path, "--workers", workers, listen="0.0.0.0:0")
@@ -154,6 +160,7 @@ async def test_hub_without_credentials_refuses_an_open_address_in_words(tmp_path
     assert "Traceback" not in words
 
 
+@pytest.mark.promise("serving.clear-refusals")
 async def test_invalid_policy_stops_the_start_in_words(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(INVALID)
     status, words = await refused(tmp_path)

@@ -59,7 +59,7 @@ class Observing:
         """The candidate policy would have decided otherwise."""
         call = difference.planned.call
         self.log.info(
-            "policy.shadow_differs",
+            names.LOG_SHADOW_DIFFERS,
             call_id=call.call_id,
             principal=call.principal.id,
             tool=call.tool,
@@ -72,20 +72,20 @@ class Observing:
     def policy_reloaded(self, change: Change) -> None:
         if change.applied:
             self.metrics.policy_loaded(change.revision)
-            self.log.info("policy.loaded", revision=change.revision)
+            self.log.info(names.LOG_POLICY_LOADED, revision=change.revision)
         else:
             self.metrics.policy_rejected()
-            self.log.error("policy.rejected", problem=change.problem, kept_revision=change.revision)
+            self.log.error(names.LOG_POLICY_REJECTED, problem=change.problem, kept_revision=change.revision)
 
     def shadow_loaded(self, change: Change) -> None:
         """A candidate policy watches from now on, or was refused."""
         if change.applied:
-            self.log.info("policy.shadow_loaded", revision=change.revision)
+            self.log.info(names.LOG_SHADOW_LOADED, revision=change.revision)
         else:
-            self.log.error("policy.shadow_rejected", problem=change.problem)
+            self.log.error(names.LOG_SHADOW_REJECTED, problem=change.problem)
 
     def keys_unreadable(self, error: Exception) -> None:
-        self.log.error("auth.keys_unreadable", problem=str(error))
+        self.log.error(names.LOG_KEYS_UNREADABLE, problem=str(error))
 
 
 def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -> Observing:

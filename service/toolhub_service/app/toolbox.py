@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,9 +13,10 @@ from toolhub_service.adapters.custom import CustomTools, ToolReference, load_cus
 from toolhub_service.adapters.workspaces import Workspaces, WorkspaceSharing
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.source_status import SourceState, SourceStatus
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.document import Settings
 from toolhub_service.tools.confinement import Confinement
@@ -41,6 +42,22 @@ class Toolbox:
         """Close pooled connections and the resolver's threads."""
         await self.http.aclose()
         self.resolver.close()
+
+    def sources(self) -> Sequence[SourceStatus]:
+        """The built-in and the custom source; remote ones arrive with their adapters."""
+        specs = self.catalog.all()
+        broken = len(self.custom.unavailable)
+        custom = [spec for spec in specs if spec.source == "custom"]
+        core = [spec for spec in specs if spec.source == "core"]
+        unmet = sum(spec.state is ToolState.UNAVAILABLE for spec in core)
+        statuses = [
+            SourceStatus("core", ToolKind.CORE, tool_count=len(core), reason=f"{unmet} unavailable" if unmet else "")
+        ]
+        if custom:
+            state = SourceState.PARTIAL if broken else SourceState.READY
+            reason = f"{broken} custom tools could not be loaded" if broken else ""
+            statuses.append(SourceStatus("custom", ToolKind.CORE, state, reason, tool_count=len(custom)))
+        return statuses
 
 
 def open_toolbox(settings: Settings, clock: Clock, redactor: Redactor) -> Toolbox:

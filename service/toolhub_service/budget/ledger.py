@@ -13,7 +13,7 @@ from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.deadline import effective_deadline_s
 from toolhub_service.budget.lease import Lease, Upstream, crowded, resting
 from toolhub_service.budget.limits import Counter, Counters
-from toolhub_service.budget.quota import RequestCalls
+from toolhub_service.budget.quota import RequestCalls, RequestKey
 from toolhub_service.budget.recent import Recent
 from toolhub_service.budget.retry import is_safe_to_repeat, max_attempts
 from toolhub_service.budget.terms import BudgetTerms
@@ -76,6 +76,17 @@ class Budgets:
             max_attempts=max_attempts(planned, terms, is_safe),
             fair_s=min(terms.breaker.fair_timeout_s, planned.spec.limits.timeout_s),
         )
+        return self._spent(lease, request, counters, remote, now_s)
+
+    def _spent(
+        self,
+        lease: Lease,
+        request: RequestKey | None,
+        counters: tuple[Counter, ...],
+        remote: Upstream,
+        now_s: float,
+    ) -> Lease:
+        """The lease with everything taken that was found to be there."""
         if request:
             self._requests.take(request)
         for counter in counters:

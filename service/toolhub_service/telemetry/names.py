@@ -141,13 +141,25 @@ LOG_CRASH: Final = "call_crashed"
 LOG_RETRY: Final = "call_retried"
 LOG_AUDIT_FAILED: Final = "audit_write_failed"
 LOG_CHECKPOINT: Final = "audit_checkpoint"
+LOG_POLICY_LOADED: Final = "policy_loaded"
+LOG_POLICY_REJECTED: Final = "policy_rejected"
+LOG_SHADOW_LOADED: Final = "shadow_loaded"
+LOG_SHADOW_REJECTED: Final = "shadow_rejected"
+LOG_SHADOW_DIFFERS: Final = "shadow_differs"
+LOG_KEYS_UNREADABLE: Final = "keys_unreadable"
 
 LOG_EVENTS: Final = (
     (LOG_CALL, "info", "A call ended; only when the access log is on."),
     (LOG_RETRY, "info", "An attempt failed and another one follows."),
     (LOG_CRASH, "error", "A defect: the caller was told INTERNAL and the call id; the traceback is here, redacted."),
-    (LOG_AUDIT_FAILED, "error", "The disk refused audit events; calls with an effect are refused until it heals."),
+    (LOG_AUDIT_FAILED, "error", "The disk refused audit events; calls are refused until it heals."),
     (LOG_CHECKPOINT, "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."),
+    (LOG_POLICY_LOADED, "info", "A policy came into force."),
+    (LOG_POLICY_REJECTED, "error", "The policy file is invalid or gone: the old policy stays."),
+    (LOG_SHADOW_LOADED, "info", "A candidate policy watches beside the live one."),
+    (LOG_SHADOW_REJECTED, "error", "The candidate policy is invalid."),
+    (LOG_SHADOW_DIFFERS, "info", "The candidate would have decided a call otherwise."),
+    (LOG_KEYS_UNREADABLE, "error", "The file of API keys cannot be read: the keys there were stay."),
 )
 
 

@@ -37,5 +37,5 @@ def _is_int64(value: object) -> bool:
 
 def _forged() -> HubFailure:
     return HubFailure(
-        HubStatus.INVALID_ARGUMENT, "BAD_PAGE_TOKEN", "The token is not one of ours; start at the first page."
+        HubStatus.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID", "The token is not one of ours; start at the first page."
     )

@@ -29,7 +29,7 @@ def test_no_token_is_the_first_page() -> None:
 def test_any_other_text_is_refused_and_never_crashes(token: str) -> None:
     with pytest.raises(HubFailure) as refused:
         read_cursor(token)
-    assert (refused.value.status, refused.value.reason) == (HubStatus.INVALID_ARGUMENT, "BAD_PAGE_TOKEN")
+    assert (refused.value.status, refused.value.reason) == (HubStatus.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID")
 
 
 @pytest.mark.parametrize("token", ["W10", "WzEsMl0", "e30", "bnVsbA", "[[[[", "A" * 1_000])

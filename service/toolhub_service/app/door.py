@@ -1,0 +1,74 @@
+"""The door of a hub: servicers behind interceptors, on the address of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from toolhub_service.app.listening import listening_of
+from toolhub_service.app.means import Means
+from toolhub_service.app.toolbox import Toolbox
+from toolhub_service.domain.ports import AuditLog, Invoker
+from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.policy.live import LivePolicy
+from toolhub_service.registry.export import Exporter
+from toolhub_service.registry.search import ToolSearch
+from toolhub_service.transport.audit_servicer import AuditServicer
+from toolhub_service.transport.authenticators import ApiKeys, InsecureLocal
+from toolhub_service.transport.discovery import Discovery
+from toolhub_service.transport.interceptors.admission import AdmissionLayer
+from toolhub_service.transport.interceptors.auth import Authenticator, AuthLayer
+from toolhub_service.transport.interceptors.errors import ErrorsLayer
+from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.transport.interceptors.metrics import MetricsLayer
+from toolhub_service.transport.interceptors.policy import PolicyLayer
+from toolhub_service.transport.interceptors.tracing import TracingLayer
+from toolhub_service.transport.interceptors.validation import ValidationLayer
+from toolhub_service.transport.registry_servicer import RegistryServicer
+from toolhub_service.transport.server import Server
+from toolhub_service.transport.tool_servicer import ToolServicer
+
+
+def make_keys(means: Means, policy: LivePolicy) -> ApiKeys:
+    """Raises KeyFileInvalid."""
+    return ApiKeys(means.paths.key_file().read(), _describe(policy))
+
+
+def make_server(
+    means: Means, toolbox: Toolbox, policy: LivePolicy, keys: ApiKeys, audit: AuditLog, invoker: Invoker
+) -> Server:
+    """The port is bound when it returns; nothing is accepted yet. Raises ListenRefused or OSError."""
+    catalog, alone = toolbox.catalog, means.settings.server.workers == 1
+    admission = AdmissionLayer(means.settings.server.max_in_flight)
+    discovery = Discovery(catalog, ToolSearch(catalog), Exporter(catalog), policy, toolbox.sources)
+    return Server(
+        listening_of(means.settings),
+        _layers(means, policy, keys, admission),
+        admission,
+        tools=ToolServicer(invoker=invoker, discovery=discovery, clock=means.clock, randomness=means.randomness),
+        registry=RegistryServicer(catalog, audit, means.clock, toolbox.sources, {ToolKind.CORE}, alone=alone),
+        audit=AuditServicer(audit),
+    )
+
+
+def _layers(means: Means, policy: LivePolicy, keys: ApiKeys, admission: AdmissionLayer) -> list[Layer]:
+    """Outermost first."""
+    kinds: dict[str, Authenticator] = {"insecure-local": InsecureLocal(_describe(policy)), "api-key": keys}
+    return [
+        TracingLayer(means.observing.tracing),
+        MetricsLayer(means.observing.metrics),
+        ErrorsLayer(means.observing.rpc_crashed, means.redactor.text),
+        admission,
+        AuthLayer([kinds[mode] for mode in means.settings.auth.modes]),
+        PolicyLayer(),
+        ValidationLayer(),
+    ]
+
+
+def _describe(policy: LivePolicy) -> Callable[[str], Principal]:
+    """Roles and rights under the policy in force at the time of the call."""
+
+    def describe(principal_id: str) -> Principal:
+        return policy.snapshot.principal(principal_id)
+
+    return describe
