@@ -15,8 +15,13 @@ from google.protobuf.struct_pb2 import NULL_VALUE, ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.schema import canonical_json
 
 _EXACT_MAX = 2**53
+_DEPTH_MAX = 24
+"""Levels of a Struct that leaves. Each takes up to three messages, and parsers refuse more than 100 in one another."""
+_TEXT_MAX = 2_000
+"""Characters shown of a value that is told as text."""
 
 
 class NotInStruct(ValueError):
@@ -40,8 +45,9 @@ def from_struct(struct: Struct) -> dict[str, JsonValue]:
     return {key: from_value(value) for key, value in struct.fields.items()}
 
 
-def to_value(json: JsonValue) -> Value:
-    """Raises NotInStruct for integers of magnitude 2^53 or more and for numbers that are not finite."""
+def to_value(json: JsonValue, depth: int = _DEPTH_MAX) -> Value:
+    """Raises NotInStruct for integers of magnitude 2^53 or more, numbers that are not finite and more than `depth`
+    levels."""
     if json is None:
         return Value(null_value=NULL_VALUE)
     if isinstance(json, bool):
@@ -50,25 +56,35 @@ def to_value(json: JsonValue) -> Value:
         return Value(string_value=json)
     if isinstance(json, int | float):
         return _to_number(json)
+    if not depth:
+        raise NotInStruct("nested too deep")
     if isinstance(json, Mapping):
-        return Value(struct_value=to_struct(json))
-    return Value(list_value=ListValue(values=[to_value(item) for item in json]))
+        return Value(struct_value=to_struct(json, depth - 1))
+    return Value(list_value=ListValue(values=[to_value(item, depth - 1) for item in json]))
 
 
-def to_struct(json: Mapping[str, JsonValue]) -> Struct:
-    return Struct(fields={key: to_value(value) for key, value in json.items()})
+def to_struct(json: Mapping[str, JsonValue], depth: int = _DEPTH_MAX) -> Struct:
+    return Struct(fields={key: to_value(value, depth) for key, value in json.items()})
 
 
 def lossy_struct(json: Mapping[str, JsonValue]) -> Struct:
     """For details meant for reading: what a Struct cannot hold is told as text."""
-    return Struct(fields={key: _lossy_value(value) for key, value in json.items()})
+    return Struct(fields={key: lossy_value(value) for key, value in json.items()})
 
 
-def _lossy_value(json: JsonValue) -> Value:
+def lossy_value(json: JsonValue) -> Value:
+    """The same for one value."""
     try:
         return to_value(json)
     except NotInStruct:
-        return Value(string_value=str(json))
+        return Value(string_value=_as_text(json))
+
+
+def _as_text(json: JsonValue) -> str:
+    try:
+        return canonical_json.dumps(json).decode()[:_TEXT_MAX]
+    except canonical_json.NotJson:
+        return "(cannot be shown)"
 
 
 def _to_number(number: float) -> Value:

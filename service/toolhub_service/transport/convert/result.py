@@ -6,6 +6,7 @@ from toolhub.v1 import artifact_pb2, error_pb2, job_state_pb2, plan_pb2, progres
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.job import JobRef
+from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.plan import Plan, StepVerdict
 from toolhub_service.domain.ports import Chunk, Progress
 from toolhub_service.domain.result import Evidence, ToolResult
@@ -15,9 +16,9 @@ from toolhub_service.transport.convert.payload import (
     NotInStruct,
     duration,
     lossy_struct,
+    lossy_value,
     timestamp,
     to_struct,
-    to_value,
 )
 
 
@@ -46,8 +47,16 @@ def from_result(result: ToolResult, *, as_struct: bool) -> result_pb2.ToolResult
     if result.job is not None:
         message.job.CopyFrom(_from_job(result.job))
     if result.raw is not None:
-        message.raw_json = canonical_json.dumps(result.raw)
+        message.raw_json = _raw_json(result.raw)
     return message
+
+
+def _raw_json(raw: JsonValue) -> bytes:
+    """An upstream may have answered what JSON cannot hold; the call has had its effect and is answered all the same."""
+    try:
+        return canonical_json.dumps(raw)
+    except canonical_json.NotJson:
+        return b'"(left out: the raw answer is not JSON)"'
 
 
 def _set_value(message: result_pb2.ToolResult, result: ToolResult, *, as_struct: bool) -> None:
@@ -80,7 +89,7 @@ def from_error(error: ToolError) -> error_pb2.ToolError:
             path=violation.path,
             keyword=violation.keyword,
             message=violation.message,
-            expected=to_value(violation.expected),
+            expected=lossy_value(violation.expected),
             hint=violation.hint,
         )
     if error.details:
