@@ -7,6 +7,7 @@ exception, which travels as `__cause__` for the log. Cancellation always passes.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -65,7 +66,11 @@ class CoreAdapter:
             return _outcome(output, context)
         except ToolFailure:
             raise
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
             raise _unforeseen(planned.spec.name) from error
         finally:
             context.close()
@@ -120,6 +125,12 @@ class _Silent:
 
 
 _SILENT: Final = _Silent()
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody asked for it: a CancelledError of the tool's own making would leave the caller unanswered."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:
