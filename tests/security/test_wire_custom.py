@@ -1,0 +1,135 @@
+"""A custom tool that misbehaves in every way it can: each call is answered by a ToolResult, and the hub serves on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import grpc.aio
+import pytest
+from msgspec import Meta
+
+from tests.hub import OPEN_POLICY, RunningHub, running_hub
+from toolhub.v1 import error_pb2
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def cyclic() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def endless() -> Any:
+    return endless()
+
+
+ANSWERS: dict[str, Callable[[], Any]] = {
+    "surrogate": lambda: "\ud800",
+    "not a number": lambda: float("nan"),
+    "an object": object,
+    "too deep": lambda: nested(5_000),
+    "a cycle": cyclic,
+    "recursion": endless,
+}
+RAISED: dict[str, BaseException] = {
+    "an exit": SystemExit(3),
+    "a cancellation of its own": asyncio.CancelledError(),
+    "a timeout of its own": TimeoutError("x"),
+    "the end of a generator": GeneratorExit(),
+    "the end of an iteration": StopAsyncIteration(),
+    "no memory": MemoryError(),
+    "something from grpc": grpc.aio.AbortError("x"),
+    "something basic": BaseException("x"),
+}
+
+
+class Wild(Tool["Wild.In", "Wild.Out"]):
+    name = "acme/wild.run"
+    description = "Misbehave."
+
+    class In(ToolInput, frozen=True):
+        how: str = ""
+        id: Annotated[int, Meta(ge=-(2**62), le=2**62)] = 0
+
+    class Out(ToolOutput, frozen=True):
+        value: Any
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        if args.how in RAISED:
+            raise RAISED[args.how]
+        if args.how in ANSWERS:
+            return self.Out(value=ANSWERS[args.how]())
+        if args.how == "odd error":
+            raise refuse(ErrorKind.NOT_FOUND, "a \ud800 b", name="\ud800", size=10**400, rate=float("inf"))
+        if args.how == "deep error":
+            raise refuse(ErrorKind.NOT_FOUND, "deep", deep=nested(60), deeper=nested(200))
+        if args.how == "deepest error":
+            raise refuse(ErrorKind.NOT_FOUND, "deep", deep=nested(3_000))
+        context.raw = {"odd": "\ud800"}
+        context.proves(EvidenceType.FILE, "a\udcff.txt", "found a\udcff.txt", name="\udcff")
+        return self.Out(value=nested(40))
+
+
+@pytest.fixture
+async def wild_hub(tmp_path: Path) -> AsyncIterator[RunningHub]:
+    settings = {"results": {"show_raw": True}}
+    async with running_hub(tmp_path, policy=OPEN_POLICY, settings=settings, tools=[Wild()]) as hub:
+        yield hub
+
+
+@pytest.mark.parametrize("how", [*ANSWERS, *RAISED])
+async def test_what_a_tool_answers_or_raises_becomes_a_result(wild_hub: RunningHub, how: str) -> None:
+    result = await wild_hub.invoke("acme/wild.run", {"how": how}, timeout_s=5)
+    assert result.error.kind == error_pb2.ERROR_KIND_INTERNAL
+    assert result.attempts == 1
+    asked, settled = (chained.event for chained in await wild_hub.events())
+    assert (asked.call_id, settled.call_id, settled.outcome) == (result.call_id, result.call_id, "INTERNAL")
+    assert (await wild_hub.invoke("core/util.time.now")).ok
+
+
+@pytest.mark.parametrize("how", ["odd error", "deep error", "deepest error"])
+async def test_an_error_with_odd_details_is_told(wild_hub: RunningHub, how: str) -> None:
+    result = await wild_hub.invoke("acme/wild.run", {"how": how})
+    assert result.error.kind == error_pb2.ERROR_KIND_NOT_FOUND
+    assert result.error.message in ("a ? b", "deep")
+    assert result.error.details.fields
+
+
+async def test_evidence_and_raw_answers_that_are_not_utf8_do_not_undo_the_answer(wild_hub: RunningHub) -> None:
+    encodings: list[dict[str, Any]] = [{"args_json": b"{}"}, {"args_struct": {}}]
+    for args in encodings:
+        result = await wild_hub.invoke("acme/wild.run", **args)
+        assert result.ok
+        assert (result.evidence[0].ref, dict(result.evidence[0].attributes)) == ("a?.txt", {"name": "?"})
+        assert b"not JSON" in result.raw_json
+        assert result.result_json.count(b"[") == 41, "too deep for a Struct, so JSON whatever was asked for"
+
+
+@pytest.mark.parametrize("number", [2**63, 2**70, -(2**63), 10**300])
+async def test_bounds_that_no_double_holds_are_told(wild_hub: RunningHub, number: int) -> None:
+    result = await wild_hub.invoke("acme/wild.run", {"id": number})
+    assert result.error.kind == error_pb2.ERROR_KIND_INPUT_SCHEMA_INVALID
+    assert result.error.violations[0].expected.string_value.lstrip("-") == str(2**62)
+
+
+@pytest.mark.parametrize("depth", [10, 20, 23, 24, 26, 28, 30, 31])
+async def test_a_deep_answer_arrives_whatever_encoding_was_asked_for(open_hub: RunningHub, depth: int) -> None:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"a": value}
+    result = await open_hub.invoke("core/util.json.select", args_struct={"json": value, "path": "{b:{c:{d:@}}}"})
+    assert result.ok
+    assert result.WhichOneof("result") in ("result_struct", "result_json")
