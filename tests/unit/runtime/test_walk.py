@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tests.unit.runtime.door import a_call
 from toolhub_service.domain.step import StepName
 from toolhub_service.runtime.walk import Walk
@@ -11,7 +13,7 @@ def test_steps_follow_one_another_without_a_gap() -> None:
         walk.enter(step)
     steps = walk.steps()
     assert [time.step for time in steps] == list(StepName)
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         assert before.end_ns == after.start_ns
     assert steps[0].start_ns >= walk.start_ns
     assert steps[-1].end_ns <= walk.start_ns + walk.elapsed_ns()

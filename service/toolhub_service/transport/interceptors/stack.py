@@ -2,9 +2,9 @@
 
 grpc.aio hands a handler over in two styles: an async generator, or a coroutine that calls `context.write()`
 (grpc_health's Watch). Both are wrapped here, once; wrapped handlers are cached by method, so that nothing is built
-per call. Bytes that are no message are found here too: grpc would tell the client the parser's own words and log a
-traceback for each. grpc.aio's own interceptors would cost a coroutine each and a lookup for every RPC; as a handler that wraps
-handlers the stack costs a dictionary lookup (docs/decisions/0003).
+per call. grpc.aio's own interceptors would cost a coroutine each and a lookup for every RPC; as a handler that wraps
+handlers the stack costs a dictionary lookup (docs/decisions/0003). Bytes that are no message are found here too:
+grpc would tell the client the parser's own words and log a traceback for each.
 """
 
 from __future__ import annotations
