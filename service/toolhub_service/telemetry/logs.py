@@ -47,6 +47,7 @@ def configure_logging(
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
             _Redaction(redactor),
+            *([_legible] if form == "console" else []),
             _renderer(form),
         ],
     )
@@ -101,6 +102,18 @@ class _Redaction:
     def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
         shown = self._redactor.value(dict(event))
         return cast("MutableMapping[str, Any]", shown)
+
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def _legible(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """What others wrote drives no terminal and begins no line of its own; a traceback keeps its lines."""
+    if isinstance(text := event.get("event"), str):
+        event["event"] = text.translate(_CONTROLS).replace("\n", "\\n")
+    if isinstance(trace := event.get("exception"), str):
+        event["exception"] = trace.translate(_CONTROLS)
+    return event
 
 
 def _renderer(form: Literal["json", "console"]) -> Processor:
