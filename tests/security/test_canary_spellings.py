@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.document import CustomTool, Settings, Tools
+from toolhub_service.telemetry.logs import configure_logging, logger
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
 
 TOKEN = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
 
@@ -51,3 +66,14 @@ def test_secrets_of_environment_and_configuration_are_known_by_value() -> None:
     settings = Settings(tools=Tools(custom=(CustomTool("acme:T", {"api_key": "c4nary-of-config", "retries": 3}),)))
     environment = {"ACME_TOKEN": "c4nary-of-env", "AUTH_TOKEN": "none", "PWD": "/home/somebody"}
     assert known_secrets(settings, environment) == ["c4nary-of-config", "c4nary-of-env"]
+
+
+def test_what_others_wrote_drives_no_terminal(restored_logging: None) -> None:
+    stream = io.StringIO()
+    configure_logging(level="INFO", form="console", redactor=Redactor(), stream=stream)
+    logger("hub").info("call", tool="a\n\x1b[2J2026 [error] forged\x07")
+    logging.getLogger("library").warning("said %s", "b\n\x1b[31m2026 [error] forged")
+    logger("hub").error("crash", exc_info=RuntimeError("c\x1b]0;title\x07"))
+    assert not {character for character in stream.getvalue() if ord(character) < 32} - {"\n"}
+    assert "\nb" not in stream.getvalue()
+    assert sum("forged" in line for line in stream.getvalue().splitlines()) == 2
