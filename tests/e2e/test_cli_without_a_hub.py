@@ -170,11 +170,12 @@ def test_configuration_is_shown_and_checked(cli: CommandLine) -> None:
     file = cli.home / "toolhub.yaml"
     file.write_text("server: {workers: 2}")
     assert cli("config", "show", "--config", str(file)).json["server"]["workers"] == 2
-    assert cli("config", "check", "--config", str(file)).code == 0
+    assert cli("config", "check", "--config", str(file)).json == {"ok": True}
     file.write_text("server: {worker: 2}")
     wrong = cli("config", "check", "--config", str(file))
-    assert wrong.code == 1
-    assert "did you mean workers?" in wrong.err
+    assert (wrong.code, wrong.json["ok"]) == (1, False)
+    assert "did you mean workers?" in wrong.json["problem"]
+    assert "did you mean workers?" in cli.shown("config", "check", "--config", str(file)).text
     assert "listen" in str(cli("config", "schema").json)
     assert "server.listen" in cli("config", "schema", "--reference").out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -12,6 +13,8 @@ from toolhub_service.cli.output import json_option, note, print_json, print_tabl
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.settings_options import read_settings, settings_options
 
+_EXIT_INVALID = 1
+
 
 @click.group(cls=SuggestingGroup)
 def config() -> None:
@@ -19,15 +22,25 @@ def config() -> None:
 
 
 @config.command()
+@json_option
 @settings_options
-def check(config_file: Path | None, data_dir: Path | None) -> None:
+def check(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
     """Exit 0 when file and environment are valid, 1 with the reason when not.
 
     \b
     Example:
       toolhub config check --config toolhub.yaml
     """
-    read_settings(config_file, data_dir)
+    try:
+        read_settings(config_file, data_dir)
+    except click.ClickException as invalid:
+        if not wants_json(as_json):
+            raise
+        print_json({"ok": False, "problem": invalid.message})
+        sys.exit(_EXIT_INVALID)
+    if wants_json(as_json):
+        print_json({"ok": True})
+        return
     where = f"{config_file} and the environment are" if config_file else "No file is given; the environment is"
     click.echo(f"{where} valid")
 
