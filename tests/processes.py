@@ -133,8 +133,25 @@ async def _start(
 
 
 def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and waits to be reaped does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
         return False
-    return True
+    return status.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+async def ended(pid: int) -> None:
+    """Wait until a process, which need not be a child of ours, has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(descriptor, over.set)
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            await over.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -9,14 +9,17 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.hub import channel_to, request
-from tests.processes import Served, is_alive, refused, served
+from tests.processes import Served, ended, is_alive, refused, served
 from toolhub.v1 import audit_service_pb2, error_pb2, event_pb2
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.app.key_file import KeyFile
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +85,45 @@ async def test_two_workers_share_a_port_are_counted_together_and_replaced_when_k
         assert victim not in workers
         assert await running.stop() == 0
         assert not [pid for pid in workers if is_alive(pid)]
+
+
+@pytest.mark.promise("serving.no-orphans")
+async def test_supervisor_that_is_killed_leaves_no_worker_behind(tmp_path: Path) -> None:
+    async with served(tmp_path, "--workers", "2") as running:
+        workers = running.children()
+        running.signal(signal.SIGKILL)
+        await running.process.wait()
+        for worker in workers:
+            await ended(worker)
+
+
+async def test_several_workers_on_one_unix_socket_are_refused_in_words(tmp_path: Path) -> None:
+    status, words = await refused(tmp_path, "--workers", "2", listen=f"unix:{tmp_path}/hub.sock")
+    assert status == 1
+    assert "several workers" in words
+    assert "Traceback" not in words
+
+
+async def test_revoked_key_is_refused_after_a_hangup(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "api-keys.yaml")
+    key = keys.create("robot")
+    environment = {"TOOLHUB_AUTH_MODES": "api-key", "TOOLHUB_POLICY_RELOAD_S": "0"}
+    async with served(tmp_path, environment=environment) as running, channel_to(running.address) as channel:
+        stub: Any = ToolServiceStub(channel)
+        metadata = (("x-api-key", key),)
+        assert await stub.Invoke(request(TOOL), metadata=metadata, timeout=20)
+        assert keys.revoke("_".join(key.split("_")[:2]))
+        running.signal(signal.SIGHUP)
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await call_for_ever(stub, metadata)
+        assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def call_for_ever(stub: Any, metadata: Any) -> None:
+    """One call after the other, until one is refused."""
+    async with asyncio.timeout(20):
+        while True:
+            await stub.Invoke(request(TOOL), metadata=metadata, timeout=20)
 
 
 async def fresh_writers(running: Served, known: set[str]) -> set[str]:

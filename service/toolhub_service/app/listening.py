@@ -12,16 +12,24 @@ from toolhub_service.transport.server import Listening
 
 
 class ListenRefused(ValueError):
-    """The address and the auth modes do not go together; the message says what to change."""
+    """The address does not go together with the auth modes or the workers; the message says what to change."""
 
 
 def listening_of(settings: Settings) -> Listening:
-    """Raises ListenRefused when `insecure-local` would be served beyond this machine, OSError for unreadable files."""
+    """Raises OSError for unreadable files.
+
+    Raises ListenRefused when `insecure-local` would be served beyond this machine, or one socket by several workers.
+    """
     address = settings.server.listen
     if "insecure-local" in settings.auth.modes and not is_local(address):
         raise ListenRefused(
             f"auth mode insecure-local lets whoever connects act as `local`, and {address} is open to others. "
             "Set auth.modes to [api-key] (TOOLHUB_AUTH_MODES=api-key), or listen on 127.0.0.1 or a unix: socket."
+        )
+    if settings.server.workers > 1 and address.startswith("unix"):
+        raise ListenRefused(
+            f"several workers cannot share {address}: each would take the socket away from the others. "
+            "Use one worker (server.workers: 1), or listen on a port."
         )
     return Listening(
         address=address,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -29,6 +30,8 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
         raise StartRefused(change.problem)
     hub.observing.policy_reloaded(change)
     stop, reload = _on_signals()
+    if worker is not None:
+        _leave_with_supervisor(stop)
     _settle_memory()
     await hub.start()
     await hub.remember(EventType.HUB_STARTED, policy_revision=change.revision)
@@ -52,6 +55,17 @@ def _settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def _leave_with_supervisor(stop: asyncio.Event) -> None:
+    """The end of standard input says that the supervisor is gone: nobody would stop this worker any more."""
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def gone() -> None:
+        loop.remove_reader(descriptor)
+        stop.set()
+
+    loop.add_reader(descriptor, gone)
 
 
 def _on_signals() -> tuple[asyncio.Event, asyncio.Event]:

@@ -1,7 +1,8 @@
 """`--workers N`: N processes on one port by SO_REUSEPORT, spawned and never forked (grpc/grpc#31885).
 
 The supervisor starts each worker as a fresh interpreter, starts one that died again, and passes on SIGTERM and SIGHUP.
-A worker says on its standard output that it serves.
+A worker says on its standard output that it serves, and leaves when its standard input ends: a supervisor that was
+killed leaves no workers behind.
 """
 
 from __future__ import annotations
@@ -46,15 +47,19 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
-        async with asyncio.TaskGroup() as group:
-            for worker in range(self._count):
-                group.create_task(self._keep_running(worker))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in range(self._count):
+                    group.create_task(self._keep_running(worker))
+        finally:
+            self._pass_on(signal.SIGTERM)
 
     async def _keep_running(self, worker: int) -> None:
         while not self._stopping.is_set():
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 env={**self._environment, WORKER_VARIABLE: str(worker)},
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )
             self._running[worker] = process
