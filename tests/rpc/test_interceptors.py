@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,7 +14,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.hub import RunningHub, request
+from tests.hub import RunningHub, request, running_hub
+from tests.rpc.props import Waits
 from tests.rpc.statuses import Failed, failed, failed_stream
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, refuse
@@ -252,13 +254,29 @@ async def test_metrics_count_calls_by_method_and_code(hub: RunningHub) -> None:
     await failed(hub.stub.GetTool(pb.GetToolRequest(name="test/unknown")))
     stream = hub.stub.InvokeStream(request("core/util.time.now", message=pb.InvokeStreamRequest))
     assert [message.WhichOneof("event") async for message in stream] == ["result"]
-    by_method = {
+    by_method = handled(hub)
+    assert by_method["Invoke", "OK"] == 2  # a refused call is an answered RPC
+    assert by_method["Invoke", "INVALID_ARGUMENT"] == 1
+    assert by_method["GetTool", "NOT_FOUND"] == 1
+    assert by_method["InvokeStream", "OK"] == 1
+
+
+async def test_metrics_count_what_was_cancelled_as_cancelled(tmp_path: Path) -> None:
+    waits = Waits()
+    async with running_hub(tmp_path, tools=[waits]) as hub:
+        stream = hub.stub.InvokeStream(request("test/text.wait", message=pb.InvokeStreamRequest))
+        await waits.started.wait()
+        stream.cancel()
+        await waits.stopped.wait()
+        await hub.events()  # the call has been recorded; its stream ends with it
+        assert handled(hub)["InvokeStream", "CANCELLED"] == 1
+
+
+def handled(hub: RunningHub) -> dict[tuple[str, str], float]:
+    """How many RPCs have been answered, by method and code."""
+    return {
         (sample.labels["grpc_method"], sample.labels["grpc_code"]): sample.value
         for family in text_string_to_metric_families(hub.hub.observing.metrics.exposition().decode())
         for sample in family.samples
         if sample.name == "grpc_server_handled_total"
     }
-    assert by_method["Invoke", "OK"] == 2  # a refused call is an answered RPC
-    assert by_method["Invoke", "INVALID_ARGUMENT"] == 1
-    assert by_method["GetTool", "NOT_FOUND"] == 1
-    assert by_method["InvokeStream", "OK"] == 1

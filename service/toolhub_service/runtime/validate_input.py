@@ -19,7 +19,7 @@ def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> None:
             f"The arguments do not fit {call.tool}: " + " ".join(violation.message for violation in violations),
             violations=violations,
         )
-    if spec.has_side_effects and not call.purpose:
+    if spec.has_side_effects and not call.purpose.strip():
         raise refuse(
             ErrorKind.INVALID_INPUT,
             f"{call.tool} can change something: say why you call it in `purpose`; it goes into the audit log.",

@@ -142,6 +142,10 @@ async def test_wrong_digest_refuses_a_call_that_needs_no_plan_too(door: Door) ->
     assert await differs(door, READ, {}, plan_digest="nonsense") == ["forged"]
 
 
+async def test_dry_run_takes_no_notice_of_a_digest(door: Door) -> None:
+    assert (await door.plan(WRITE, {"text": "hi"}, plan_digest="nonsense")).plan_digest
+
+
 @pytest.mark.promise("plan.never-lifts-a-deny")
 async def test_plan_never_lifts_a_denial() -> None:
     door = a_door(policy=PLAN_FIRST)

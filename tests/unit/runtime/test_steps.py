@@ -73,8 +73,9 @@ class TestValidateInput:
         assert await a_door().error(READ, args_error=unreadable) == unreadable
 
     @pytest.mark.promise("purpose.required")
-    async def test_side_effect_without_a_purpose_is_refused(self) -> None:
-        error = await a_door().error(WRITE, purpose="")
+    @pytest.mark.parametrize("purpose", ["", "  \n"])
+    async def test_side_effect_without_a_purpose_is_refused(self, purpose: str) -> None:
+        error = await a_door().error(WRITE, purpose=purpose)
         assert error.kind is ErrorKind.INVALID_INPUT
         assert error.details["field"] == "purpose"
 
