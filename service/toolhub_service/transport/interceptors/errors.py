@@ -14,24 +14,26 @@ from toolhub_service.transport.status import EQUAL_STATUS, RpcFailure, from_hub_
 
 
 class ErrorsLayer(Layer):
-    """`crashed(method, error)` is told of defects, whole, for the log; every text that leaves goes through `redact`."""
+    """`crashed(method, error)` is told of defects, whole, for the log.
+
+    What servicers say goes through `redact`, for it may name what the caller sent; what layers say is their own words.
+    """
 
     def __init__(self, crashed: Callable[[str, Exception], None], redact: Callable[[str], str] = str) -> None:
         self._crashed = crashed
         self._redact = redact
 
     def failure(self, method: Method, error: Exception) -> RpcFailure:
+        if isinstance(error, RpcFailure):
+            return error
         failure = self._told(method, error)
         return replace(
             failure,
             message=self._redact(failure.message),
             metadata={name: self._redact(value) for name, value in failure.metadata.items()},
-            field_violations=tuple((path, self._redact(text)) for path, text in failure.field_violations),
         )
 
     def _told(self, method: Method, error: Exception) -> RpcFailure:
-        if isinstance(error, RpcFailure):
-            return error
         if isinstance(error, HubFailure):
             return from_hub_failure(error)
         if isinstance(error, ToolFailure):
