@@ -183,9 +183,11 @@ async def test_start_and_stop_are_audited_and_the_log_verifies_afterwards(tmp_pa
 
 
 @pytest.mark.promise("serving.clear-refusals")
-async def test_second_hub_on_the_same_port_says_which_port_is_taken(tmp_path: Path) -> None:
-    async with served(tmp_path / "first") as running:
-        status, words = await refused(tmp_path / "second", listen=running.address)
+@pytest.mark.parametrize(("first", "second"), [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")])
+async def test_second_hub_on_the_same_port_says_which_port_is_taken(tmp_path: Path, first: str, second: str) -> None:
+    """Workers share their port; two hubs, each with a policy of its own, never do."""
+    async with served(tmp_path / "first", "--workers", first) as running:
+        status, words = await refused(tmp_path / "second", "--workers", second, listen=running.address)
         assert status == 1
         assert running.address in words
         assert "in use" in words
@@ -203,9 +205,10 @@ async def test_hub_without_credentials_refuses_an_open_address_in_words(tmp_path
 
 
 @pytest.mark.promise("serving.clear-refusals")
-async def test_invalid_policy_stops_the_start_in_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_invalid_policy_stops_the_start_in_words(tmp_path: Path, workers: str) -> None:
     (tmp_path / "policy.yaml").write_text(INVALID)
-    status, words = await refused(tmp_path)
+    status, words = await refused(tmp_path, "--workers", workers)
     assert status == 1
     assert "policy.yaml" in words
     assert "Traceback" not in words

@@ -22,7 +22,10 @@ from toolhub_service.telemetry.metrics_http import MetricsEndpoint
 def supervise(
     settings: Settings, config_file: Path | None, data_dir: Path | None, *, greet: Callable[[int, int], None]
 ) -> None:
-    """Until SIGTERM. `greet` is told the port and the metrics port once all workers have been started."""
+    """Until SIGTERM. `greet` is told the port and the metrics port once all workers have been started.
+
+    Raises StartRefused when one cannot start, ListenRefused, and OSError when the port is taken.
+    """
     listening_of(settings)  # refuse here, once, rather than in every worker
     held, address = reserve_port(settings.server.listen)
     try:
@@ -49,7 +52,10 @@ async def _supervise(
         all_ready=lambda: greet(int(address.rpartition(":")[2]) if ":" in address else 0, metrics_port),
     )
     try:
-        await supervisor.run()
+        if not await supervisor.run():
+            from toolhub_service.app.serving import StartRefused  # late: a supervisor needs nothing else of a hub
+
+            raise StartRefused("a worker could not start; it says above why.")
     finally:
         await endpoint.stop()
 

@@ -1,6 +1,7 @@
 """`--workers N`: N processes on one port by SO_REUSEPORT, spawned and never forked (grpc/grpc#31885).
 
 The supervisor starts each worker as a fresh interpreter, starts one that died again, and passes on SIGTERM and SIGHUP.
+One that ends before all of them have served is no accident to be repaired but a start that failed.
 A worker says on its standard output that it serves, and leaves when its standard input ends: a supervisor that was
 killed leaves no workers behind.
 """
@@ -38,11 +39,13 @@ class Supervisor:
         self._ended = ended
         self._all_ready = all_ready
         self._ready: set[int] = set()
+        self._has_started = False
+        self._start_failed = False
         self._stopping = asyncio.Event()
         self._running: dict[int, asyncio.subprocess.Process] = {}
 
-    async def run(self) -> None:
-        """Until SIGTERM or SIGINT, and then until every worker has drained."""
+    async def run(self) -> bool:
+        """Until SIGTERM or SIGINT, and then until every worker has drained. False: a worker could not start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
@@ -53,6 +56,7 @@ class Supervisor:
                     group.create_task(self._keep_running(worker))
         finally:
             self._pass_on(signal.SIGTERM)
+        return not self._start_failed
 
     async def _keep_running(self, worker: int) -> None:
         while not self._stopping.is_set():
@@ -67,9 +71,14 @@ class Supervisor:
             status = await process.wait()
             self._running.pop(worker, None)
             self._ended(process.pid)
-            if not self._stopping.is_set():
+            if self._stopping.is_set():
+                return
+            if self._has_started:
                 sys.stderr.write(f"worker {worker} ended with status {status}; starting it again\n")
                 await self._pause()
+            else:
+                self._start_failed = True
+                self._stop()
 
     async def _hear(self, worker: int, process: asyncio.subprocess.Process) -> None:
         """Wait for the worker's word that it serves; none comes from one that dies first."""
@@ -77,6 +86,7 @@ class Supervisor:
         if await process.stdout.readline() == READY and len(self._ready) < self._count:
             self._ready.add(worker)
             if len(self._ready) == self._count:
+                self._has_started = True
                 self._all_ready()
 
     async def _pause(self) -> None:
@@ -96,14 +106,24 @@ class Supervisor:
 
 
 def reserve_port(address: str) -> tuple[socket.socket | None, str]:
-    """For port 0: a socket that holds a free port (never listening), and the address with that port."""
-    host, _, port = address.rpartition(":")
-    if address.startswith("unix") or port != "0":
+    """A socket that holds the port for the workers (never listening), and the address with that port.
+
+    A port shared by SO_REUSEPORT would be shared with the workers of another hub as well, each under its own policy:
+    so the port is first asked for alone. Raises OSError when it is taken. A Unix socket needs no holding.
+    """
+    if address.startswith("unix"):
         return None, address
-    family = socket.AF_INET6 if ":" in host.strip("[]") else socket.AF_INET
+    host, _, port = address.rpartition(":")
+    family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what lingers of a hub that left is no hub
+            alone.bind(place)
+    except OSError as taken:
+        raise OSError(f"cannot listen on {address}: the address is in use or not ours") from taken
     held = socket.socket(family, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind((host.strip("[]"), 0))
+    held.bind(place)
     return held, f"{host}:{held.getsockname()[1]}"
 
 

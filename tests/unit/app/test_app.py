@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -173,12 +174,20 @@ class TestPolicyFile:
         assert "policy.yaml" in change.problem
 
 
-def test_reserved_port_is_free_for_those_who_share_it_and_for_nobody_else() -> None:
-    held, address = reserve_port("127.0.0.1:0")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_reserved_port_is_free_for_those_who_share_it_and_for_no_other_hub(host: str) -> None:
+    held, address = reserve_port(f"{host}:0")
     assert held is not None
-    with held:
-        assert int(address.rpartition(":")[2]) > 0
-    assert reserve_port("127.0.0.1:5000") == (None, "127.0.0.1:5000")
+    with held, socket.socket(held.family, socket.SOCK_STREAM) as worker:
+        assert address.startswith(f"{host}:")
+        worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        worker.bind(held.getsockname())
+        worker.listen()
+        with pytest.raises(OSError, match="in use"):
+            reserve_port(address)
+
+
+def test_unix_socket_needs_no_reserving() -> None:
     assert reserve_port("unix:/tmp/x:0") == (None, "unix:/tmp/x:0")
 
 
