@@ -156,3 +156,18 @@ async def test_what_a_caller_cannot_call_it_cannot_see(keyed: Keyed) -> None:
     assert "core/fs.writeText" not in names
     failure = await failed(keyed.running.stub.GetTool(pb.GetToolRequest(name="core/fs.writeText"), metadata=robot))
     assert (failure.code, failure.reason) == (grpc.StatusCode.NOT_FOUND, "TOOL_NOT_FOUND")
+
+
+@pytest.mark.promise("identity.bad-credential-refused")
+async def test_two_credentials_are_refused_rather_than_one_chosen(keyed: Keyed) -> None:
+    both = (*bearer(keyed.robot), *bearer(keyed.boss))
+    failure = await failed(keyed.running.stub.Invoke(request(TOOL), metadata=both))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED")
+    assert "send one" in failure.message
+
+
+async def test_credential_that_a_local_hub_does_not_take_is_refused_and_not_called_missing(tmp_path: Path) -> None:
+    async with running_hub(tmp_path) as running:
+        failure = await failed(running.stub.Invoke(request(TOOL), metadata=bearer("thk_00000000_nothing")))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED")
+    assert "leave it out" in failure.message

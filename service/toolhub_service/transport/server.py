@@ -35,6 +35,9 @@ _REQUEST_MAX_BYTES = 4 * 1024 * 1024
 _ENVELOPE_BYTES = 128 * 1024
 """Room for context, purpose and ids around 4 MiB of arguments."""
 
+_STREAMS_A_CONNECTION = 1_000
+"""RPCs at once on one connection, health and reflection too; a client that wants more waits or connects again."""
+
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -116,6 +119,7 @@ def _options(listening: Listening) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", _REQUEST_MAX_BYTES + _ENVELOPE_BYTES),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", 32 * 1024),
+        ("grpc.max_concurrent_streams", _STREAMS_A_CONNECTION),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -12,6 +12,9 @@ from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.rpc import Method, ServicerContext, set_principal
 from toolhub_service.transport.status import RpcFailure
 
+CREDENTIAL_ENTRIES = ("authorization", "x-api-key")
+"""Metadata in which a credential may come."""
+
 
 class Authenticator(Protocol):
     """One kind of credential."""
@@ -35,11 +38,19 @@ class AuthLayer(Layer):
     def enter(self, method: Method, context: ServicerContext) -> None:
         if method.is_open:
             return
-        metadata = dict(context.invocation_metadata() or ())
+        sent = context.invocation_metadata() or ()
+        metadata = dict(sent)
+        if len(metadata) < len(sent) and sum(key in CREDENTIAL_ENTRIES for key, _ in sent) > 1:
+            raise RpcFailure(
+                grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED", "Several credentials were sent; send one."
+            )
         for authenticator in self._authenticators:
             principal = authenticator.authenticate(metadata, context)
             if principal is not None:
                 set_principal(principal)
                 return
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
+        if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
+            told = f"This hub takes no such credential: leave it out. {advice}".rstrip()
+            raise RpcFailure(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED", told)
         raise RpcFailure(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_MISSING", f"No credential was sent. {advice}")
