@@ -83,6 +83,20 @@ class Waits(Tool[TextIn, TextOut]):
         return TextOut(text=args.text)
 
 
+class ClearsUp(Waits):
+    """Takes its time to clear up after it was cancelled, as a command does that ignores being asked to end."""
+
+    name = "test/text.clearUp"
+
+    async def run(self, args: TextIn, context: ToolContext) -> TextOut:
+        self.started.set()
+        try:
+            await self.let_go.wait()
+        finally:
+            await asyncio.sleep(0.3)
+        return TextOut(text=args.text)
+
+
 class WaitsToWrite(Waits):
     """The same, as a side effect."""
 

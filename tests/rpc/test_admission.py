@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.hub import request, running_hub
-from tests.rpc.props import Echo, Waits
+from tests.rpc.props import ClearsUp, Echo, Waits
 from tests.rpc.statuses import failed
 from toolhub_service.domain.event import EventType
 
@@ -92,3 +92,17 @@ async def test_work_that_does_not_end_in_its_grace_is_cancelled_and_recorded(tmp
         events = await running.events(tool="test/text.wait")
         assert [event.event.type for event in events] == [EventType.TOOL_CALLED, EventType.TOOL_RESULT]
         assert events[1].event.outcome == "CANCELLED"
+
+
+@pytest.mark.promise("audit.two-events", "serving.drain")
+async def test_work_that_was_cut_off_is_in_the_log_before_the_log_is_closed(tmp_path: Path) -> None:
+    slow = ClearsUp()
+    async with running_hub(tmp_path, settings={"server": {"drain_s": 0.05}}, tools=[slow]) as running:
+        call = asyncio.create_task(running.invoke(slow.name))
+        await slow.started.wait()
+        await running.hub.close()
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call
+    async with running_hub(tmp_path) as after:
+        events = await after.events(tool=slow.name)
+    assert [event.event.outcome for event in events] == ["", "CANCELLED"]

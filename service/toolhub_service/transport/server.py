@@ -38,6 +38,9 @@ _ENVELOPE_BYTES = 128 * 1024
 _STREAMS_A_CONNECTION = 1_000
 """RPCs at once on one connection, health and reflection too; a client that wants more waits or connects again."""
 
+_CUT_OFF_S = 5.0
+"""Longest wait for cancelled calls: a command may take a moment to die."""
+
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -98,12 +101,16 @@ class Server:
         await self._tell_health(_SERVING)
 
     async def drain(self, notice_s: float, grace_s: float) -> None:
-        """Leave: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop."""
+        """Leave: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop.
+
+        What is cut off after its grace is cancelled; when this returns it has been stopped and recorded, too.
+        """
         await self._tell_health(_NOT_SERVING)
         if notice_s:
             await asyncio.sleep(notice_s)
         self._admission.draining = True
         await self._grpc.stop(grace_s)
+        await self._admission.emptied(_CUT_OFF_S)
 
     async def wait_stopped(self) -> None:
         await self._grpc.wait_for_termination()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 import grpc
 
 from toolhub_service.transport.interceptors.layer import Layer
@@ -16,6 +19,7 @@ class AdmissionLayer(Layer):
         self._max_in_flight = max_in_flight
         self.in_flight = 0
         self.draining = False
+        self._empty = asyncio.Event()
 
     def enter(self, method: Method, context: ServicerContext) -> bool:
         if method.is_open:
@@ -38,3 +42,11 @@ class AdmissionLayer(Layer):
     def leave(self, method: Method, state: bool | None, context: ServicerContext, error: BaseException | None) -> None:
         if state:
             self.in_flight -= 1
+            if self.draining and not self.in_flight:
+                self._empty.set()
+
+    async def emptied(self, within_s: float) -> None:
+        """Once draining: wait until the last RPC has left, for at most `within_s`."""
+        if self.in_flight:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), within_s)
