@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ COMMANDS = [
     ("completion",),
     *(("tools", name) for name in ("list", "search", "show", "export", "register", "unregister", "snapshot")),
     *(("policy", name) for name in ("init", "check", "explain", "schema")),
-    *(("audit", name) for name in ("tail", "export", "verify")),
+    *(("audit", name) for name in ("tail", "export", "verify", "rotate-key")),
     *(("config", name) for name in ("check", "show", "schema")),
     *(("keys", name) for name in ("create", "list", "revoke")),
 ]
@@ -234,3 +235,16 @@ def test_serving_ends_well_at_ctrl_c(tmp_path: Path) -> None:
         screen.type(b"\x03")
         assert "Traceback" not in screen.rest()
         assert process.wait(20) == 0
+
+
+def test_rotated_audit_key_signs_the_next_run_and_the_log_of_both_verifies(tmp_path: Path) -> None:
+    with serving(tmp_path) as first:
+        assert first("call", "core/util.time.now").code == 0
+    cli = CommandLine(tmp_path)
+    assert cli("audit", "rotate-key").code == 0
+    with serving(tmp_path) as second:
+        assert second("call", "core/util.time.now").code == 0
+    files = ("--data-dir", str(cli.data_dir))
+    assert cli("audit", "verify", *files).code == 0
+    signed_by = {json.loads(line)["keyId"] for line in cli("audit", "export", *files).out.splitlines()}
+    assert len(signed_by) == 2

@@ -24,7 +24,7 @@ from toolhub_service.schema.tool_schemas import for_tool
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry.audit_reading import page
 from toolhub_service.telemetry.audit_verify import verify_log
-from toolhub_service.telemetry.keyring import open_keyring
+from toolhub_service.telemetry.keyring import open_keyring, rotate
 
 _PAGE = 1_000
 
@@ -50,6 +50,16 @@ def verify_audit(settings: Settings) -> Verification:
         raise CannotLook(unusable.message) from unusable
     except OSError as unreadable:
         raise CannotLook(f"{unreadable.filename or paths.audit}: {unreadable.strerror}") from unreadable
+
+
+def rotate_audit_key(settings: Settings) -> str:
+    """Add a key to the audit log's; its id. The old ones stay to verify what they signed. Raises CannotLook."""
+    try:
+        return rotate(Paths(settings).audit_key).active_id
+    except HubFailure as unusable:
+        raise CannotLook(unusable.message) from unusable
+    except OSError as unreadable:
+        raise CannotLook(f"{unreadable.filename}: {unreadable.strerror}") from unreadable
 
 
 def audit_events(data_dir: Path, where: EventFilter) -> Iterator[ChainedEvent]:

@@ -24,6 +24,7 @@ from toolhub_service.cli.output import (
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.settings_options import read_settings, settings_options
 
 _SUMMARY_CHARS = 80
 
@@ -159,6 +160,24 @@ def _many(count: int, thing: str) -> str:
 
 def _connect(options: dict[str, Any]) -> Any:
     return connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"])
+
+
+@audit.command("rotate-key")
+@settings_options
+def rotate_key(config_file: Path | None, data_dir: Path | None) -> None:
+    """Add a key to the audit log, which signs after the hub's next start; the old ones go on verifying.
+
+    \b
+    Example:
+      toolhub audit rotate-key --data-dir /var/lib/toolhub
+    """
+    from toolhub_service.app.offline import CannotLook, rotate_audit_key
+
+    try:
+        key_id = rotate_audit_key(read_settings(config_file, data_dir))
+    except CannotLook as refused:
+        raise click.ClickException(str(refused)) from refused
+    click.echo(f"key {key_id} is added; it signs what the hub writes after it is started again")
 
 
 def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:
