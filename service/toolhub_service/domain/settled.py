@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeAlias
 
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.result import ToolResult
@@ -11,13 +11,8 @@ from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
-
-class StepTime(NamedTuple):
-    """When a step ran, on the performance counter."""
-
-    step: StepName
-    start_ns: int
-    end_ns: int
+StepTime: TypeAlias = tuple[StepName, int, int]
+"""A step, and when it began and ended in nanoseconds of the performance counter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ class Walk:
     """Made by the pipeline for one call; steps fill it in as they succeed."""
 
     __slots__ = (
-        "_marks",
+        "_begun_ns",
+        "_entered",
         "asked",
         "attempts",
         "call",
@@ -40,14 +41,17 @@ class Walk:
         self.durations_us: dict[StepName, int] = {}
         """Microseconds of the steps before record; filled in when record begins."""
         self.start_ns = perf_counter_ns()
-        self._marks: list[tuple[StepName, int]] = []
+        self._entered: list[StepName] = []
+        self._begun_ns: list[int] = []
 
     def enter(self, step: StepName) -> None:
         """End the step that was running and begin the next."""
-        self._marks.append((step, perf_counter_ns()))
+        self._begun_ns.append(perf_counter_ns())
+        self._entered.append(step)
         self.step = step
         if step is StepName.RECORD:
-            for (earlier, start_ns), (_, end_ns) in zip(self._marks, self._marks[1:], strict=False):
+            begun_ns = self._begun_ns
+            for earlier, start_ns, end_ns in zip(self._entered, begun_ns, begun_ns[1:], strict=False):
                 self.durations_us[earlier] = (end_ns - start_ns) // 1_000
 
     def elapsed_ns(self) -> int:
@@ -56,8 +60,5 @@ class Walk:
 
     def steps(self) -> tuple[StepTime, ...]:
         """Every step so far, the present one up to now."""
-        ends_ns = [start_ns for _, start_ns in self._marks[1:]]
-        ends_ns.append(perf_counter_ns())
-        return tuple(
-            [StepTime(step, start_ns, end_ns) for (step, start_ns), end_ns in zip(self._marks, ends_ns, strict=True)]
-        )
+        ends_ns = [*self._begun_ns[1:], perf_counter_ns()]
+        return tuple(zip(self._entered, self._begun_ns, ends_ns, strict=True))

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from toolhub_service.domain.errors import HubFailure, HubStatus
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.settled import StepTime
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.names import OTHER, UNKNOWN_TOOL, Metric, MetricKind
 from toolhub_service.telemetry.step_times import SharedStepTimes, StepTimes, TalliedStepTimes
@@ -126,8 +126,8 @@ class Metrics:
 
     # Calls
 
-    def call_settled(self, tool: str, *, ok: bool, latency_ms: float, steps: Iterable[tuple[StepName, int]]) -> None:
-        """One call that ended; `steps` are (step, nanoseconds)."""
+    def call_settled(self, tool: str, *, ok: bool, latency_ms: float, steps: Iterable[StepTime]) -> None:
+        """One call that ended, and the steps it walked."""
         child = self._tools[tool]
         (child.succeeded if ok else child.failed).inc()
         child.latency.observe(latency_ms)

@@ -49,8 +49,7 @@ class CallTelemetry:
         result, spec = settled.result, settled.spec
         tool = spec.name if spec is not None else UNKNOWN_TOOL
         latency_ms = settled.duration_ns / 1e6
-        steps = [(at.step, at.end_ns - at.start_ns) for at in settled.steps]
-        self._metrics.call_settled(tool, ok=result.ok, latency_ms=latency_ms, steps=steps)
+        self._metrics.call_settled(tool, ok=result.ok, latency_ms=latency_ms, steps=settled.steps)
         if result.replayed:
             self._metrics.call_replayed(tool)
         if result.error is not None:

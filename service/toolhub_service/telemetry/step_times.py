@@ -17,6 +17,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from toolhub_service.domain.settled import StepTime
 from toolhub_service.domain.step import StepName
 from toolhub_service.telemetry.names import Metric
 
@@ -24,8 +25,8 @@ _NS_PER_MS: Final = 1e6
 
 
 class StepTimes(Protocol):
-    def observe(self, steps: Iterable[tuple[StepName, int]]) -> None:
-        """Add the steps of one call, in nanoseconds."""
+    def observe(self, steps: Iterable[StepTime]) -> None:
+        """Add the steps of one call."""
         ...
 
 
@@ -46,10 +47,10 @@ class TalliedStepTimes(Collector):
         self._tallies = {step: _Tally(len(self._bounds_ns) + 1) for step in StepName}
         registry.register(self)
 
-    def observe(self, steps: Iterable[tuple[StepName, int]]) -> None:
+    def observe(self, steps: Iterable[StepTime]) -> None:
         tallies, bounds_ns = self._tallies, self._bounds_ns
-        for step, duration_ns in steps:
-            tally = tallies[step]
+        for step, start_ns, end_ns in steps:
+            tally, duration_ns = tallies[step], end_ns - start_ns
             tally.counts[bisect_left(bounds_ns, duration_ns)] += 1
             tally.sum_ns += duration_ns
 
@@ -69,6 +70,6 @@ class SharedStepTimes:
         histogram = Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
         self._children = {step: histogram.labels(step.value) for step in StepName}
 
-    def observe(self, steps: Iterable[tuple[StepName, int]]) -> None:
-        for step, duration_ns in steps:
-            self._children[step].observe(duration_ns / _NS_PER_MS)
+    def observe(self, steps: Iterable[StepTime]) -> None:
+        for step, start_ns, end_ns in steps:
+            self._children[step].observe((end_ns - start_ns) / _NS_PER_MS)

@@ -206,16 +206,16 @@ class Tracing:
         failed = _failed_step(settled.steps) if error is not None else None
         live = rpc.executing.pop(call_id, None)
         rpc.attempts.pop(call_id, None)
-        for at in settled.steps:
-            if at.step is StepName.EXECUTE and live is not None:
+        for step, start_ns, end_ns in settled.steps:
+            if step is StepName.EXECUTE and live is not None:
                 span, live = live, None
             else:
-                span = self._start(names.STEP_SPANS[at.step], rpc.span, call_id, wall_ns + at.start_ns)
-            if at.step is StepName.CHECK_POLICY and settled.verdict is not None:
+                span = self._start(names.STEP_SPANS[step], rpc.span, call_id, wall_ns + start_ns)
+            if step is StepName.CHECK_POLICY and settled.verdict is not None:
                 span.set_attribute(names.ATTRIBUTE_RULE, self._redactor.text(settled.verdict.rule_id))
-            if error is not None and at.step is failed:
+            if error is not None and step is failed:
                 _mark_failed(span, error.kind)
-            span.end(wall_ns + at.end_ns)
+            span.end(wall_ns + end_ns)
         if live is not None:
             live.end()
 
@@ -246,7 +246,7 @@ def _mark_failed(span: Span, kind: ErrorKind) -> None:
 
 def _failed_step(steps: tuple[StepTime, ...]) -> StepName | None:
     """The last step before those that every call walks."""
-    walked = [at.step for at in steps if at.step not in _AFTERWARDS]
+    walked = [step for step, _, _ in steps if step not in _AFTERWARDS]
     return walked[-1] if walked else None
 
 

@@ -23,7 +23,7 @@ async def test_a_call_walks_the_nine_steps_in_their_one_order() -> None:
     door = a_door()
     result = await door.result(WRITE, {"text": "hi"})
     (settled,) = door.observer.settled_calls
-    assert [time.step for time in settled.steps] == list(StepName)
+    assert [step for step, _, _ in settled.steps] == list(StepName)
     assert list(result.durations_us) == list(StepName)[:-1]  # the answer is made before it is recorded
 
 
@@ -83,7 +83,7 @@ async def test_a_failure_ends_the_walk_at_its_step(answer: object, kind: ErrorKi
     door = a_door(answer)
     error = await door.error(READ)
     assert error.kind is kind
-    walked = [time.step for time in door.observer.settled_calls[0].steps]
+    walked = [step for step, _, _ in door.observer.settled_calls[0].steps]
     assert walked == [*list(StepName)[: list(StepName).index(reached) + 1], StepName.RECORD]
 
 

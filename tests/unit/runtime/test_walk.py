@@ -12,11 +12,11 @@ def test_steps_follow_one_another_without_a_gap() -> None:
     for step in StepName:
         walk.enter(step)
     steps = walk.steps()
-    assert [time.step for time in steps] == list(StepName)
-    for before, after in pairwise(steps):
-        assert before.end_ns == after.start_ns
-    assert steps[0].start_ns >= walk.start_ns
-    assert steps[-1].end_ns <= walk.start_ns + walk.elapsed_ns()
+    assert [step for step, _, _ in steps] == list(StepName)
+    for (_, _, end_ns), (_, start_ns, _) in pairwise(steps):
+        assert end_ns == start_ns
+    assert steps[0][1] >= walk.start_ns
+    assert steps[-1][2] <= walk.start_ns + walk.elapsed_ns()
 
 
 def test_durations_are_those_of_the_steps_that_ended_before_record() -> None:

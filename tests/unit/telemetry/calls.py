@@ -6,7 +6,7 @@ from toolhub_service.domain.call import Call, ExecContext, GrantedCall, PlannedC
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.settled import SettledCall, StepTime
+from toolhub_service.domain.settled import SettledCall
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
@@ -37,7 +37,7 @@ def settled(
     """A settled call whose steps took 1,000 µs, 2,000 µs, 3,000 µs …"""
     times, at = [], start_ns
     for number, step in enumerate(steps, start=1):
-        times.append(StepTime(step, at, at + number * 1_000_000))
+        times.append((step, at, at + number * 1_000_000))
         at += number * 1_000_000
     failure = None if error is None else ToolError(error, "Do it differently.")
     result = ToolResult(error is None, call.call_id, call.tool, error=failure, attempts=1)
