@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolhub.v1 import artifact_pb2, error_pb2, job_state_pb2, plan_pb2, progress_pb2, result_pb2, step_pb2
+from toolhub.v1 import artifact_pb2, error_pb2, job_state_pb2, plan_pb2, progress_pb2, result_pb2
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.job import JobRef
@@ -33,11 +33,11 @@ def from_result(result: ToolResult, *, as_struct: bool) -> result_pb2.ToolResult
         replayed=result.replayed,
         truncated=result.truncated,
         defaults_applied=result.defaults_applied,
-        evidence=[from_evidence(item) for item in result.evidence],
-        durations=[
-            step_pb2.StepDuration(step=STEPS.to_wire[step], duration_us=us) for step, us in result.durations_us.items()
-        ],
     )
+    for item in result.evidence:
+        _add_evidence(message, item)
+    for step, duration_us in result.durations_us.items():
+        message.durations.add(step=STEPS.to_wire[step], duration_us=duration_us)
     if result.error is not None:
         message.error.CopyFrom(from_error(result.error))
     elif result.ok:
@@ -69,14 +69,14 @@ def _set_value(message: result_pb2.ToolResult, result: ToolResult, *, as_struct:
     message.result_json = canonical_json.dumps(result.value)
 
 
-def from_evidence(evidence: Evidence) -> result_pb2.Evidence:
-    return result_pb2.Evidence(
+def _add_evidence(message: result_pb2.ToolResult, evidence: Evidence) -> None:
+    message.evidence.add(
         type=EVIDENCE.to_wire[evidence.type],
         ref=evidence.ref,
         summary=evidence.summary,
         created_at=timestamp(evidence.created_at_unix_ms),
         sha256=evidence.sha256,
-        attributes=evidence.attributes,
+        attributes=evidence.attributes or None,
     )
 
 
