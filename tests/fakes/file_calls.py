@@ -13,7 +13,7 @@ from toolhub_service.domain.constraints import Constraints, Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.ports import Chunk, Progress
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.fs import fs_tools
+from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.opening import OpenBeneath, OpenByStep, Opening
 from toolhub_service.tools.workspace import Workspace
 

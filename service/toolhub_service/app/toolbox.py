@@ -24,8 +24,8 @@ from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.egress.resolver import SystemResolver
 from toolhub_service.tools.egress.transport import GuardedTransport
 from toolhub_service.tools.exec_run import ExecRun
-from toolhub_service.tools.fs import fs_tools
-from toolhub_service.tools.http import http_tools
+from toolhub_service.tools.fs_tools import fs_tools
+from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
 

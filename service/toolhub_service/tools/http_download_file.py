@@ -8,7 +8,6 @@ from typing import Annotated
 from msgspec import Meta
 
 from toolhub_service.domain import capability
-from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, CostHints, Example, GuardedArgument, ToolLimits
 from toolhub_service.guards.shown_urls import shown_url
@@ -17,23 +16,17 @@ from toolhub_service.tools.draft import Draft
 from toolhub_service.tools.egress.body import BoundedBody
 from toolhub_service.tools.egress.client import HttpRequest, HttpResponse
 from toolhub_service.tools.fs_plans import target
-from toolhub_service.tools.http_exchange import (
-    HttpServices,
-    deadline_s,
-    effect_of,
-    prove_exchange,
-    refuse_error_status,
-    too_large,
-    upstream_of,
-)
-from toolhub_service.tools.http_fields import GUARDED_URL, Url
+from toolhub_service.tools.fs_values import FilePath, Overwrite, judge_overwrite
+from toolhub_service.tools.http_answer import prove_exchange, refuse_error_status, too_large
+from toolhub_service.tools.http_exchange import HttpTool
+from toolhub_service.tools.http_fields import GUARDED_URL, UrlInput
 from toolhub_service.tools.off_loop import ByteProgress
-from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+from toolhub_service.tools.tool import ToolOutput
 
 _MAX_BYTES = 100 * 1024 * 1024
 
 
-class HttpDownloadFile(Tool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
+class HttpDownloadFile(HttpTool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
     name = "core/http.downloadFile"
     description = (
         "Download a URL into a file of the workspace and return its size and sha256. Fails, leaving nothing behind, "
@@ -47,25 +40,19 @@ class HttpDownloadFile(Tool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
     guarded = (*GUARDED_URL, GuardedArgument("destPath", ArgumentRole.PATH_WRITE))
     examples = (Example("Fetch a file", {"url": "https://example.com/data.csv", "destPath": "data/raw.csv"}),)
 
-    class In(ToolInput, frozen=True):
-        url: Url
-        dest_path: Annotated[str, Meta(description="File to write, relative to the workspace.", min_length=1)]
+    class In(UrlInput, frozen=True):
+        dest_path: FilePath
         timeout_ms: Annotated[int, Meta(description="Time for the whole download.", ge=1_000, le=120_000)] = 60_000
         max_bytes: Annotated[int, Meta(description="Largest file to accept.", ge=1_024, le=_MAX_BYTES)] = _MAX_BYTES
-        overwrite: Annotated[bool, Meta(description="Replace a file that is already there.")] = False
+        overwrite: Overwrite = False
 
     class Out(ToolOutput, frozen=True):
         dest_path: str
         bytes: int
         sha256: str
 
-    def __init__(self, services: HttpServices) -> None:
-        self._services = services
-
     async def run(self, args: In, context: ToolContext) -> Out:
-        if args.overwrite and not context.constraints.sandbox.may_overwrite:
-            message = "Files may not be replaced here. Download to a new name, with overwrite false."
-            raise refuse(ErrorKind.POLICY_DENIED, message)
+        judge_overwrite(args.overwrite, context.constraints.sandbox)
         max_bytes = min(args.max_bytes, context.constraints.sandbox.max_download_bytes)
         with context.workspace.write_atomic(args.dest_path, overwrite=args.overwrite, max_bytes=max_bytes) as draft:
             response = await self._fill(draft, args, max_bytes, context)
@@ -78,16 +65,14 @@ class HttpDownloadFile(Tool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
         sandbox = context.constraints.sandbox
         place = target(context.workspace, args.dest_path, sandbox, overwrite=args.overwrite)
         at_most = min(args.max_bytes, sandbox.max_download_bytes)
-        return (effect_of(HttpRequest(args.url)), f"Write the answer to {place}, at most {at_most:,} bytes.")
+        return (*super().effects(args, context), f"Write the answer to {place}, at most {at_most:,} bytes.")
 
-    def upstream(self, args: In) -> str:
-        return upstream_of(args.url)
+    def request(self, args: In) -> HttpRequest:
+        return HttpRequest(args.url, accept_encoding="identity")
 
     async def _fill(self, draft: Draft, args: In, max_bytes: int, context: ToolContext) -> HttpResponse:
-        request = HttpRequest(args.url, accept_encoding="identity")
-        ends_s = deadline_s(args.timeout_ms, context)
-        async with self._services.client.open(request, context.constraints.egress, deadline_s=ends_s) as response:
-            await refuse_error_status(self._services, response)
+        async with self._open(self.request(args), args.timeout_ms, context) as response:
+            await refuse_error_status(response, self._services.redactor)
             if (response.announced_bytes or 0) > max_bytes:
                 raise too_large(response, max_bytes)
             body = response.body(max_bytes)

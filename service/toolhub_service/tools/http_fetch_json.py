@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from typing import Any
-
-from msgspec import field
 
 from toolhub_service.domain import capability
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
@@ -15,34 +11,14 @@ from toolhub_service.domain.tool import Annotations, CostHints, Example, ToolLim
 from toolhub_service.guards.headers import shown_response_headers
 from toolhub_service.schema import strict_json
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.egress.client import HttpRequest, HttpResponse
-from toolhub_service.tools.http_exchange import (
-    HttpServices,
-    deadline_s,
-    effect_of,
-    excerpt_of,
-    headers_with_type,
-    prove_exchange,
-    refuse_body,
-    refuse_error_status,
-    too_large,
-    upstream_of,
-)
-from toolhub_service.tools.http_fields import (
-    DEFAULT_MAX_BYTES,
-    DEFAULT_TIMEOUT_MS,
-    GUARDED_URL_AND_METHOD,
-    GetOrPost,
-    MaxBytes,
-    RequestHeaders,
-    TextBody,
-    TimeoutMs,
-    Url,
-)
-from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+from toolhub_service.tools.egress.client import HttpRequest
+from toolhub_service.tools.http_answer import Answer, excerpt_of, too_large
+from toolhub_service.tools.http_asking import fetch_request
+from toolhub_service.tools.http_exchange import HttpTool
+from toolhub_service.tools.http_fields import GUARDED_URL_AND_METHOD, AnswerHead, FetchInput
 
 
-class HttpFetchJson(Tool["HttpFetchJson.In", "HttpFetchJson.Out"]):
+class HttpFetchJson(HttpTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
     name = "core/http.fetchJson"
     description = (
         "Request a URL and return the body as a JSON value. A status other than 2xx and a body that is not JSON are "
@@ -56,70 +32,43 @@ class HttpFetchJson(Tool["HttpFetchJson.In", "HttpFetchJson.Out"]):
     guarded = GUARDED_URL_AND_METHOD
     examples = (Example("Ask an API", {"url": "https://api.example.com/v1/items?limit=10"}),)
 
-    class In(ToolInput, frozen=True):
-        url: Url
-        method: GetOrPost = "GET"
-        headers: RequestHeaders = field(default_factory=dict)
-        body: TextBody = None
-        timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS
-        max_bytes: MaxBytes = DEFAULT_MAX_BYTES
+    class In(FetchInput, frozen=True):
+        pass
 
-    class Out(ToolOutput, frozen=True):
-        url: str
-        """Where the answer came from, after redirects."""
-        status: int
-        headers: dict[str, str]
+    class Out(AnswerHead, frozen=True):
         json: Any
         bytes: int
         """Of the decoded body."""
 
-    def __init__(self, services: HttpServices) -> None:
-        self._services = services
-
     async def run(self, args: In, context: ToolContext) -> Out:
-        request = _request(args)
-        max_bytes = min(args.max_bytes, context.constraints.sandbox.max_http_bytes)
-        ends_s = deadline_s(args.timeout_ms, context)
-        async with self._services.client.open(request, context.constraints.egress, deadline_s=ends_s) as response:
-            await refuse_error_status(self._services, response)
-            body = response.body(max_bytes)
-            data = await body.whole()
-        prove_exchange(context, response, len(data), hashlib.sha256(data).hexdigest())
-        if body.is_cut:
-            raise too_large(response, max_bytes)
+        answer = await self._answer(
+            args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes, needs_success=True
+        )
+        if answer.is_cut:
+            raise too_large(answer.response, answer.max_bytes)
         return self.Out(
-            url=str(response.url),
-            status=response.status,
-            headers=shown_response_headers(response.headers),
-            json=self._value(data, response),
-            bytes=len(data),
+            url=str(answer.response.url),
+            status=answer.response.status,
+            headers=shown_response_headers(answer.response.headers),
+            json=self._value(answer),
+            bytes=len(answer.data),
         )
 
-    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
-        return (effect_of(_request(args)),)
+    def request(self, args: In) -> HttpRequest:
+        return fetch_request(args, content_type="application/json", accept="application/json")
 
     def has_side_effects(self, args: In) -> bool:
         return args.method != "GET"
 
-    def upstream(self, args: In) -> str:
-        return upstream_of(args.url)
-
-    def _value(self, data: bytes, response: HttpResponse) -> JsonValue:
+    def _value(self, answer: Answer) -> JsonValue:
         try:
-            return strict_json.loads(data, max_bytes=len(data))
+            return strict_json.loads(answer.data, max_bytes=len(answer.data))
         except ToolFailure as failure:
+            response = answer.response
             raise refuse(
                 ErrorKind.UPSTREAM_ERROR,
                 f"{response.url.host} answered with something that is not strict JSON. {failure.error.message} "
                 "Use core/http.fetchText to see it as text.",
                 retryable=False,
-                upstream=Upstream(response.status, excerpt_of(self._services, data, response)),
+                upstream=Upstream(response.status, excerpt_of(answer.data, response, self._services.redactor)),
             ) from None
-
-
-def _request(args: HttpFetchJson.In) -> HttpRequest:
-    if args.body is not None and args.method == "GET":
-        raise refuse_body("GET")
-    headers = headers_with_type(args.headers, "application/json" if args.body is not None else "")
-    body = (args.body or "").encode("utf-8", "replace")
-    return HttpRequest(args.url, args.method, headers, body, accept="application/json")

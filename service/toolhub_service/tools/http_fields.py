@@ -1,13 +1,14 @@
-"""The arguments that the HTTP tools share, with their bounds and defaults."""
+"""The arguments and results that the HTTP tools share, with their bounds and defaults."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
 from toolhub_service.guards.urls import URL_MAX_BYTES
+from toolhub_service.tools.tool import ToolInput, ToolOutput
 
 DEFAULT_TIMEOUT_MS = 15_000
 DEFAULT_MAX_BYTES = 5 * 1024 * 1024
@@ -34,3 +35,28 @@ TextBody = Annotated[
 
 GUARDED_URL = (GuardedArgument("url", ArgumentRole.URL),)
 GUARDED_URL_AND_METHOD = (*GUARDED_URL, GuardedArgument("method", ArgumentRole.METHOD))
+
+
+class UrlInput(ToolInput, frozen=True):
+    """What every HTTP tool is asked for."""
+
+    url: Url
+
+
+class FetchInput(UrlInput, frozen=True):
+    """What the tools that fetch a body are asked for."""
+
+    method: GetOrPost = "GET"
+    headers: RequestHeaders = field(default_factory=dict)
+    body: TextBody = None
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS
+    max_bytes: MaxBytes = DEFAULT_MAX_BYTES
+
+
+class AnswerHead(ToolOutput, frozen=True):
+    """What a response says before its body."""
+
+    url: str
+    """Where the answer came from, after redirects."""
+    status: int
+    headers: dict[str, str]

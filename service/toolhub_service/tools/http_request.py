@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,26 +12,19 @@ from toolhub_service.domain.tool import Annotations, CostHints, Example, ToolLim
 from toolhub_service.guards.headers import shown_response_headers
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import HttpRequest
-from toolhub_service.tools.http_exchange import (
-    HttpServices,
-    deadline_s,
-    effect_of,
-    headers_with_type,
-    marked_text,
-    prove_exchange,
-    refuse_body,
-    upstream_of,
-)
+from toolhub_service.tools.http_answer import marked_text
+from toolhub_service.tools.http_asking import headers_with_type, refuse_body
+from toolhub_service.tools.http_exchange import HttpTool
 from toolhub_service.tools.http_fields import (
     DEFAULT_MAX_BYTES,
     DEFAULT_TIMEOUT_MS,
     GUARDED_URL_AND_METHOD,
+    AnswerHead,
     MaxBytes,
     RequestHeaders,
     TimeoutMs,
-    Url,
+    UrlInput,
 )
-from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 Method = Annotated[
     Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
@@ -45,7 +36,7 @@ Body = Annotated[
 ]
 
 
-class HttpRequestTool(Tool["HttpRequestTool.In", "HttpRequestTool.Out"]):
+class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
     name = "core/http.request"
     description = (
         "Send an HTTP request with any method and return status, headers and body as text. A 4xx or 5xx status is a "
@@ -64,59 +55,38 @@ class HttpRequestTool(Tool["HttpRequestTool.In", "HttpRequestTool.Out"]):
         ),
     )
 
-    class In(ToolInput, frozen=True):
-        url: Url
+    class In(UrlInput, frozen=True):
         method: Method = "GET"
         headers: RequestHeaders = field(default_factory=dict)
         body: Body = None
         timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS
         max_bytes: MaxBytes = DEFAULT_MAX_BYTES
 
-    class Out(ToolOutput, frozen=True):
-        url: str
-        """Where the answer came from, after redirects."""
-        status: int
-        headers: dict[str, str]
+    class Out(AnswerHead, frozen=True):
         body: str
         bytes: int
         """Of the decoded body, as far as it was read."""
 
-    def __init__(self, services: HttpServices) -> None:
-        self._services = services
-
     async def run(self, args: In, context: ToolContext) -> Out:
-        request = _request(args)
-        max_bytes = min(args.max_bytes, context.constraints.sandbox.max_http_bytes)
-        ends_s = deadline_s(args.timeout_ms, context)
-        async with self._services.client.open(request, context.constraints.egress, deadline_s=ends_s) as response:
-            body = response.body(max_bytes)
-            data = await body.whole()
-        prove_exchange(context, response, len(data), hashlib.sha256(data).hexdigest())
+        answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
-            url=str(response.url),
-            status=response.status,
-            headers=shown_response_headers(response.headers),
-            body=marked_text(data, response, context, is_cut=body.is_cut),
-            bytes=len(data),
+            url=str(answer.response.url),
+            status=answer.response.status,
+            headers=shown_response_headers(answer.response.headers),
+            body=marked_text(answer, context),
+            bytes=len(answer.data),
         )
 
-    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
-        return (effect_of(_request(args)),)
+    def request(self, args: In) -> HttpRequest:
+        if args.body is None:
+            return HttpRequest(args.url, args.method, headers_with_type(args.headers, ""))
+        if args.method in {"GET", "HEAD"}:
+            raise refuse_body(args.method)
+        if isinstance(args.body, str):
+            content, content_type = args.body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
+        else:
+            content, content_type = msgspec.json.encode(args.body), "application/json"
+        return HttpRequest(args.url, args.method, headers_with_type(args.headers, content_type), content)
 
     def has_side_effects(self, args: In) -> bool:
         return args.method not in {"GET", "HEAD"}
-
-    def upstream(self, args: In) -> str:
-        return upstream_of(args.url)
-
-
-def _request(args: HttpRequestTool.In) -> HttpRequest:
-    if args.body is None:
-        return HttpRequest(args.url, args.method, headers_with_type(args.headers, ""))
-    if args.method in {"GET", "HEAD"}:
-        raise refuse_body(args.method)
-    if isinstance(args.body, str):
-        content, content_type = args.body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
-    else:
-        content, content_type = msgspec.json.encode(args.body), "application/json"
-    return HttpRequest(args.url, args.method, headers_with_type(args.headers, content_type), content)

@@ -16,7 +16,7 @@ from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.tools.folder_walk import FolderWalk
-from toolhub_service.tools.fs import fs_tools
+from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.glob import compile_glob
 from toolhub_service.tools.text_search import compile_query, matching_lines
 from toolhub_service.tools.tool import spec_of

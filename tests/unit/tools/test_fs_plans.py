@@ -13,7 +13,7 @@ from tests.fakes.file_calls import OPENINGS, FileCalls, content_of
 from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.tools.counting import Counted, count_entry
-from toolhub_service.tools.fs import fs_tools
+from toolhub_service.tools.fs_tools import fs_tools
 
 
 @pytest.fixture(params=OPENINGS)

@@ -16,7 +16,7 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.egress.transport import GuardedTransport
-from toolhub_service.tools.http import http_tools
+from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.tool import Tool, spec_of
 
 
