@@ -26,7 +26,7 @@ from toolhub_service.tools.process import run_process
 
 Level = Literal["bubblewrap", "rlimits"]
 
-SYSTEM_FOLDERS = "/usr/bin:/bin:/usr/local/bin"
+_PROGRAM_FOLDERS = "/usr/bin:/bin:/usr/local/bin"
 _OPEN_FILES = 256
 _PROBE_S = 5.0
 _SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -39,9 +39,9 @@ class Confinement:
 
     def __init__(self, bubblewrap: str | None = None) -> None:
         """`bubblewrap`: its absolute path, None to look for it, empty to do without it."""
-        self.prlimit = shutil.which("prlimit", path=SYSTEM_FOLDERS) or ""
-        self._setpriv = shutil.which("setpriv", path=SYSTEM_FOLDERS) or ""
-        self.bubblewrap = bubblewrap if bubblewrap is not None else shutil.which("bwrap", path=SYSTEM_FOLDERS) or ""
+        self.prlimit = shutil.which("prlimit", path=_PROGRAM_FOLDERS) or ""
+        self._setpriv = shutil.which("setpriv", path=_PROGRAM_FOLDERS) or ""
+        self.bubblewrap = bubblewrap if bubblewrap is not None else shutil.which("bwrap", path=_PROGRAM_FOLDERS) or ""
         self._system = _system_folders() if self.bubblewrap else ()
         self._level: Level | None = None
 
@@ -78,7 +78,7 @@ class Confinement:
         return finished.exit_code == 0
 
     def _sandboxed(self, binary: str, workspace: str, folder: str) -> tuple[str, ...]:
-        mounts = ("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", workspace, workspace)  # noqa: S108
+        mounts = ("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", workspace, workspace)  # noqa: S108 - the sandbox's own
         return (
             self.bubblewrap,
             *_ISOLATION,
@@ -112,7 +112,7 @@ def _system_folders() -> tuple[str, ...]:
     for name in _SYSTEM_LINKS:
         path = Path(name)
         if path.is_symlink():
-            mounts += ("--symlink", os.readlink(path), name)  # noqa: PTH115
+            mounts += ("--symlink", os.readlink(path), name)  # noqa: PTH115 - the link as written
         elif path.is_dir():
             mounts += ("--ro-bind", name, name)
     for name in _FROM_ETC:

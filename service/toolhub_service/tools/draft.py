@@ -15,8 +15,8 @@ from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.tools.io_failures import telling
 from toolhub_service.tools.renaming import rename
 
-PREFIX = ".toolhub-"
-"""Of temporary names; listings leave them out."""
+TEMPORARY_PREFIX = ".toolhub-"
+"""Listings leave these names out."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -30,7 +30,7 @@ class Draft:
         self._name = name
         self._max_bytes = max_bytes
         self._sha256 = hashlib.sha256()
-        self._temporary = f"{PREFIX}{secrets.token_hex(8)}"
+        self._temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         self._mode = mode
         self._descriptor = os.open(self._temporary, _CREATE, 0o600, dir_fd=folder)
         self._folder = folder

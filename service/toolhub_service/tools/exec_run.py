@@ -23,13 +23,14 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, CostHints, Example, GuardedArgument, ToolLimits
 from toolhub_service.guards.commands import MAX_ARGUMENTS, JudgedCommand, argv_of, judge_command, judge_environment
 from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.safe_commands import SYSTEM_FOLDERS
 from toolhub_service.tools.confinement import Confinement, Level
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.process import FLOOD_BYTES, Capture, Finished, run_process
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace import Workspace
 
-_ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+_ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": SYSTEM_FOLDERS}
 _BYTES_PER_CHAR = 4
 _EXCERPT_CHARS = 2000
 _SHOWN_CHARS = 200

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.tools.draft import PREFIX
+from toolhub_service.tools.draft import TEMPORARY_PREFIX
 from toolhub_service.tools.io_failures import telling
 from toolhub_service.tools.off_loop import heed
 from toolhub_service.tools.workspace import FileType, Status, Workspace, status_of
@@ -26,6 +26,8 @@ MAX_VISITED = 100_000
 class Entry:
     path: str
     """Relative to the workspace."""
+    inner_path: str
+    """Relative to the walked folder."""
     name: str
     type: FileType
     depth: int
@@ -55,6 +57,7 @@ class FolderWalk:
         self.skipped = 0
         self._workspace = workspace
         self._path = path
+        self._inner_from = 0 if path == "." else len(path) + 1
         self._stop = stop
         self._max_depth = max_depth
         self._budget = max_visited
@@ -95,12 +98,13 @@ class FolderWalk:
         return sorted(read, key=lambda entry: entry.name, reverse=True)
 
     def _is_wanted(self, name: str) -> bool:
-        return not name.startswith(".") or (self._include_hidden and not name.startswith(PREFIX))
+        return not name.startswith(".") or (self._include_hidden and not name.startswith(TEMPORARY_PREFIX))
 
     def _entry(self, prefix: str, found: os.DirEntry[str], depth: int) -> Entry:
         status = self._status(found) if self._with_status else None
         name = displayed(found.name)
-        return Entry(path=prefix + name, name=name, type=_type_of(found), depth=depth, status=status)
+        path = prefix + name
+        return Entry(path, path[self._inner_from :], name, _type_of(found), depth, status)
 
     def _status(self, found: os.DirEntry[str]) -> Status | None:
         try:

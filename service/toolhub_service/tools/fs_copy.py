@@ -12,7 +12,7 @@ from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, Guar
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_plans import target
 from toolhub_service.tools.fs_values import FilePath, Overwrite, Sha256, judge_overwrite, judge_size
-from toolhub_service.tools.off_loop import INLINE_BYTES, ByteProgress, off_loop
+from toolhub_service.tools.off_loop import ByteProgress, off_loop_if_large
 from toolhub_service.tools.source_file import SourceFile
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace import Workspace
@@ -49,7 +49,7 @@ class Copy(Tool["Copy.In", "Copy.Out"]):
             judge_size(file.size_bytes, sandbox.max_write_bytes, "The file")
             progress = ByteProgress(context.sink, file.size_bytes)
             copy = partial(_copy, context.workspace, file, args, progress)
-            path, copied = copy() if file.size_bytes <= INLINE_BYTES else await off_loop(copy)
+            path, copied = await off_loop_if_large(file.size_bytes, copy)
         progress.finish()
         summary = f"copied {copied.bytes_copied} bytes from {file.path}"
         context.proves(EvidenceType.FILE, path, summary, sha256=copied.sha256)
@@ -68,7 +68,7 @@ def _copy(
     file: SourceFile,
     args: Copy.In,
     progress: ByteProgress,
-    stop: threading.Event | None = None,
+    stop: threading.Event | None,
 ) -> tuple[str, Copy.Out]:
     with workspace.write_atomic(args.destination, overwrite=args.overwrite, mode=file.mode | 0o600) as draft:
         for data in file.chunks(stop):

@@ -18,7 +18,7 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, GuardedArgument
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_values import FilePath, Sha256, judge_overwrite, judge_size
-from toolhub_service.tools.off_loop import INLINE_BYTES, off_loop
+from toolhub_service.tools.off_loop import INLINE_BYTES, off_loop_if_large
 from toolhub_service.tools.source_file import SourceFile
 from toolhub_service.tools.text_encoding import encoded, undecodable
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -60,15 +60,15 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
         with context.workspace.open_to_edit(args.path) as file:
             judge_size(file.size_bytes, sandbox.max_read_bytes, "The file")
             edit = partial(_edit, context.workspace, file, args, sandbox.max_write_bytes)
-            edited = edit() if file.size_bytes <= INLINE_BYTES else await off_loop(edit)
+            edited = await off_loop_if_large(file.size_bytes, edit)
         summary = f"replaced {edited.replacements} places"
         context.proves(EvidenceType.FILE, edited.path, summary, sha256=edited.sha256)
         return edited
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
-        sandbox, count = context.constraints.sandbox, args.expected_count
+        sandbox = context.constraints.sandbox
         judge_overwrite(True, sandbox)
-        places = f"{count} places" if count > 1 else "1 place"
+        places = f"{args.expected_count} places" if args.expected_count > 1 else "1 place"
         with context.workspace.open_read(args.path) as file:
             judge_size(file.size_bytes, sandbox.max_read_bytes, "The file")
             if file.size_bytes > INLINE_BYTES:
@@ -80,7 +80,7 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
 
 
 def _edit(
-    workspace: Workspace, file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None = None
+    workspace: Workspace, file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None
 ) -> EditText.Out:
     data = _edited(file, args, max_bytes, stop)
     with workspace.write_atomic(args.path, overwrite=True, mkdirp=False) as draft:

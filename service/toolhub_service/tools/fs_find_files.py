@@ -70,10 +70,9 @@ def _find(workspace: Workspace, args: FindFiles.In, path: str, stop: threading.E
         max_depth=args.max_depth if args.max_depth > 0 else MAX_DEPTH,
         include_hidden=args.pattern.startswith(".") or "/." in args.pattern,
     )
-    start = 0 if path == "." else len(path) + 1
     matches: list[FoundFile] = []
     for entry in walk:
-        if _is_asked_for(entry, args.type) and matches_name(entry.path[start:]):
+        if _is_asked_for(entry, args.type) and matches_name(entry.inner_path):
             if len(matches) == args.limit:
                 return FindFiles.Out(matches=matches, truncated=True)
             matches.append(FoundFile(path=entry.path, type=entry.type))

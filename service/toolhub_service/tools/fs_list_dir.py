@@ -74,12 +74,12 @@ def _list(workspace: Workspace, args: ListDir.In, path: str, stop: threading.Eve
     for entry in walk:
         if len(entries) == args.max_entries:
             return ListDir.Out(entries=entries, truncated=True)
-        entries.append(_told(entry, path))
+        entries.append(_told(entry))
     return ListDir.Out(entries=entries, truncated=walk.truncated)
 
 
-def _told(entry: Entry, path: str) -> ListedEntry:
-    name = entry.path if path == "." else entry.path[len(path) + 1 :]
+def _told(entry: Entry) -> ListedEntry:
+    name = entry.inner_path
     if entry.status is None:
         return ListedEntry(name=name, type=entry.type, size=0, modified_at="")
     size_bytes, modified_at = entry.status.size_bytes, iso_time(entry.status.modified_at_s)

@@ -6,8 +6,6 @@ was moved, and its size is what the result calls bytesCopied.
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
@@ -21,7 +19,7 @@ from toolhub_service.guards.paths import judge_path
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_plans import target
 from toolhub_service.tools.fs_values import AnyPath, Overwrite, judge_overwrite
-from toolhub_service.tools.off_loop import INLINE_BYTES, ByteProgress, off_loop
+from toolhub_service.tools.off_loop import ByteProgress, off_loop_if_large
 from toolhub_service.tools.source_file import SourceFile
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -75,15 +73,6 @@ class Move(Tool["Move.In", "Move.Out"]):
 
 async def _hashed(file: SourceFile, context: ToolContext) -> str:
     progress = ByteProgress(context.sink, file.size_bytes)
-    digest = partial(_digest, file, progress)
-    sha256 = digest() if file.size_bytes <= INLINE_BYTES else await off_loop(digest)
+    sha256, _ = await off_loop_if_large(file.size_bytes, partial(file.digest, on_read=progress.advance))
     progress.finish()
     return sha256
-
-
-def _digest(file: SourceFile, progress: ByteProgress, stop: threading.Event | None = None) -> str:
-    sha256 = hashlib.sha256()
-    for data in file.chunks(stop):
-        sha256.update(data)
-        progress.advance(len(data))
-    return sha256.hexdigest()

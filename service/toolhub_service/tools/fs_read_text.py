@@ -18,7 +18,7 @@ from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, Guar
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_values import Encoding, FilePath, judge_size
 from toolhub_service.tools.line_reading import LineReading
-from toolhub_service.tools.off_loop import INLINE_BYTES, off_loop
+from toolhub_service.tools.off_loop import off_loop_if_large
 from toolhub_service.tools.text_encoding import judge_encoding
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -59,10 +59,7 @@ class ReadText(Tool["ReadText.In", "ReadText.Out"]):
         with context.workspace.open_read(args.path) as file:
             limit_bytes = _WHOLE_FILE_FACTOR * context.constraints.sandbox.max_read_bytes
             judge_size(file.size_bytes, limit_bytes, "The file")
-            if file.size_bytes <= INLINE_BYTES:
-                reading.take(file)
-            else:
-                await off_loop(partial(reading.take, file))
+            await off_loop_if_large(file.size_bytes, partial(reading.take, file))
             context.truncated = reading.truncated
             context.proves(
                 EvidenceType.FILE,

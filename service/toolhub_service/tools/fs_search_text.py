@@ -103,9 +103,8 @@ class _Search:
         return SearchText.Out(matches=matches, truncated=self._cut or walk.truncated)
 
     def _matches(self, walk: FolderWalk, stop: threading.Event) -> Iterator[TextMatch]:
-        start = 0 if self.root == "." else len(self.root) + 1
         for entry in walk:
-            if entry.type != "file" or not self._is_wanted(entry.path[start:]):
+            if entry.type != "file" or not self._is_wanted(entry.inner_path):
                 continue
             if self.files == self._max_files or self._left_bytes <= 0:
                 self._cut = True

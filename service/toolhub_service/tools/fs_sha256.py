@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import threading
-from functools import partial
 from typing import Annotated
 
 from msgspec import Meta
@@ -14,8 +11,7 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, GuardedArgument
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_values import FilePath, Sha256
-from toolhub_service.tools.off_loop import INLINE_BYTES, off_loop
-from toolhub_service.tools.source_file import SourceFile
+from toolhub_service.tools.off_loop import off_loop_if_large
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 
@@ -40,15 +36,6 @@ class FileSha256(Tool["FileSha256.In", "FileSha256.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         with context.workspace.open_read(args.path) as file:
-            digest = partial(_digest, file)
-            hashed = digest() if file.size_bytes <= INLINE_BYTES else await off_loop(digest)
-            context.proves(EvidenceType.FILE, file.path, f"hashed {hashed.bytes} bytes", sha256=hashed.sha256)
-            return hashed
-
-
-def _digest(file: SourceFile, stop: threading.Event | None = None) -> FileSha256.Out:
-    sha256, size_bytes = hashlib.sha256(), 0
-    for data in file.chunks(stop):
-        sha256.update(data)
-        size_bytes += len(data)
-    return FileSha256.Out(sha256=sha256.hexdigest(), bytes=size_bytes)
+            sha256, read_bytes = await off_loop_if_large(file.size_bytes, file.digest)
+            context.proves(EvidenceType.FILE, file.path, f"hashed {read_bytes} bytes", sha256=sha256)
+            return self.Out(sha256=sha256, bytes=read_bytes)

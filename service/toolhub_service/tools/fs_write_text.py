@@ -15,7 +15,7 @@ from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, Guar
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_plans import target
 from toolhub_service.tools.fs_values import Encoding, FilePath, Overwrite, Sha256, judge_overwrite, judge_size
-from toolhub_service.tools.off_loop import INLINE_BYTES, heed, off_loop
+from toolhub_service.tools.off_loop import heed, off_loop_if_large
 from toolhub_service.tools.source_file import CHUNK_BYTES
 from toolhub_service.tools.text_encoding import encoded
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -54,8 +54,7 @@ class WriteText(Tool["WriteText.In", "WriteText.Out"]):
         judge_overwrite(args.overwrite, sandbox)
         data = encoded(args.text, args.encoding)
         judge_size(len(data), sandbox.max_write_bytes, "The text")
-        write = partial(_write, context.workspace, args, data)
-        written = write() if len(data) <= INLINE_BYTES else await off_loop(write)
+        written = await off_loop_if_large(len(data), partial(_write, context.workspace, args, data))
         context.proves(EvidenceType.FILE, written.path, f"wrote {written.bytes} bytes", sha256=written.sha256)
         return written
 
@@ -67,7 +66,7 @@ class WriteText(Tool["WriteText.In", "WriteText.Out"]):
         return (f"Write {size_bytes:,} bytes to {place}.",)
 
 
-def _write(workspace: Workspace, args: WriteText.In, data: bytes, stop: threading.Event | None = None) -> WriteText.Out:
+def _write(workspace: Workspace, args: WriteText.In, data: bytes, stop: threading.Event | None) -> WriteText.Out:
     with workspace.write_atomic(args.path, overwrite=args.overwrite, mkdirp=args.mkdirp) as draft:
         for at in range(0, len(data), CHUNK_BYTES):
             heed(stop)

@@ -40,6 +40,11 @@ async def off_loop(work: Callable[[threading.Event], T]) -> T:
         raise
 
 
+async def off_loop_if_large(size_bytes: int, work: Callable[[threading.Event | None], T]) -> T:
+    """Run work on so many bytes at once where a thread would cost more than it frees, else as `off_loop` does."""
+    return work(None) if size_bytes <= INLINE_BYTES else await off_loop(work)
+
+
 def heed(stop: threading.Event | None) -> None:
     """To be called between chunks of work. Raises ToolFailure CANCELLED when `stop` is set."""
     if stop is not None and stop.is_set():

@@ -60,7 +60,7 @@ def select_jsonpath(document: Any, path: str, budget: StepBudget) -> list[Any]:
 class _Pattern(FilterFunction):
     """`match` and `search`: an I-Regexp tried in linear time. What is no I-Regexp matches nothing (RFC 9535, 2.4.6)."""
 
-    arg_types = [ExpressionType.VALUE, ExpressionType.VALUE]  # noqa: RUF012
+    arg_types = [ExpressionType.VALUE, ExpressionType.VALUE]  # noqa: RUF012 - as the library declares it
     return_type = ExpressionType.LOGICAL
 
     def __init__(self, budget: StepBudget, *, whole: bool) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -66,6 +67,17 @@ class SourceFile:
                 return
             left_bytes -= len(data)
             yield data
+
+    def digest(
+        self, stop: threading.Event | None = None, on_read: Callable[[int], None] = lambda _: None
+    ) -> tuple[str, int]:
+        """SHA-256 in hex of what is read, and how many bytes; `on_read` hears of each piece. Raises as `chunks`."""
+        sha256, read_bytes = hashlib.sha256(), 0
+        for data in self.chunks(stop):
+            sha256.update(data)
+            read_bytes += len(data)
+            on_read(len(data))
+        return sha256.hexdigest(), read_bytes
 
     def lock(self) -> None:
         """Hold the file against other edits until it is closed. Raises ToolFailure IO_ERROR, retryable, when held."""

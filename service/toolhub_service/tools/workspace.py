@@ -170,7 +170,7 @@ class Workspace:
             with telling(old):
                 os.stat(source_name, dir_fd=source_folder, follow_symlinks=False)
             with telling(new), self._parent(new, mkdirp) as (folder, name):
-                _mode_to_keep(folder, name, overwrite)
+                _judge_replacing(folder, name, overwrite)
                 rename(source_folder, source_name, folder, name, overwrite=overwrite)
         finally:
             os.close(source_folder)
@@ -233,7 +233,7 @@ class Workspace:
     def _draft(self, relative: str, overwrite: bool, mkdirp: bool, max_bytes: int | None, mode: int | None) -> Draft:
         folder, name = self._open_parent(relative, mkdirp)
         try:
-            kept = _mode_to_keep(folder, name, overwrite)
+            kept = _judge_replacing(folder, name, overwrite)
             return Draft(folder, name, relative, mode=kept if mode is None else mode, max_bytes=max_bytes)
         except BaseException:
             os.close(folder)
@@ -257,9 +257,10 @@ def _type_of(mode: int) -> FileType:
     return "link" if stat.S_ISLNK(mode) else "other"
 
 
-def _mode_to_keep(folder: int, name: str, overwrite: bool) -> int:
-    """Refuse early what must not be replaced, for the sake of the message and of the other name of a hard-linked file.
+def _judge_replacing(folder: int, name: str, overwrite: bool) -> int:
+    """The permission bits for what takes this name: those of the file that stands there, 0600 where none does.
 
+    Refuses early what must not be replaced, for the sake of the message and of the other name of a hard-linked file.
     Safety does not hang on it: a rename puts another file under the name and writes into none, and without
     `overwrite` the kernel refuses a name that was taken meanwhile.
     """
