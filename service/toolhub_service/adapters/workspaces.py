@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from toolhub_service.domain.call import Call
-from toolhub_service.guards.paths import workspace_folder_name
+from toolhub_service.guards.folder_names import workspace_folder_name
 from toolhub_service.tools.workspace import Workspace
 
 

@@ -8,12 +8,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from toolhub_service import __version__
-from toolhub_service.adapters.core import CoreAdapter
+from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapter
 from toolhub_service.adapters.custom import CustomTools, ToolReference, load_custom_tools
 from toolhub_service.adapters.workspaces import Workspaces, WorkspaceSharing
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
+from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.source_status import SourceState, SourceStatus
@@ -47,16 +47,18 @@ class Toolbox:
         """The built-in and the custom source; remote ones arrive with their adapters."""
         specs = self.catalog.all()
         broken = len(self.custom.unavailable)
-        custom = [spec for spec in specs if spec.source == "custom"]
-        core = [spec for spec in specs if spec.source == "core"]
+        custom = [spec for spec in specs if spec.source == CUSTOM_SOURCE]
+        core = [spec for spec in specs if spec.source == CORE_SOURCE]
         unmet = sum(spec.state is ToolState.UNAVAILABLE for spec in core)
         statuses = [
-            SourceStatus("core", ToolKind.CORE, tool_count=len(core), reason=f"{unmet} unavailable" if unmet else "")
+            SourceStatus(
+                CORE_SOURCE, ToolKind.CORE, tool_count=len(core), reason=f"{unmet} unavailable" if unmet else ""
+            )
         ]
         if custom:
             state = SourceState.PARTIAL if broken else SourceState.READY
             reason = f"{broken} custom tools could not be loaded" if broken else ""
-            statuses.append(SourceStatus("custom", ToolKind.CORE, state, reason, tool_count=len(custom)))
+            statuses.append(SourceStatus(CUSTOM_SOURCE, ToolKind.CORE, state, reason, tool_count=len(custom)))
         return statuses
 
 
@@ -100,8 +102,3 @@ def _disable(catalog: ToolCatalog, globs: Iterable[str]) -> None:
     for spec in tuple(catalog.all()):
         if any(fnmatchcase(spec.name, pattern) for pattern in patterns):
             catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
-
-
-def unmet(catalog: ToolCatalog) -> list[ToolSpec]:
-    """Tools that cannot work on this machine, for `toolhub doctor`."""
-    return [spec for spec in catalog.all() if spec.state is ToolState.UNAVAILABLE]

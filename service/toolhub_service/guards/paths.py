@@ -1,4 +1,4 @@
-"""Paths: the lexical judgement of a workspace path, and the folder name of an id.
+"""The lexical judgement of a workspace path.
 
 The judgement is pure: it reads no disk, so policy decides with it (step 4) and the workspace enforces it again
 before every I/O. It is not the boundary: links and races are held off at I/O time, where a path is opened beneath
@@ -10,9 +10,7 @@ the bidirectional controls that let one path read as another (CVE-2021-42574).
 
 from __future__ import annotations
 
-import hashlib
 import re
-from urllib.parse import unquote_to_bytes
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 
@@ -74,38 +72,3 @@ def _bytes_exceed(text: str, limit_bytes: int) -> bool:
     """Whether the UTF-8 form is longer; a character takes four bytes at most, so most texts need no encoding."""
     length = len(text)
     return length > limit_bytes or (length * 4 > limit_bytes and len(text.encode("utf-8", "replace")) > limit_bytes)
-
-
-_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
-_SPELLED = [chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256)]
-_EMPTY = "%"
-_LONG = "%~"
-"""Neither is written by escaping, so no id can take the name of another one."""
-_FOLDER_BYTES = 200
-_KEPT_BYTES = 100
-
-
-def workspace_folder_name(id: str) -> str:
-    """A folder name for a principal or request id of any characters: ids that differ get names that differ.
-
-    Percent-encoded, without a leading `.` or `-`; `workspace_id` reads it back. Ids whose name would pass 200 bytes
-    keep their beginning and end in the id's sha256: still unlike any other, but not to be read back.
-    """
-    raw = id.encode("utf-8", "surrogatepass")
-    name = "".join(_SPELLED[byte] for byte in raw)
-    if not name:
-        return _EMPTY
-    if name[0] in ".-":
-        name = f"%{ord(name[0]):02X}{name[1:]}"
-    if len(name) > _FOLDER_BYTES:
-        return f"{name[:_KEPT_BYTES]}{_LONG}{hashlib.sha256(raw).hexdigest()}"
-    return name
-
-
-def workspace_id(folder_name: str) -> str | None:
-    """The id that `workspace_folder_name` was given; None when the name keeps only its digest."""
-    if folder_name == _EMPTY:
-        return ""
-    if _LONG in folder_name:
-        return None
-    return unquote_to_bytes(folder_name).decode("utf-8", "surrogatepass")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_address, ip_network
 
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.guards.addresses import is_allowed
+from toolhub_service.guards.addresses import is_public
 from toolhub_service.guards.commands import judge_command
 from toolhub_service.guards.safe_commands import SAFE_COMMANDS
 from toolhub_service.guards.urls import DEFAULT_PORTS, ParsedUrl
@@ -55,7 +55,7 @@ def egress_line(url: ParsedUrl, method: str) -> str:
         fields.append(f"ports: [{url.port}]")
     if method not in ("GET", "HEAD"):
         fields.append(f"methods: {_flow([method])}")
-    if url.is_address and not is_allowed(url.host, ()):
+    if url.is_address and not is_public(url.host):
         address = ip_address(url.host)
         if not any(address in network for network in _OPENABLE):
             return ""

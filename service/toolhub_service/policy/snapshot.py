@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.constraints import Constraints
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.principal import Principal, Role
@@ -29,8 +28,6 @@ from toolhub_service.policy.table import BoundRule, Row, Table, compile_conditio
 
 MAX_ROWS = 16_384
 """Rows kept; the oldest goes first. One is a principal and a tool it has asked for."""
-
-
 MAX_PRINCIPALS = 4_096
 """Principals kept; the oldest goes first."""
 
@@ -78,10 +75,6 @@ class PolicySnapshot:
         row = self.row(principal_id, spec)
         always_denied = bool(row.denies) and row.denies[0].condition is None
         return row.is_known and not row.missing and not always_denied
-
-    def constraints_for(self, principal_id: str, tool: str) -> Constraints:
-        """What the principal's calls of the tool may touch."""
-        return self.table.constraints(principal_id, tool)
 
     def principal(self, id: str) -> Principal:
         """A verified caller with the roles and the right to impersonate that this policy gives it."""

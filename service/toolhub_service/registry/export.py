@@ -56,10 +56,6 @@ class Exporter:
             revision=self._revision,
         )
 
-    def original_name(self, exported: str) -> str | None:
-        """The full name behind an exported one; None when no tool has it."""
-        return self._current_names().original(exported)
-
     def _current_names(self) -> ExportedNames:
         revision = self._catalog.revision
         if revision != self._revision:

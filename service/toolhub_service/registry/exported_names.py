@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from toolhub_service.domain.ports import Catalog
-
 EXPORTED_MAX_CHARS: Final = 64
 _SUFFIX_DIGITS: Final = (8, 16, 32)
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -40,11 +38,6 @@ class ExportedNames:
     def original(self, exported: str) -> str | None:
         """The tool behind an exported name; None when there is none."""
         return self._original.get(exported)
-
-
-def original_name(exported: str, catalog: Catalog) -> str | None:
-    """The catalog's tool behind an exported name. For many look-ups keep an `Exporter`."""
-    return ExportedNames(spec.name for spec in catalog.all()).original(exported)
 
 
 def plain_name(name: str) -> str:

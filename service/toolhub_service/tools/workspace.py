@@ -155,12 +155,6 @@ class Workspace:
         finally:
             draft.close()
 
-    def make_folders(self, path: str) -> None:
-        """The folder and those above it; standing ones are left as they are."""
-        relative = judge_path(path)
-        with telling(relative):
-            os.close(self._open_made(relative))
-
     def rename(self, source: str, destination: str, *, overwrite: bool = False, mkdirp: bool = True) -> None:
         """Move a file or a folder in one step."""
         old, new = judge_path(source), judge_path(destination)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.guards.paths import DEPTH, NAME_BYTES, PATH_BYTES, judge_path, workspace_folder_name, workspace_id
+from toolhub_service.guards.paths import DEPTH, NAME_BYTES, PATH_BYTES, judge_path
 
 
 def kind_of(path: str) -> ErrorKind:
@@ -93,32 +93,3 @@ def test_what_is_accepted_never_climbs_and_is_stable(path: str) -> None:
         return
     assert judged == "." or all(part not in {"", ".", ".."} for part in judged.split("/"))
     assert judge_path(judged) == judged
-
-
-@given(st.text(st.characters(), max_size=60))
-def test_a_folder_name_is_safe_and_reads_back(id: str) -> None:
-    name = workspace_folder_name(id)
-    assert judge_path(name) == name
-    assert "/" not in name
-    assert name[0] not in ".-"
-    assert workspace_id(name) in {id, None}
-    assert workspace_id(name) == id or len(name) > 100
-
-
-@pytest.mark.parametrize(
-    "id", ["", ".", "..", "-rf", "a/b", "spiffe://example.org/agent", "%", "%~", "%2E", "日本語", "A", "a"]
-)
-def test_awkward_ids_read_back(id: str) -> None:
-    assert workspace_id(workspace_folder_name(id)) == id
-
-
-def test_ids_of_any_length_have_folders_of_their_own() -> None:
-    names = {workspace_folder_name("x" * length) for length in range(150, 1200)}
-    assert len(names) == 1050
-    assert all(len(name) <= NAME_BYTES for name in names)
-    assert workspace_id(workspace_folder_name("x" * 1000)) is None
-
-
-def test_the_name_of_a_long_id_cannot_be_taken_by_another_id() -> None:
-    taken = workspace_folder_name("x" * 1000)
-    assert workspace_folder_name(taken) != taken

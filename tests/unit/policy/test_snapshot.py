@@ -239,7 +239,7 @@ class TestConstraints:
         assert egress.hosts == ("api.github.com", "::1")
         assert [command.path for command in verdict.constraints.commands] == ["/usr/bin/git"]
         assert verdict.constraints.sandbox.max_read_bytes == 7
-        assert source.constraints_for("bot", "core/fs.readText").egress[0].hosts == ("other.org",)
+        assert source.table.constraints("bot", "core/fs.readText").egress[0].hosts == ("other.org",)
 
     def test_the_sandbox_of_the_document_has_the_defaults_of_the_domain(self) -> None:
         rule_fields = SandboxRule()

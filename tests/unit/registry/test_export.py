@@ -15,7 +15,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import Annotations, ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.export import Dialect, Exporter, mcp_hints
-from toolhub_service.registry.exported_names import ExportedNames, original_name, plain_name
+from toolhub_service.registry.exported_names import ExportedNames, plain_name
 from toolhub_service.registry.model_schema import object_schema
 
 ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -43,11 +43,11 @@ READ = tool("core/fs.readText", "Read a file.", input_schema=SCHEMA, source="cor
 )
 def test_names_read_like_their_originals(name: str, exported: str) -> None:
     assert plain_name(name) == exported
-    assert original_name(exported, catalog_of(tool(name))) == name
+    assert ExportedNames([name]).original(exported) == name
 
 
 def test_an_unknown_exported_name_has_no_original() -> None:
-    assert original_name("core__fs_readText", catalog_of()) is None
+    assert ExportedNames([]).original("core__fs_readText") is None
 
 
 @pytest.mark.promise("registry.exports-lead-back")
@@ -142,9 +142,9 @@ def test_a_tool_has_one_exported_name_whatever_is_exported_with_it() -> None:
 def test_the_exporter_follows_the_catalog() -> None:
     catalog = catalog_of()
     exporter = Exporter(catalog)
-    assert exporter.original_name("a__x") is None
+    assert exporter.export(Dialect.MCP, catalog.all()).names == {}
     catalog.register(tool("a/x"))
-    assert exporter.original_name("a__x") == "a/x"
+    assert exporter.export(Dialect.MCP, catalog.all()).names == {"a__x": "a/x"}
 
 
 def test_a_schema_that_is_accepted_everywhere_is_not_touched() -> None:

@@ -261,11 +261,11 @@ def test_a_file_with_a_second_name_is_not_written(workspace: Workspace, root: Pa
 
 
 def test_folders_are_made_and_standing_ones_left(workspace: Workspace, root: Path) -> None:
-    workspace.make_folders("a/b/c")
-    workspace.make_folders("a/b/c")
-    assert (root / "a/b/c").is_dir()
+    write(workspace, "a/b/c/one")
+    write(workspace, "a/b/c/two")
+    assert sorted(entry.name for entry in (root / "a/b/c").iterdir()) == ["one", "two"]
     (root / "file").write_text("")
-    assert refused(lambda: workspace.make_folders("file/x")) is ErrorKind.INVALID_INPUT
+    assert refused(lambda: write(workspace, "file/x")) is ErrorKind.INVALID_INPUT
     assert refused(lambda: write(workspace, "nowhere/f", mkdirp=False)) is ErrorKind.NOT_FOUND
 
 
