@@ -12,8 +12,8 @@ from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.policy.arguments import RULE_IDS, judge_argument
 from toolhub_service.policy.conditions import ConditionFault
-from toolhub_service.policy.gate import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another
 from toolhub_service.policy.holdings import Holdings
+from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.table import CompiledRule, Row
 

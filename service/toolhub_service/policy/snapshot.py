@@ -17,7 +17,7 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.principal import Principal, Role
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
-from toolhub_service.policy import gate
+from toolhub_service.policy import refusals
 from toolhub_service.policy.arguments import judge_arguments
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.document import PolicyDocument, canonical_bytes
@@ -58,7 +58,7 @@ class PolicySnapshot:
         context = call.context
         row = self._rows.get((principal.id, spec.name, spec.digest)) or self.row(principal.id, spec)
         if (context.agent_id or context.user_id) and self.is_impostor(planned, row):
-            return gate.impostor(planned, self.revision)
+            return refusals.impostor(planned, self.revision)
         if row.missing or not row.is_known or context.permissions is not None:
             refusal = self.gate(planned, row)
             if refusal is not None:
@@ -66,7 +66,7 @@ class PolicySnapshot:
         if row.denies and (verdict := self.first(row.denies, planned)) is not None:
             return verdict
         if row.is_guarded and (guard := judge_arguments(planned, row.constraints)) is not None:
-            return gate.guarded(planned, guard, row.constraints, self.revision)
+            return refusals.guarded(planned, guard, row.constraints, self.revision)
         if row.others and (verdict := self.first(row.others, planned)) is not None:
             return verdict
         return row.fallback
@@ -100,21 +100,21 @@ class PolicySnapshot:
 
     def is_impostor(self, planned: PlannedCall, row: Row) -> bool:
         principal = planned.call.principal
-        if not gate.acts_for_another(planned.call.context, principal.id):
+        if not refusals.acts_for_another(planned.call.context, principal.id):
             return False
         return not (principal.may_impersonate or row.may_impersonate)
 
     def gate(self, planned: PlannedCall, row: Row) -> Verdict | None:
         """The capability gate: the grant, narrowed by the call's own permissions, must cover what the tool needs."""
         if not row.is_known:
-            return gate.unknown_principal(planned, row.needs, self.revision)
+            return refusals.unknown_principal(planned, row.needs, self.revision)
         if row.missing:
-            return gate.lacks_capabilities(planned, row.missing, row.constraints, self.revision)
+            return refusals.lacks_capabilities(planned, row.missing, row.constraints, self.revision)
         permissions = planned.call.context.permissions
         if permissions is None or row.needs <= permissions:
             return None
         missing = Holdings(permissions).lack(row.needs)
-        return gate.narrowed_too_far(missing, self.revision) if missing else None
+        return refusals.narrowed_too_far(missing, self.revision) if missing else None
 
     def first(self, rules: tuple[BoundRule, ...], planned: PlannedCall) -> Verdict | None:
         """The verdict of the first rule that holds; a deny where a condition cannot be answered."""
