@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.compiled import CompiledSchema
+from toolhub_service.schema.json_pointer import step_of
 from toolhub_service.schema.refusal import MAX_SCHEMA_DEPTH, SchemaRefused
 
 _EMBEDDED_ID: Final = "urn:toolhub:schema"
@@ -56,8 +57,7 @@ def _pointers(document: dict[str, Any], wanted: set[int]) -> dict[int, str]:
         if id(value) in wanted:
             found[id(value)] = path
         if isinstance(value, dict):
-            named = ((name.replace("~", "~0").replace("/", "~1"), item) for name, item in value.items())
-            pending += [(item, f"{path}/{name}") for name, item in named if isinstance(item, dict | list)]
+            pending += [(item, path + step_of(name)) for name, item in value.items() if isinstance(item, dict | list)]
         elif isinstance(value, list):
             pending += [(item, f"{path}/{at}") for at, item in enumerate(value) if isinstance(item, dict | list)]
     return found

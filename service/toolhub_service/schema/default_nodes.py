@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from toolhub_service.schema.default_plan import Fill, Pick, PlanNode, fill_bytes, token_of
+from toolhub_service.schema.default_plan import Fill, Pick, PlanNode, fill_bytes
+from toolhub_service.schema.json_pointer import step_of
 from toolhub_service.schema.references import Node, References
 
 _MAX_NODES: Final = 4000
@@ -53,7 +54,7 @@ class PlanBuilder:
                 properties.setdefault(name, []).append(schema)
         node.fills = tuple(fill for name, found in properties.items() if (fill := self._fill(name, found)) is not None)
         placed = ((name, self._place(found)) for name, found in properties.items())
-        node.children = tuple((name, token_of(name), child) for name, child in placed if child is not None)
+        node.children = tuple((name, step_of(name), child) for name, child in placed if child is not None)
         node.items = self._place([part.get("items") for part in flat])
         node.first_items = self._first_items(flat)
         node.picks = tuple(pick for part in flat for pick in self._picks(part))
@@ -63,7 +64,7 @@ class PlanBuilder:
             for part in self._applying(schema) if isinstance(schema, dict) else ():
                 default = part.get("default", _MISSING)
                 if default is not _MISSING and not self._references.is_embedded(part):
-                    return Fill(name, token_of(name), default, id(part), fill_bytes(name, default))
+                    return Fill(name, step_of(name), default, id(part), fill_bytes(name, default))
         return None
 
     def _first_items(self, flat: list[Node]) -> tuple[PlanNode | None, ...]:

@@ -17,7 +17,7 @@ class Fill:
     """One property that is filled in when it is absent. An explicit null is not absent."""
 
     name: str
-    token: str
+    step: str
     """`/name`, escaped as RFC 6901 wants it."""
     value: Any
     schema: int
@@ -40,7 +40,7 @@ class PlanNode:
 
     fills: tuple[Fill, ...] = ()
     children: tuple[tuple[str, str, PlanNode], ...] = ()
-    """(name, token, node) of properties inside which something may be filled."""
+    """(name, step, node) of properties inside which something may be filled."""
     first_items: tuple[PlanNode | None, ...] = ()
     items: PlanNode | None = None
     picks: tuple[Pick, ...] = ()
@@ -77,15 +77,15 @@ class Filling:
     def _over_object(self, node: PlanNode, value: dict[str, Any], path: str) -> dict[str, Any]:
         result = value
         for fill in node.fills:
-            if fill.name not in value and path + fill.token not in self._skip:
+            if fill.name not in value and path + fill.step not in self._skip:
                 if result is value:
                     result = dict(value)
                 result[fill.name] = self._taken(fill)
-                self.filled.append(path + fill.token)
-        for name, token, child in node.children:
+                self.filled.append(path + fill.step)
+        for name, step, child in node.children:
             present = value.get(name)
             if isinstance(present, dict | list):
-                changed = self.over(child, present, path + token)
+                changed = self.over(child, present, path + step)
                 if changed is not present:
                     if result is value:
                         result = dict(value)
@@ -130,10 +130,6 @@ def copied(value: Any) -> Any:
     if isinstance(value, list):
         return [copied(item) for item in value]
     return value
-
-
-def token_of(name: str) -> str:
-    return "/" + name.replace("~", "~0").replace("/", "~1")
 
 
 def fill_bytes(name: str, value: Any) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
+from toolhub_service.schema.json_pointer import names_of
 from toolhub_service.schema.refusal import MAX_SUBSCHEMAS, SchemaRefused
 
 Node = dict[str, Any]
@@ -74,8 +75,8 @@ class References:
 
     def _follow(self, start: Node, pointer: str, base: str, reference: str) -> Any:
         found: Any = start
-        for token in pointer[1:].split("/"):
-            found = _step(found, token.replace("~1", "/").replace("~0", "~"))
+        for name in names_of(pointer):
+            found = _step(found, name)
             if found is None:
                 raise _unresolved(reference)
             if isinstance(found, dict):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from toolhub_service.schema.json_pointer import names_of
+
 
 def schema_at(root: Any, path: Iterable[str | int]) -> dict[str, Any]:
     found = root
@@ -26,13 +28,12 @@ def beside_references(root: Any, found: Any) -> dict[str, Any]:
         reference = found.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
             break
-        tokens = [token.replace("~1", "/").replace("~0", "~") for token in reference[2:].split("/")]
-        found = _walk(root, tokens)
+        found = _walk(root, names_of(reference[1:]))
     return merged
 
 
-def _walk(root: Any, tokens: list[str]) -> Any:
+def _walk(root: Any, names: list[str]) -> Any:
     found = root
-    for token in tokens:
-        found = found.get(token) if isinstance(found, dict) else None
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
     return found

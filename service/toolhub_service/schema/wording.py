@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
+from toolhub_service.schema.json_pointer import step_of
+
 _MAX_SHOWN: Final = 64
 _MAX_POINTER: Final = 256
 _MAX_NAMES: Final = 200
@@ -15,7 +17,7 @@ _TYPE_NAMES: Final = {dict: "object", list: "array", str: "string", bool: "boole
 
 def pointer(path: Iterable[str | int]) -> str:
     """RFC 6901, cut at 256 characters."""
-    text = "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in path)
+    text = "".join(step_of(str(token)) for token in path)
     return text if len(text) <= _MAX_POINTER else text[: _MAX_POINTER - 1] + "…"
 
 
