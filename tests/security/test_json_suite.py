@@ -10,7 +10,8 @@ import pytest
 
 from tests.corpora import load_json
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.schema.strict_json import dumps, loads
+from toolhub_service.schema.canonical_json import dumps
+from toolhub_service.schema.strict_json import loads
 
 
 def _cases(kind: str) -> dict[str, bytes]:

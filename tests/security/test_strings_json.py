@@ -6,8 +6,9 @@ import json
 
 from tests.corpora import load_json
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.schema.strict_json import dumps, loads
+from toolhub_service.schema.strict_json import loads
 
 
 def test_naughty_strings_come_back_as_they_went() -> None:

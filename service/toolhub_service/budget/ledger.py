@@ -117,7 +117,7 @@ class Budgets:
             known.slots.limit = own_limit  # tools that share an upstream share its smallest bound
         return known
 
-    def _check_request(self, request: tuple[str, str], max_tool_calls: int) -> None:
+    def _check_request(self, request: RequestKey, max_tool_calls: int) -> None:
         used = self._requests.count(request)
         if used >= max_tool_calls:
             raise refuse(

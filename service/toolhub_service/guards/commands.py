@@ -15,8 +15,6 @@ from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.command_grammar import Grammar, JudgedCommand, compiles
 from toolhub_service.guards.words import split_command
 
-__all__ = ["JudgedCommand", "argv_of", "judge_command", "judge_environment", "rule_faults", "split_command"]
-
 MAX_ARGUMENTS = 128
 MAX_ARGUMENT_CHARS = 4096
 MAX_TOTAL_CHARS = 32_768

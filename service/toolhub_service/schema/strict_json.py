@@ -22,9 +22,6 @@ import orjson
 
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.schema.canonical_json import NotJson, digest, dumps
-
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "NotJson", "digest", "dumps", "loads", "struct_numbers"]
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 64

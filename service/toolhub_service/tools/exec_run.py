@@ -21,7 +21,8 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Chunk
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, CostHints, Example, GuardedArgument, ToolLimits
-from toolhub_service.guards.commands import MAX_ARGUMENTS, JudgedCommand, argv_of, judge_command, judge_environment
+from toolhub_service.guards.command_grammar import JudgedCommand
+from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, judge_command, judge_environment
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.safe_commands import SYSTEM_FOLDERS
 from toolhub_service.tools.confinement import Confinement, Level

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.schema.strict_json import MAX_BYTES, dumps, loads, struct_numbers
+from toolhub_service.schema.canonical_json import dumps
+from toolhub_service.schema.strict_json import MAX_BYTES, loads, struct_numbers
 
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
