@@ -16,7 +16,7 @@ def check_policy(planned: PlannedCall, policy: PolicySource, plans: Plans) -> Ve
     """The verdict in force for the call, refusing ones too: `enforce` turns those into failures."""
     verdict = policy.decide(planned)
     call = planned.call
-    if call.mode is Mode.EXECUTE and call.plan_digest:
+    if verdict.effect is not Effect.DENY and call.mode is Mode.EXECUTE and call.plan_digest:
         return plans.commit(planned, verdict)
     return verdict
 
