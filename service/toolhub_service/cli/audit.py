@@ -12,7 +12,7 @@ import click
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
-from toolhub_service.cli.connection import EXIT_REFUSED, connected, connection_options
+from toolhub_service.cli.connection import EXIT_REFUSED, connected_by, connection_options
 from toolhub_service.cli.events import events, newest
 from toolhub_service.cli.output import (
     json_option,
@@ -62,7 +62,7 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
       toolhub audit tail
       toolhub audit tail -f --type POLICY_DENIED
     """
-    with _connect(options) as connection, suppress(KeyboardInterrupt):
+    with connected_by(options) as connection, suppress(KeyboardInterrupt):
         where = _filter(options)
         found = newest(connection, where, count)
         _print_events(found, as_json)
@@ -89,7 +89,7 @@ def export(data_dir: Path | None, **options: Any) -> None:
     if data_dir is not None:
         _export_files(data_dir, _filter(options))
         return
-    with _connect(options) as connection:
+    with connected_by(options) as connection:
         for event in events(connection, _filter(options)):
             print_json_line(message_as_json(event))
 
@@ -109,7 +109,7 @@ def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
     if data_dir is not None:
         answer = _verify_files(data_dir)
     else:
-        with _connect(options) as connection:
+        with connected_by(options) as connection:
             request = pb.VerifyAuditRequest()
             answer = connection.audit.VerifyAudit(request, timeout=options["timeout_s"], metadata=connection.metadata)
     if wants_json(as_json):
@@ -156,10 +156,6 @@ def _show_verification(answer: pb.VerifyAuditResponse) -> None:
 
 def _many(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
-
-
-def _connect(options: dict[str, Any]) -> Any:
-    return connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"])
 
 
 @audit.command("rotate-key")

@@ -12,7 +12,7 @@ import grpc
 from toolhub.v1 import call_pb2, plan_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.arguments import read_arguments
-from toolhub_service.cli.connection import EXIT_REFUSED, Connection, connected, connection_options, status_of
+from toolhub_service.cli.connection import EXIT_REFUSED, Connection, connected_by, connection_options, status_of
 from toolhub_service.cli.output import json_option, legible, message_as_json, print_json, wants_json
 from toolhub_service.cli.progress_bar import ProgressBar
 from toolhub_service.cli.show_answer import show_plan, show_result
@@ -46,7 +46,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
       toolhub call core/fs.writeText '{"path": "notes.txt", "text": "hello", "overwrite": true}'
       toolhub call core/fs.deletePath path=notes.txt confirm=true --dry-run
     """
-    with connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"]) as connection:
+    with connected_by(options) as connection:
         schema = _input_schema(connection, tool) if arguments else {}
         request = _request(tool, read_arguments(arguments, schema) if arguments else b"", options)
         streamed: dict[str, str] = {}

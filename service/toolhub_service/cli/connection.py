@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,6 +99,11 @@ def connected(address: str, api_key: str | None, ca_file: Path | None, timeout_s
         raise _told(address, error) from error
     finally:
         channel.close()
+
+
+def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
+    """The connection that `connection_options` ask for; `options` may hold a command's other options too."""
+    return connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"])
 
 
 class HubUnreachable(click.ClickException):

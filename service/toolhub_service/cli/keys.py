@@ -15,9 +15,7 @@ from toolhub_service.cli.settings_options import read_settings, settings_options
 
 if TYPE_CHECKING:
     from toolhub_service.app.key_file import KeyFile
-
-_NOTICED_S = 2
-"""Default of policy.reload_s, by which keys are looked at too."""
+    from toolhub_service.settings.document import Settings
 
 
 @click.group(cls=SuggestingGroup)
@@ -38,7 +36,7 @@ def create(name: str, as_json: bool, config_file: Path | None, data_dir: Path | 
     Example:
       toolhub keys create research-agent
     """
-    file = _file(config_file, data_dir)
+    file = _file(read_settings(config_file, data_dir))
     with _telling():
         key = file.create(name)
     if as_json:
@@ -60,7 +58,7 @@ def list_keys(as_json: bool, config_file: Path | None, data_dir: Path | None) ->
       toolhub keys list
     """
     with _telling():
-        found = _file(config_file, data_dir).read()
+        found = _file(read_settings(config_file, data_dir)).read()
     if wants_json(as_json):
         print_json([{"id": key_id, "name": stored.name} for key_id, stored in found.items()])
     elif not found:
@@ -79,17 +77,22 @@ def revoke(key_id: str, config_file: Path | None, data_dir: Path | None) -> None
     Example:
       toolhub keys revoke thk_1a2b3c4d
     """
+    settings = read_settings(config_file, data_dir)
     with _telling():
-        revoked = _file(config_file, data_dir).revoke(key_id)
+        revoked = _file(settings).revoke(key_id)
     if not revoked:
         raise click.ClickException(f"There is no key {key_id}; `toolhub keys list` shows those there are.")
-    click.echo(f"{key_id} is revoked; a running hub notices within {_NOTICED_S} seconds")
+    click.echo(f"{key_id} is revoked; a running hub notices {_when_noticed(settings.policy.reload_s)}")
 
 
-def _file(config_file: Path | None, data_dir: Path | None) -> KeyFile:
+def _file(settings: Settings) -> KeyFile:
     from toolhub_service.app.paths import Paths
 
-    return Paths(read_settings(config_file, data_dir)).key_file()
+    return Paths(settings).key_file()
+
+
+def _when_noticed(reload_s: float) -> str:
+    return f"within {reload_s:g} seconds" if reload_s else "on SIGHUP"
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import tool_pb2
-from toolhub_service.cli.connection import connected, connection_options
+from toolhub_service.cli.connection import connected_by, connection_options
 from toolhub_service.cli.output import json_option, message_as_json, note, print_json, print_table, wants_json
 from toolhub_service.cli.tool_document import NotATool, tools_of
 
@@ -32,15 +32,14 @@ def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> N
         specs = [ParseDict(tool, tool_pb2.ToolSpec()) for tool in tools_of(file.read())]
     except (NotATool, ParseError) as broken:
         raise click.UsageError(f"{file.name}: {broken}") from broken
-    with _connect(options) as connection:
+    with connected_by(options) as connection:
         request = pb.RegisterToolsRequest(tools=specs, upsert=replace)
         answer = connection.registry.RegisterTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
     if wants_json(as_json):
         print_json(message_as_json(answer))
         return
     for tool in answer.tools:
-        state = tool_pb2.ToolState.Name(tool.state).removeprefix("TOOL_STATE_").lower()
-        click.echo(f"{tool.name} {tool.version} is registered: {tool.state_reason or state}")
+        click.echo(f"{tool.name} {tool.version} is registered: {tool.state_reason or state_name(tool)}")
 
 
 @click.command()
@@ -54,7 +53,7 @@ def unregister(name: str, as_json: bool, **options: Any) -> None:
     Example:
       toolhub tools unregister crm/customers.find
     """
-    with _connect(options) as connection:
+    with connected_by(options) as connection:
         request = pb.UnregisterToolRequest(name=name)
         answer = connection.registry.UnregisterTool(request, timeout=connection.timeout_s, metadata=connection.metadata)
     if wants_json(as_json):
@@ -73,7 +72,7 @@ def snapshot(as_json: bool, **options: Any) -> None:
     Example:
       toolhub tools snapshot --json > catalog.json
     """
-    with _connect(options) as connection:
+    with connected_by(options) as connection:
         view = tool_pb2.TOOL_VIEW_FULL if wants_json(as_json) else tool_pb2.TOOL_VIEW_BASIC
         request = pb.GetSnapshotRequest(view=view)
         answer = connection.registry.GetSnapshot(request, timeout=connection.timeout_s, metadata=connection.metadata)
@@ -86,9 +85,9 @@ def snapshot(as_json: bool, **options: Any) -> None:
 
 
 def _state(tool: tool_pb2.ToolSpec) -> str:
-    state = tool_pb2.ToolState.Name(tool.state).removeprefix("TOOL_STATE_").lower()
-    return f"{state}: {tool.state_reason}" if tool.state_reason else state
+    return f"{state_name(tool)}: {tool.state_reason}" if tool.state_reason else state_name(tool)
 
 
-def _connect(options: dict[str, Any]) -> Any:
-    return connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"])
+def state_name(tool: tool_pb2.ToolSpec) -> str:
+    """Such as `active`."""
+    return tool_pb2.ToolState.Name(tool.state).removeprefix("TOOL_STATE_").lower()

@@ -64,12 +64,14 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
 
 
 def _greet(settings: Settings, port: int, metrics_port: int) -> None:
+    from toolhub_service.cli.connection import DEFAULT_ADDRESS
+
     address = _address(settings.server.listen, port)
     click.echo(f"tool-hub {__version__} is serving on {address}")
     if metrics_port:
         host = settings.metrics.listen.rpartition(":")[0]
         click.echo(f"metrics: http://{host}:{metrics_port}/metrics")
-    client = "" if address == "127.0.0.1:50051" else f"TOOLHUB_ADDRESS={address} "
+    client = "" if address == DEFAULT_ADDRESS else f"TOOLHUB_ADDRESS={address} "
     click.echo(f"Next, in another terminal:  {client}{_program()} tools list")
     sys.stdout.flush()
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from toolhub.v1 import source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.connection import Connection, connected, connection_options
+from toolhub_service.cli.connection import Connection, connected_by, connection_options
 from toolhub_service.cli.output import (
     json_option,
     legible,
@@ -24,7 +23,7 @@ from toolhub_service.cli.output import (
     print_table,
     wants_json,
 )
-from toolhub_service.cli.registry import register, snapshot, unregister
+from toolhub_service.cli.registry import register, snapshot, state_name, unregister
 from toolhub_service.cli.root import SuggestingGroup
 
 _PAGE = 1_000
@@ -67,7 +66,7 @@ def list_tools(as_json: bool, **options: Any) -> None:
       toolhub tools list
       toolhub tools list --capability 'write:*' --json
     """
-    with _connect(options) as connection:
+    with connected_by(options) as connection:
         pages = list(_pages(connection, _filter(options)))
     found = [tool for page in pages for tool in page.tools]
     if wants_json(as_json):
@@ -94,7 +93,7 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
     Example:
       toolhub tools search write a file
     """
-    with _connect(options) as connection:
+    with connected_by(options) as connection:
         request = pb.SearchToolsRequest(query=" ".join(query), filter=_filter(options), page_size=limit)
         answer = connection.tools.SearchTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
     if wants_json(as_json):
@@ -122,7 +121,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
     Example:
       toolhub tools show core/fs.writeText
     """
-    with _connect(options) as connection:
+    with connected_by(options) as connection:
         request = pb.GetToolRequest(name=name)
         tool = connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata).tool
     if wants_json(as_json):
@@ -149,15 +148,10 @@ def export(format_name: str, **options: Any) -> None:
     Example:
       toolhub tools export --format anthropic --tag files
     """
-    with _connect(options) as connection:
+    with connected_by(options) as connection:
         request = pb.ExportToolsRequest(format=_FORMATS[format_name], filter=_filter(options))
         answer = connection.tools.ExportTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
     print_json({"tools": json.loads(answer.tools_json), "names": dict(answer.names)})
-
-
-def _connect(options: dict[str, Any]) -> Any:
-    ca_file: Path | None = options["ca_file"]
-    return connected(options["address"], options["api_key"], ca_file, options["timeout_s"])
 
 
 def _filter(options: dict[str, Any]) -> tool_pb2.ToolFilter:
@@ -185,8 +179,7 @@ def _row(tool: tool_pb2.ToolSpec, all_active: bool) -> tuple[str, ...]:
     needs, does = ", ".join(tool.capabilities) or "nothing", _first_line(tool.description)
     if all_active:
         return tool.name, needs, does
-    state = tool_pb2.ToolState.Name(tool.state).removeprefix("TOOL_STATE_").lower()
-    return tool.name, state, needs, tool.state_reason or does
+    return tool.name, state_name(tool), needs, tool.state_reason or does
 
 
 def _first_line(text: str) -> str:
