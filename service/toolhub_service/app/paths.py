@@ -43,8 +43,12 @@ class Paths:
     def plan_key(self) -> Path:
         return self.data_dir / "plan.key"
 
+    @property
+    def api_keys(self) -> Path:
+        return self._or_data(self.settings.auth.api_keys_file, "api-keys.yaml")
+
     def key_file(self) -> KeyFile:
-        return KeyFile(self._or_data(self.settings.auth.api_keys_file, "api-keys.yaml"))
+        return KeyFile(self.api_keys)
 
     def make(self) -> None:
         """Make the data folder, readable by nobody else. Raises OSError."""

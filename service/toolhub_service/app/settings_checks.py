@@ -96,8 +96,7 @@ def _secret_files(paths: Paths) -> Iterator[Finding]:
 
 
 def _standing(paths: Paths) -> Iterator[Path]:
-    named = Path(paths.settings.auth.api_keys_file) if paths.settings.auth.api_keys_file else None
-    for file in (paths.audit_key, paths.plan_key, named or paths.data_dir / "api-keys.yaml"):
+    for file in (paths.audit_key, paths.plan_key, paths.api_keys):
         if file.exists() and os.access(file.parent, os.X_OK):
             yield file
 
