@@ -74,7 +74,7 @@ class KeyStoreSuite:
         assert await store.claim(EffectKey("a", "b", "c/d"), a_record(clock, "owner-3")) is None
 
     @pytest.mark.parametrize(
-        "result", [RESULT, replace(RESULT, ok=False, value=None, error=ERROR)], ids=["ok", "error"]
+        "result", [RESULT, RESULT._replace(ok=False, value=None, error=ERROR)], ids=["ok", "error"]
     )
     async def test_settled_key_gives_the_whole_answer(
         self, store: KeyStore, clock: ManualClock, result: ToolResult
@@ -88,7 +88,7 @@ class KeyStoreSuite:
     async def test_key_is_settled_once(self, store: KeyStore, clock: ManualClock) -> None:
         await store.claim(KEY, a_record(clock))
         assert await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))
-        assert not await store.settle(KEY, "owner-1", replace(RESULT, ok=False), in_ttl(clock))
+        assert not await store.settle(KEY, "owner-1", RESULT._replace(ok=False), in_ttl(clock))
         standing = await store.claim(KEY, a_record(clock, "owner-2"))
         assert standing is not None
         assert standing.result == RESULT

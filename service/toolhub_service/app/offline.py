@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from toolhub_service.app.paths import Paths
@@ -123,7 +122,7 @@ def _planned(call: Call, toolbox: Toolbox, policy: PolicySnapshot) -> PlannedCal
     spec = resolve(call, toolbox.catalog, policy)
     schemas = for_tool(spec)
     validate_input(call, spec, schemas)
-    return apply_defaults(replace(call, tool=spec.name), spec, schemas)
+    return apply_defaults(call._replace(tool=spec.name), spec, schemas)
 
 
 def _toolbox(settings: Settings) -> Toolbox:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors import ToolError
@@ -24,8 +25,7 @@ class EvidenceType(Enum):
     """By identity, for a member is a singleton: Enum's own hash is Python code, and this is a key on every call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """One proof of what was done. Never a secret."""
 
     type: EvidenceType
@@ -36,11 +36,10 @@ class Evidence:
     """Wall clock; set by attach_evidence when left 0."""
     sha256: str = ""
     """Hex digest of the content it speaks of; empty when there is none."""
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What an adapter brings back from one successful execution."""
 
     value: JsonValue
@@ -51,8 +50,7 @@ class Outcome:
     """The upstream's own answer, shown only when the hub is configured to."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(NamedTuple):
     """The answer to a call, whatever happened."""
 
     ok: bool
@@ -71,5 +69,5 @@ class ToolResult:
     truncated: bool = False
     defaults_applied: tuple[str, ...] = ()
     """JSON Pointers of the arguments that the hub filled in."""
-    durations_us: Mapping[StepName, int] = field(default_factory=dict)
+    durations_us: Mapping[StepName, int] = MappingProxyType({})
     raw: JsonValue = None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.result import ToolResult
@@ -15,8 +14,7 @@ StepTime: TypeAlias = tuple[StepName, int, int]
 """A step, and when it began and ended in nanoseconds of the performance counter."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettledCall:
+class SettledCall(NamedTuple):
     call: Call
     spec: ToolSpec | None
     """None when the tool was not found."""

@@ -37,7 +37,7 @@ def redact_evidence(evidence: Evidence, redactor: Redactor) -> Evidence:
         return evidence
     attributes = redactor.value({_text(str(n), redactor): _mended(str(v)) for n, v in evidence.attributes.items()})
     ref, summary = _text(evidence.ref, redactor), _text(evidence.summary, redactor)
-    return replace(evidence, ref=ref, summary=summary, attributes=attributes)
+    return evidence._replace(ref=ref, summary=summary, attributes=attributes)
 
 
 def redact_plan(plan: Plan, redactor: Redactor) -> Plan:

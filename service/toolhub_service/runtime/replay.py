@@ -26,9 +26,9 @@ def kept(walk: Walk, answer: ToolResult | None, now_unix_ms: int) -> ToolResult:
     if answer.ok and walk.spec is not None and walk.spec.limits.max_result_bytes > MAX_KEPT_BYTES:
         value, cut = cut_to(answer.value, MAX_KEPT_BYTES)
         if cut is not None:
-            proof = replace(cut, created_at_unix_ms=now_unix_ms)
-            return replace(answer, value=value, truncated=True, raw=None, evidence=(*answer.evidence, proof))
-    return answer if answer.raw is None else replace(answer, raw=None)
+            proof = cut._replace(created_at_unix_ms=now_unix_ms)
+            return answer._replace(value=value, truncated=True, raw=None, evidence=(*answer.evidence, proof))
+    return answer if answer.raw is None else answer._replace(raw=None)
 
 
 def replayed(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
@@ -46,7 +46,7 @@ def replayed(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
     if error is not None and error.is_retryable:
         advice = "This is the stored answer to the idempotency_key: check the effect, and try again with a new key."
         error = replace(error, message=f"{error.message} {advice}", retryable=False, retry_after_s=None)
-    return replace(stored, replayed=True, error=error, evidence=(*stored.evidence, proof))
+    return stored._replace(replayed=True, error=error, evidence=(*stored.evidence, proof))
 
 
 def lost(tool: str, call_id: str, cause: str) -> ToolError:

@@ -112,7 +112,7 @@ def test_any_replica_with_the_key_makes_the_same_digest() -> None:
 
 def test_a_plan_without_an_arguments_digest_is_a_defect() -> None:
     with pytest.raises(ValueError, match="digest"):
-        seal(replace(SHOWN, args_digest=""), VERDICT, LATER, KEY)
+        seal(SHOWN._replace(args_digest=""), VERDICT, LATER, KEY)
 
 
 @given(st.text(max_size=200))

@@ -67,7 +67,7 @@ def gated(door: Door) -> GatedAdapter:
 
 def call(number: int, spec: ToolSpec = WRITE, args: dict[str, Any] | None = None, **fields: Any) -> Call:
     """The same call under another call_id."""
-    return replace(a_call(spec, args, **{**KEY, **fields}), call_id=f"call-{number}")
+    return a_call(spec, args, **{**KEY, **fields})._replace(call_id=f"call-{number}")
 
 
 async def ask(door: Door, *arguments: Any, **fields: Any) -> ToolResult:
@@ -89,7 +89,7 @@ class TestReplay:
         first, second = await ask(door, 1), await ask(door, 2)
         assert len(door.adapter.calls) == 1
         assert (first.replayed, second.replayed) == (False, True)
-        assert replace(second, replayed=False, evidence=first.evidence) == first
+        assert second._replace(replayed=False, evidence=first.evidence) == first
         assert (second.call_id, second.attempts) == ("call-1", 1)
 
     async def test_replay_proves_which_call_it_answered(self) -> None:
@@ -129,7 +129,7 @@ class TestReplay:
         door = a_keyed_door()
         first = call(1)
         await door.pipeline.invoke(first)
-        later = replace(call(2), context=replace(first.context, request_id="request-2"))
+        later = call(2)._replace(context=first.context._replace(request_id="request-2"))
         answer = await door.pipeline.invoke(later)
         assert isinstance(answer, ToolResult)
         assert answer.replayed
@@ -514,7 +514,7 @@ class TestDerivedKey:
         door = a_keyed_door()
         for number in (1, 2):
             unnamed = call(number, DERIVED, idempotency_key="")
-            unnamed = replace(unnamed, context=replace(unnamed.context, request_id=""))
+            unnamed = unnamed._replace(context=unnamed.context._replace(request_id=""))
             answer = await door.pipeline.invoke(unnamed)
             assert isinstance(answer, ToolResult)
             assert not answer.replayed

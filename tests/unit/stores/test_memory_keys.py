@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.fakes.clock import ManualClock
@@ -26,7 +24,7 @@ class TestMemoryKeys(KeyStoreSuite):
 
 async def settled(store: MemoryKeys, clock: ManualClock, key: str, text: str) -> None:
     await store.claim(KEY._replace(key=key), a_record(clock))
-    await store.settle(KEY._replace(key=key), "owner-1", replace(RESULT, value=text), in_ttl(clock))
+    await store.settle(KEY._replace(key=key), "owner-1", RESULT._replace(value=text), in_ttl(clock))
 
 
 async def test_answers_are_bounded_in_bytes_too(clock: ManualClock) -> None:
