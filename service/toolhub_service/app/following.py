@@ -3,36 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from toolhub_service.app.hub import Hub
 from toolhub_service.app.key_file import KeyFile, KeyFileInvalid
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_file import ShadowFile
 from toolhub_service.budget.breaker import BreakerState
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.event import EventType
 from toolhub_service.policy.live import Change
 
 _GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
+_GAUGES_S = 2.0
+"""Between looks at gauges where files are followed only on SIGHUP."""
 
 
 async def follow(hub: Hub, reload: asyncio.Event) -> None:
     """Until cancelled: reload files on SIGHUP (`reload`) and when they have changed since the last look."""
-    every_s = hub.settings.policy.reload_s or None
+    reload_s = hub.settings.policy.reload_s
     key_file = Paths(hub.settings).key_file()
     shadow = ShadowFile(hub.settings.policy.shadow_file, hub.policy)
-    _shadow(hub, shadow)
+    _load_shadow(hub, shadow)
     while True:
-        asked = await _asked(reload, every_s)
-        if asked or hub.policy_file.changed():
-            await _told(hub, hub.policy_file.load())
-        if asked or shadow.changed():
-            _shadow(hub, shadow)
-        reload_keys(hub, key_file)
-        for upstream, state in hub.budgets.breaker_states():
-            hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
+        asked = await _asked(reload, reload_s or _GAUGES_S)
+        try:
+            if asked or reload_s:
+                reload_keys(hub, key_file)
+                await _look(hub, shadow, asked=asked)
+            _set_gauges(hub)
+        except Exception as error:  # noqa: BLE001 - whatever one look meets, revoked keys must be refused after the next
+            hub.observing.look_failed(error)
 
 
-async def _asked(reload: asyncio.Event, every_s: float | None) -> bool:
+async def _look(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
+    if asked or hub.policy_file.changed():
+        await _told(hub, hub.policy_file.load())
+    if asked or shadow.changed():
+        _load_shadow(hub, shadow)
+
+
+def _set_gauges(hub: Hub) -> None:
+    for upstream, state in hub.budgets.breaker_states():
+        hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
+
+
+async def _asked(reload: asyncio.Event, every_s: float) -> bool:
     """True after SIGHUP, False when it is only time to look."""
     try:
         await asyncio.wait_for(reload.wait(), every_s)
@@ -45,10 +61,11 @@ async def _asked(reload: asyncio.Event, every_s: float | None) -> bool:
 async def _told(hub: Hub, change: Change) -> None:
     hub.observing.policy_reloaded(change)
     type = EventType.CONFIG_LOADED if change.applied else EventType.CONFIG_REJECTED
-    await hub.remember(type, policy_revision=change.revision, problem=change.problem)
+    with suppress(ToolFailure):  # the audit log tells of its own failure; the policy is in force all the same
+        await hub.remember(type, policy_revision=change.revision, problem=change.problem)
 
 
-def _shadow(hub: Hub, shadow: ShadowFile) -> None:
+def _load_shadow(hub: Hub, shadow: ShadowFile) -> None:
     change = shadow.load()
     if change is not None:
         hub.observing.shadow_loaded(change)

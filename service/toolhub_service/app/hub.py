@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from toolhub_service.app.door import make_keys, make_server
@@ -40,6 +41,8 @@ class Hub:
     observing: Observing
     budgets: Budgets
     clock: Clock
+    is_serving: bool = False
+    """Whether `start` has let calls in."""
 
     async def remember(self, type: EventType, *, policy_revision: str, problem: str = "") -> None:
         """Put an event of the hub's own life into the audit log, durably."""
@@ -53,15 +56,19 @@ class Hub:
         await self.audit.append_durably(event)
 
     async def start(self) -> None:
+        """Raises OSError when the port of the metrics is taken."""
         await self.server.start()
+        self.is_serving = True
         await self.observing.start()
 
     async def close(self) -> None:
-        """Drain, then close what calls have used. The audit log goes last, so that every call is in it."""
-        await self.server.drain(self.settings.server.drain_notice_s, self.settings.server.drain_s)
-        await self.toolbox.close()
-        await self.audit.close()
-        await self.observing.close()
+        """Drain, then close what calls have used, each whatever the others raise; audit log late: calls are in it."""
+        async with AsyncExitStack() as last_first:
+            last_first.push_async_callback(self.observing.close)
+            last_first.push_async_callback(self.audit.close)
+            last_first.push_async_callback(self.toolbox.close)
+            notice_s = self.settings.server.drain_notice_s if self.is_serving else 0.0
+            await self.server.drain(notice_s, self.settings.server.drain_s)
 
 
 async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:

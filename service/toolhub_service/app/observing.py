@@ -84,6 +84,10 @@ class Observing:
         else:
             self.log.error(names.LOG_SHADOW_REJECTED, problem=change.problem)
 
+    def look_failed(self, error: Exception) -> None:
+        """A defect in following files and gauges; the next look comes all the same."""
+        self.log.error(names.LOG_CRASH, task="following", exc_info=error)
+
     def keys_unreadable(self, error: Exception) -> None:
         self.log.error(names.LOG_KEYS_UNREADABLE, problem=str(error))
 

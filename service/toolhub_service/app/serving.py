@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from toolhub_service.app.following import follow
 from toolhub_service.app.hub import Hub, open_hub
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.event import EventType
 from toolhub_service.settings.document import Settings
 
@@ -25,12 +26,19 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
     Raises StartRefused when the policy file is invalid, and what `open_hub` raises.
     """
     hub = await open_hub(settings, worker=worker)
+    try:
+        await _serve(hub, ready, is_worker=worker is not None)
+    finally:
+        await hub.close()
+
+
+async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> None:
     change = hub.policy_file.load()
     if not change.applied:
         raise StartRefused(change.problem)
     hub.observing.policy_reloaded(change)
     stop, reload = _on_signals()
-    if worker is not None:
+    if is_worker:
         _leave_with_supervisor(stop)
     _settle_memory()
     await hub.start()
@@ -41,10 +49,9 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
         await stop.wait()
     finally:
         follower.cancel()
-        with suppress(asyncio.CancelledError):
-            await follower
-        await hub.remember(EventType.HUB_STOPPED, policy_revision=hub.policy.revision)
-        await hub.close()
+        await asyncio.wait({follower})
+        with suppress(ToolFailure):  # the audit log tells of its own failure, and the hub stops all the same
+            await hub.remember(EventType.HUB_STOPPED, policy_revision=hub.policy.revision)
 
 
 def _settle_memory() -> None:

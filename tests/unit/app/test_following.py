@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.hub import settings_of
+from toolhub_service.app.following import follow
+from toolhub_service.app.hub import open_hub
+from toolhub_service.app.policy_file import PolicyFile
+from toolhub_service.policy.live import Change, LivePolicy
+
+DENY = "rules: [{id: %s, effect: DENY, reason: Not now.}]"
+
+
+class HeardPolicyFile(PolicyFile):
+    """Tells of each load."""
+
+    def __init__(self, path: Path, policy: LivePolicy) -> None:
+        super().__init__(path, policy, required=False)
+        self.loads: asyncio.Queue[Change] = asyncio.Queue()
+        self._where = path
+
+    def load(self) -> Change:
+        change = super().load()
+        self.loads.put_nowait(change)
+        return change
+
+    async def loaded(self, rule: str, reload: asyncio.Event) -> Change:
+        """What the hub makes of a new file that it was told of."""
+        self._where.write_text(DENY % rule)
+        reload.set()
+        return await asyncio.wait_for(self.loads.get(), 10)
+
+
+async def test_files_are_followed_while_the_audit_log_cannot_be_written(tmp_path: Path) -> None:
+    hub = await open_hub(settings_of(tmp_path, {"policy": {"reload_s": 0}}))
+    hub.policy_file = file = HeardPolicyFile(tmp_path / "policy.yaml", hub.policy)
+    await hub.audit.close()
+    reload = asyncio.Event()
+    follower = asyncio.create_task(follow(hub, reload))
+    assert (await file.loaded("one", reload)).applied
+    assert (await file.loaded("two", reload)).applied
+    assert not follower.done()
+    follower.cancel()
+    await asyncio.wait({follower})
+    await hub.close()
