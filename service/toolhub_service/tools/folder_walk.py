@@ -37,9 +37,10 @@ class Entry:
 
 
 class FolderWalk:
-    """Iterate over it once; then `truncated` tells whether a bound cut it and `skipped` how many folders it lost.
+    """Iterate over it once; then `truncated` tells whether something may be missing.
 
-    A folder is lost when it vanished, was swapped or may not be read; the walked folder itself must open.
+    That is so when a bound cut it or an inner folder may not be read; one that vanished or was swapped is no loss.
+    The walked folder itself must open.
     """
 
     def __init__(
@@ -54,7 +55,6 @@ class FolderWalk:
         with_status: bool = False,
     ) -> None:
         self.truncated = False
-        self.skipped = 0
         self._workspace = workspace
         self._path = path
         self._inner_from = 0 if path == "." else len(path) + 1
@@ -81,7 +81,7 @@ class FolderWalk:
         except ToolFailure as failure:
             if failure.error.kind is ErrorKind.CANCELLED:
                 raise
-            self.skipped += 1
+            self.truncated |= failure.error.kind is ErrorKind.IO_ERROR
             return []
 
     def _read(self, path: str, depth: int) -> list[Entry]:

@@ -51,7 +51,7 @@ class ListDir(Tool["ListDir.In", "ListDir.Out"]):
 
     class Out(ToolOutput, frozen=True):
         entries: list[ListedEntry]
-        truncated: Annotated[bool, Meta(description="Whether there are more entries.")]
+        truncated: Annotated[bool, Meta(description="Whether there may be more entries.")]
 
     async def run(self, args: In, context: ToolContext) -> Out:
         path = judge_path(args.path)

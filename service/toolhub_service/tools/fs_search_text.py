@@ -1,7 +1,8 @@
 """core/fs.searchText: lines that hold a text or match a regular expression.
 
 Bounds: files by `maxFiles` and the sandbox, bytes by 20 times `max_read_bytes` in all and `max_read_bytes` a file (of a
-larger one the beginning is searched), matches by `maxMatches`; whichever cuts sets `truncated`.
+larger one the beginning is searched), matches by `maxMatches`; whichever cuts sets `truncated`, and so does what may
+not be read.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class SearchText(Tool["SearchText.In", "SearchText.Out"]):
 
     class Out(ToolOutput, frozen=True):
         matches: list[TextMatch]
-        truncated: Annotated[bool, Meta(description="Whether a bound cut the search.")]
+        truncated: Annotated[
+            bool, Meta(description="Whether there may be more: a bound cut the search, or something could not be read.")
+        ]
 
     async def run(self, args: In, context: ToolContext) -> Out:
         search = _Search(args, context.workspace, context.constraints.sandbox)
@@ -119,7 +122,7 @@ class _Search:
             yield TextMatch(file=path, line=found.line, excerpt=found.excerpt)
 
     def _content(self, path: str) -> bytes | None:
-        """The file's beginning; None when it vanished, was swapped or may not be read since the folder was listed."""
+        """The file's beginning; None when it may not be read, vanished or was swapped since the folder was listed."""
         try:
             with self._workspace.open_read(path) as file:
                 data = file.read(min(self._file_bytes, self._left_bytes))
@@ -127,6 +130,7 @@ class _Search:
         except ToolFailure as failure:
             if failure.error.kind is ErrorKind.CANCELLED:
                 raise
+            self._cut |= failure.error.kind is ErrorKind.IO_ERROR
             return None
         self.files += 1
         self.searched_bytes += len(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from pathlib import Path
@@ -18,6 +19,7 @@ from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.tools.folder_walk import FolderWalk
 from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.glob import compile_glob
+from toolhub_service.tools.opening import best_opening
 from toolhub_service.tools.text_search import compile_query, matching_lines
 from toolhub_service.tools.tool import spec_of
 from toolhub_service.tools.workspace import Workspace
@@ -64,6 +66,33 @@ async def test_a_folder_is_listed_sorted_and_without_hidden_names(tree: FileCall
 async def test_hidden_names_are_listed_when_asked_but_never_drafts(tree: FileCalls) -> None:
     tree.put(".toolhub-0123456789abcdef")
     assert (await names(tree, path=".", includeHidden=True))[:2] == [".env", ".hidden"]
+
+
+class Shut:
+    """Lets nobody into one folder."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def open(self, root: int, path: str, flags: int) -> int:
+        if path == self._path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return best_opening().open(root, path, flags)
+
+
+async def test_what_may_not_be_read_is_told_as_missing(tmp_path: Path) -> None:
+    calls = FileCalls(tmp_path / "work", Shut("a/shut"))
+    calls.put("a/open/one.txt", "hello")
+    calls.put("a/shut/two.txt", "hello")
+    for name, args in (
+        ("listDir", {"path": "a", "recursive": True}),
+        ("findFiles", {"path": "a", "pattern": "*.txt"}),
+        ("searchText", {"root": "a", "query": "hello"}),
+    ):
+        assert (await calls(name, **args))["truncated"], name
+        assert calls.context.truncated
+    shut_file = FileCalls(tmp_path / "work", Shut("a/open/one.txt"))
+    assert await shut_file("searchText", root="a/open", query="hello") == {"matches": [], "truncated": True}
 
 
 async def test_a_recursive_list_goes_down_but_not_through_links(tree: FileCalls) -> None:
