@@ -42,9 +42,7 @@ class Observing:
 
     async def start(self) -> None:
         """Raises OSError when the port is taken."""
-        if self.listen:
-            host, _, port = self.listen.rpartition(":")
-            self.metrics_port = await self.endpoint.start(host.strip("[]"), int(port))
+        self.metrics_port = await start_endpoint(self.endpoint, self.listen)
 
     async def close(self) -> None:
         """Send what traces are left, stop the endpoint."""
@@ -90,6 +88,14 @@ class Observing:
 
     def keys_unreadable(self, error: Exception) -> None:
         self.log.error(names.LOG_KEYS_UNREADABLE, problem=str(error))
+
+
+async def start_endpoint(endpoint: MetricsEndpoint, listen: str) -> int:
+    """Serve metrics on `listen` (host:port); the port, 0 where none is wanted. Raises OSError when it is taken."""
+    if not listen:
+        return 0
+    host, _, port = listen.rpartition(":")
+    return await endpoint.start(host.strip("[]"), int(port))
 
 
 def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -> Observing:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from toolhub_service.app.listening import listening_of
-from toolhub_service.app.observing import MULTIPROCESS_VARIABLE
+from toolhub_service.app.observing import MULTIPROCESS_VARIABLE, start_endpoint
 from toolhub_service.app.workers import Supervisor, reserve_port
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry.metrics_http import MetricsEndpoint
@@ -40,15 +40,12 @@ async def _supervise(
     settings: Settings, command: list[str], address: str, folder: Path, greet: Callable[[int, int], None]
 ) -> None:
     endpoint = MetricsEndpoint(lambda: _exposition(folder), lambda: True)
-    metrics_port = 0
-    if settings.metrics.listen:
-        host, _, port = settings.metrics.listen.rpartition(":")
-        metrics_port = await endpoint.start(host.strip("[]"), int(port))
+    metrics_port = await start_endpoint(endpoint, settings.metrics.listen)
     supervisor = Supervisor(
         command,
         settings.server.workers,
         {**os.environ, MULTIPROCESS_VARIABLE: str(folder), "TOOLHUB_SERVER_WORKERS": str(settings.server.workers)},
-        ended=lambda pid: mark_process_dead(pid, str(folder)),  # type: ignore[no-untyped-call]
+        ended=lambda pid: mark_process_dead(pid, str(folder)),  # type: ignore[no-untyped-call]  # the library has no types there
         all_ready=lambda: greet(int(address.rpartition(":")[2]) if ":" in address else 0, metrics_port),
     )
     try:
@@ -69,5 +66,5 @@ def _command(address: str, config_file: Path | None, data_dir: Path | None) -> l
 
 def _exposition(folder: Path) -> bytes:
     registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
+    MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]  # likewise
     return generate_latest(registry)

@@ -40,7 +40,7 @@ class InvalidPolicy(ValueError):
 class _StrictLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.events.AliasEvent):
-            line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
+            line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]  # a gap of the stubs
             raise InvalidPolicy("aliases are not supported: write the value out", line=line)
         return super().compose_node(parent, index)
 
