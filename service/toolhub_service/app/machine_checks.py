@@ -1,4 +1,4 @@
-"""Is this machine fit for a hub? Each check looks, changes nothing and never raises."""
+"""Is this machine fit for a hub? Each check looks, leaves nothing changed and never raises."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -118,11 +119,10 @@ def _bubblewrap(confinement: Confinement, *, is_wanted: bool) -> Finding:
 
 def _bubblewrap_problem(confinement: Confinement) -> str:
     """What it says itself; empty when it works."""
-    line = confinement.wrapped("bubblewrap", ("/bin/true",), Sandbox(), "/var/empty", "/")
-    mounts = [word for word in line if word != "/var/empty"]
-    mounts.remove("--bind")
     try:
-        ran = subprocess.run(mounts, capture_output=True, text=True, timeout=_PROBE_S, check=False)  # noqa: S603 - the hub's own
+        with tempfile.TemporaryDirectory(prefix="toolhub-doctor-") as workspace:
+            line = confinement.wrapped("bubblewrap", ("/bin/true",), Sandbox(), workspace, workspace)
+            ran = subprocess.run(line, capture_output=True, text=True, timeout=_PROBE_S, check=False)  # noqa: S603 - the hub's own
     except (OSError, subprocess.TimeoutExpired) as failed:
         return type(failed).__name__
     said = ran.stderr.strip().splitlines()
