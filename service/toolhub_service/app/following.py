@@ -15,8 +15,8 @@ from toolhub_service.domain.event import EventType
 from toolhub_service.policy.live import Change
 
 _GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
-_GAUGES_S = 2.0
-"""Between looks at gauges where files are followed only on SIGHUP."""
+_LOOK_S = 2.0
+"""Between looks at what is no file, where files are followed only on SIGHUP."""
 
 
 async def follow(hub: Hub, reload: asyncio.Event) -> None:
@@ -25,9 +25,13 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
     key_file = Paths(hub.settings).key_file()
     shadow = ShadowFile(hub.settings.policy.shadow_file, hub.policy)
     _load_shadow(hub, shadow)
+    told_faults = 0
     while True:
-        asked = await _asked(reload, reload_s or _GAUGES_S)
+        asked = await _asked(reload, reload_s or _LOOK_S)
         try:
+            if (faults := hub.policy.shadow_faults) > told_faults:
+                hub.observing.shadow_failed(faults - told_faults)
+                told_faults = faults
             if asked or reload_s:
                 reload_keys(hub, key_file)
                 await _look(hub, shadow, asked=asked)

@@ -82,6 +82,10 @@ class Observing:
         else:
             self.log.error(names.LOG_SHADOW_REJECTED, problem=change.problem)
 
+    def shadow_failed(self, calls: int) -> None:
+        """So many calls that the candidate could not be compared on since this was last told."""
+        self.log.error(names.LOG_SHADOW_FAILED, calls=calls)
+
     def look_failed(self, error: Exception) -> None:
         """A defect in following files and gauges; the next look comes all the same."""
         self.log.error(names.LOG_CRASH, task="following", exc_info=error)

@@ -101,7 +101,7 @@ class LivePolicy:
             other = shadow.decide(planned)
             if self._on_difference is not None and _differ(live, other):
                 self._on_difference(Difference(planned, live, other))
-        except Exception:  # noqa: BLE001 - a watcher must never change a verdict; the count is shown to operators
+        except Exception:  # noqa: BLE001 - a watcher must never change a verdict; whoever made us tells the count
             self.shadow_faults += 1
 
 

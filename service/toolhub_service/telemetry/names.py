@@ -146,6 +146,7 @@ LOG_POLICY_REJECTED: Final = "policy_rejected"
 LOG_SHADOW_LOADED: Final = "shadow_loaded"
 LOG_SHADOW_REJECTED: Final = "shadow_rejected"
 LOG_SHADOW_DIFFERS: Final = "shadow_differs"
+LOG_SHADOW_FAILED: Final = "shadow_failed"
 LOG_KEYS_UNREADABLE: Final = "keys_unreadable"
 
 LOG_EVENTS: Final = (
@@ -159,6 +160,7 @@ LOG_EVENTS: Final = (
     (LOG_SHADOW_LOADED, "info", "A candidate policy watches beside the live one."),
     (LOG_SHADOW_REJECTED, "error", "The candidate policy is invalid."),
     (LOG_SHADOW_DIFFERS, "info", "The candidate would have decided a call otherwise."),
+    (LOG_SHADOW_FAILED, "error", "The candidate policy failed on calls; the live one decided them alone."),
     (LOG_KEYS_UNREADABLE, "error", "The file of API keys cannot be read: the keys there were stay."),
 )
 

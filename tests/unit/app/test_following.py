@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+
+import pytest
 
 from tests.hub import settings_of
 from toolhub_service.app.following import follow
@@ -44,3 +47,20 @@ async def test_files_are_followed_while_the_audit_log_cannot_be_written(tmp_path
     follower.cancel()
     await asyncio.wait({follower})
     await hub.close()
+
+
+async def test_calls_that_the_candidate_failed_on_are_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub = await open_hub(settings_of(tmp_path, {"policy": {"reload_s": 0}}))
+    hub.policy_file = file = HeardPolicyFile(tmp_path / "policy.yaml", hub.policy)
+    hub.policy.shadow_faults = 2
+    reload = asyncio.Event()
+    follower = asyncio.create_task(follow(hub, reload))
+    await file.loaded("one", reload)
+    await file.loaded("two", reload)
+    follower.cancel()
+    await asyncio.wait({follower})
+    await hub.close()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "shadow_failed" in line]
+    assert [json.loads(line)["calls"] for line in lines] == [2]
