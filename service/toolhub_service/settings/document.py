@@ -55,7 +55,9 @@ class Policy(Section, frozen=True):
     shadow_file: Annotated[
         str, Meta(description="Candidate policy, judged beside the live one and logged; empty: none.")
     ] = ""
-    reload_s: Annotated[float, Meta(description="Seconds between looks at the file; 0: only on SIGHUP.", ge=0)] = 2.0
+    reload_s: Annotated[
+        float, Meta(description="Seconds between looks at policy and API keys; 0: on SIGHUP only.", ge=0)
+    ] = 2.0
     plan_ttl_s: Annotated[float, Meta(description="Seconds for which a plan can be committed.", gt=0, le=86_400)] = (
         600.0
     )
