@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -169,7 +169,7 @@ def _asked(tool: AnyTool, question: Callable[[ToolInput], Answer], planned: Plan
 
 def _outcome(output: Any, context: ToolContext) -> Outcome:
     return Outcome(
-        value=cast(JsonValue, msgspec.to_builtins(output)),
+        value=msgspec.to_builtins(output),
         evidence=tuple(context.evidence),
         artifacts=tuple(context.artifacts),
         truncated=context.truncated,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import random
-import secrets
 import time
 
 
@@ -24,4 +24,4 @@ class SystemRandomness:
         return random.uniform(low, high)  # noqa: S311 - jitter, not a secret
 
     def token_hex(self, size_bytes: int) -> str:
-        return secrets.token_hex(size_bytes)
+        return os.urandom(size_bytes).hex()

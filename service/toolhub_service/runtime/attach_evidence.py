@@ -18,7 +18,7 @@ def attach_evidence(
     assert spec is not None  # the pipeline calls this step only after resolve
     value, cut = cut_to(outcome.value, spec.limits.max_result_bytes)
     evidence = outcome.evidence or (_call_evidence(walk, f"{spec.name} {spec.version} answered"),)
-    evidence = tuple(redact_evidence(item, redactor) for item in evidence)
+    evidence = tuple([redact_evidence(item, redactor) for item in evidence])
     if cut is not None:
         evidence = (*evidence, cut)
     return ToolResult(

@@ -41,14 +41,14 @@ def loads(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
     if len(data) > max_bytes:
         _refuse("too_large", f"The JSON has {len(data):,} bytes, the limit is {max_bytes:,}. Send less.")
     try:
-        value = orjson.loads(data)
+        value: JsonValue = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         return _read_again(data, error, max_depth)
     members = _survey(value, max_depth)
     if members != _SUSPECT_NUMBERS:
         colons = data.count(b":")
         if members == colons or members == _STRING.sub(b"", data).count(b":"):
-            return cast(JsonValue, value)
+            return value
     return _read_exactly(data, max_depth)
 
 

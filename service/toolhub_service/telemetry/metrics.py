@@ -8,6 +8,7 @@ on distinct values everything is `other`. With several worker processes the valu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -120,7 +121,8 @@ class Metrics:
         breakers = self._all[names.BREAKER.name]
         self._breakers: _Children[Gauge] = _Children(breakers.labels, _MAX_UPSTREAMS)
         self._rpcs: dict[tuple[str, str, str], RpcMetrics] = {}
-        self._in_flight: Gauge = self._all[names.IN_FLIGHT.name]
+        self.in_flight: AbstractContextManager[None] = self._all[names.IN_FLIGHT.name].track_inprogress()
+        """`with metrics.in_flight:` around each execution; one for all, for all it does is count."""
         self._policy_revision = ""
         self._all[names.BUILD_INFO.name].labels(version).set(1)
 
@@ -144,12 +146,6 @@ class Metrics:
 
     def policy_denied(self, tool: str, reason: str) -> None:
         self._tools[tool].denied[reason].inc()
-
-    def execution_started(self) -> None:
-        self._in_flight.inc()
-
-    def execution_ended(self) -> None:
-        self._in_flight.dec()
 
     # RPCs
 

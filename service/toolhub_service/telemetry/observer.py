@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from structlog.typing import FilteringBoundLogger
 
@@ -12,7 +13,7 @@ from toolhub_service.domain.settled import SettledCall
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
 from toolhub_service.telemetry.names import UNKNOWN_TOOL
-from toolhub_service.telemetry.tracing import Tracing
+from toolhub_service.telemetry.tracing import UNTRACED, Tracing
 
 _REFUSED_BY_POLICY = frozenset(
     {
@@ -34,7 +35,8 @@ class CallTelemetry:
         self._access_log = access_log
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
-        return _Execution(self._metrics, self._tracing.executing(call))
+        span = self._tracing.executing(call)
+        return self._metrics.in_flight if span is UNTRACED else _together(self._metrics.in_flight, span)
 
     def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
         self._metrics.call_retried(call.spec.name)
@@ -80,22 +82,10 @@ class CallTelemetry:
         )
 
 
-class _Execution:
-    """One attempt, counted as in flight and traced."""
-
-    __slots__ = ("_metrics", "_span")
-
-    def __init__(self, metrics: Metrics, span: AbstractContextManager[object]) -> None:
-        self._metrics = metrics
-        self._span = span
-
-    def __enter__(self) -> None:
-        self._metrics.execution_started()
-        self._span.__enter__()
-
-    def __exit__(self, *error: object) -> bool | None:
-        self._metrics.execution_ended()
-        return self._span.__exit__(*error)  # type: ignore[arg-type]
+@contextmanager
+def _together(in_flight: AbstractContextManager[object], span: AbstractContextManager[object]) -> Iterator[None]:
+    with in_flight, span:
+        yield
 
 
 class AuditTelemetry:

@@ -49,7 +49,7 @@ _SERVER_ERRORS: Final = frozenset(
 _AFTERWARDS: Final = frozenset({StepName.ATTACH_EVIDENCE, StepName.RECORD})
 _EXPORT_S: Final = 3
 """How long one export may be retried; so long at most does an absent collector hold up the end."""
-_NOTHING: Final = nullcontext()
+UNTRACED: Final = nullcontext()
 
 
 class RpcTrace:
@@ -158,9 +158,9 @@ class Tracing:
         return RpcTrace(_context_of(span, caller), span, self._redactor)
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
-        """One attempt: its span is current inside. Costs next to nothing when the trace is not recorded."""
+        """One attempt: its span is current inside. UNTRACED when the trace is not recorded."""
         rpc = _RPC.get()
-        return _NOTHING if rpc is None or rpc.span is None else self._execution(rpc, call)
+        return UNTRACED if rpc is None or rpc.span is None else self._execution(rpc, call)
 
     @contextmanager
     def _execution(self, rpc: RpcTrace, call: GrantedCall) -> Iterator[Span]:

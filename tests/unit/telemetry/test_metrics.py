@@ -155,7 +155,7 @@ from toolhub_service.domain.step import StepName
 from toolhub_service.telemetry.metrics import Metrics
 metrics = Metrics(version="1", multiprocess_dir=Path(sys.argv[1]))
 metrics.call_settled("a/b", ok=True, latency_ms=3, steps=[(StepName.EXECUTE, 0, 5_000_000)])
-metrics.execution_started()
+metrics.in_flight.__enter__()
 sys.stdout.write(metrics.exposition().decode())
 """
 
