@@ -19,7 +19,6 @@ from msgspec import Meta
 from toolhub_service.domain.capability import EXECUTE_COMMAND
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Chunk
-from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, CostHints, Example, GuardedArgument, ToolLimits
 from toolhub_service.guards.command_grammar import JudgedCommand
 from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, judge_command, judge_environment
@@ -27,13 +26,13 @@ from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.safe_commands import SYSTEM_FOLDERS
 from toolhub_service.tools.confinement import Confinement, Level
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.process import FLOOD_BYTES, Capture, Finished, run_process
+from toolhub_service.tools.exec_telling import not_ended, prove, told
+from toolhub_service.tools.process import Finished, run_process
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace import Workspace
 
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": SYSTEM_FOLDERS}
 _BYTES_PER_CHAR = 4
-_EXCERPT_CHARS = 2000
 _SHOWN_CHARS = 200
 _RESERVE = 0.1
 """Share of the remaining time, at most `_RESERVE_S`, that ending a command may take before the call's own deadline."""
@@ -81,7 +80,14 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
             | None
         ) = None
         cwd: Annotated[str, Meta(description="Working directory, a folder of the workspace.")] = "."
-        timeout_s: Annotated[float, Meta(description="Seconds after which the command is ended.", gt=0, le=600)] = 30.0
+        timeout_s: Annotated[
+            float,
+            Meta(
+                description="Seconds after which the command is ended, at the call's deadline if that is sooner.",
+                gt=0,
+                le=600,
+            ),
+        ] = 30.0
         env: (
             Annotated[dict[str, str], Meta(description="Environment variables; only those that the policy names.")]
             | None
@@ -201,12 +207,12 @@ def _deadline_s(timeout_s: float, call_deadline_s: float) -> float:
 def _result(
     finished: Finished, judged: JudgedCommand, level: Level, args: ExecRun.In, context: ToolContext
 ) -> ExecRun.Out:
-    stdout, stdout_cut = _told(finished.stdout, args.max_output_chars)
-    stderr, stderr_cut = _told(finished.stderr, args.max_output_chars)
+    stdout, stdout_cut = told(finished.stdout, args.max_output_chars)
+    stderr, stderr_cut = told(finished.stderr, args.max_output_chars)
     context.truncated = stdout_cut or stderr_cut
-    _prove(finished, judged, level, context)
+    prove(finished, judged, level, context)
     if finished.timed_out or finished.flooded:
-        raise _not_ended(finished, judged, stdout, stderr)
+        raise not_ended(finished, judged, args.timeout_s, stdout, stderr)
     return ExecRun.Out(
         stdout=stdout,
         stderr=stderr,
@@ -214,38 +220,3 @@ def _result(
         duration_ms=round(finished.duration_s * 1000),
         truncated=context.truncated,
     )
-
-
-def _prove(finished: Finished, judged: JudgedCommand, level: Level, context: ToolContext) -> None:
-    context.proves(
-        EvidenceType.TOOL,
-        f"exec:{judged.rule}",
-        f"Ran {judged.binary}: exit code {finished.exit_code}, {finished.stdout.total_bytes} bytes of output.",
-        sha256=finished.stdout.sha256,
-        confinement=level,
-        exit_code=str(finished.exit_code),
-        duration_ms=str(round(finished.duration_s * 1000)),
-    )
-
-
-def _not_ended(finished: Finished, judged: JudgedCommand, stdout: str, stderr: str) -> ToolFailure:
-    seconds = round(finished.duration_s, 1)
-    message = (
-        f"{judged.rule} wrote more than {FLOOD_BYTES} bytes and was ended. Ask it for less."
-        if finished.flooded
-        else f"{judged.rule} did not end within {seconds} s and was stopped with all that it started. What it did "
-        "until then stays done: look before you repeat it, give it less to do, or a longer timeoutS."
-    )
-    return refuse(
-        ErrorKind.EXECUTION_ERROR if finished.flooded else ErrorKind.TIMEOUT,
-        message,
-        command=judged.rule,
-        duration_s=seconds,
-        stdout=stdout[:_EXCERPT_CHARS],
-        stderr=stderr[:_EXCERPT_CHARS],
-    )
-
-
-def _told(capture: Capture, max_chars: int) -> tuple[str, bool]:
-    text, cut = capture.text(max_chars)
-    return (f"{text}\n…[cut: {capture.total_bytes} bytes in all]", True) if cut else (text, False)

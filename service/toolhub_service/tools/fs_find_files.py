@@ -46,7 +46,7 @@ class FindFiles(Tool["FindFiles.In", "FindFiles.Out"]):
         path: FolderPath
         pattern: Annotated[str, Meta(description="Name pattern.", min_length=1, max_length=1000)] = "*"
         type: Annotated[Literal["file", "dir", "all"], Meta(description="What to find.")] = "all"
-        max_depth: Annotated[int, Meta(description="Levels to descend; -1: all.", ge=-1, le=MAX_DEPTH)] = -1
+        max_depth: Annotated[int, Meta(description="Levels to descend; -1 or 0: all.", ge=-1, le=MAX_DEPTH)] = -1
         limit: Annotated[int, Meta(description="Most matches to return.", ge=1, le=100)] = 20
 
     class Out(ToolOutput, frozen=True):

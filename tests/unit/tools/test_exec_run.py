@@ -200,12 +200,14 @@ async def test_a_timeout_names_what_was_written_until_then(tool: ExecRun, folder
     assert error.kind is ErrorKind.TIMEOUT
     assert error.details["stdout"] == "begun\n"
     assert "look before you repeat" in error.message
+    assert "a longer timeoutS" in error.message
 
 
 async def test_the_deadline_of_the_call_binds_too(tool: ExecRun, folder: Path) -> None:
     error = await refused(tool, command_context(folder, timeout_s=0.5), argv=["sleep", "60"])
     assert error.kind is ErrorKind.TIMEOUT
     assert float(str(error.details["duration_s"])) <= 0.5
+    assert "a later deadline" in error.message
 
 
 async def test_a_flood_ends_the_command_and_memory_stays_bounded(tool: ExecRun, folder: Path) -> None:
