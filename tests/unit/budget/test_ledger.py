@@ -148,10 +148,13 @@ class TestRequests:
         house = House()
         for _ in range(2):
             house.take(self.LAST).release()
-        house.take(a_call(TIME_NOW, request_id="r-2", budget=BudgetRequest(max_tool_calls=1))).release()
-        house.take(
-            a_call(TIME_NOW, principal="ann", request_id="r-1", budget=BudgetRequest(max_tool_calls=1))
-        ).release()
+        once = BudgetRequest(max_tool_calls=1)
+        for other in (
+            a_call(TIME_NOW, request_id="r-2", budget=once),
+            a_call(TIME_NOW, principal="ann", request_id="r-1", budget=once),
+        ):
+            house.take(other).release()
+            assert house.refused(other).details["used_tool_calls"] == 1
 
     def test_calls_that_stated_no_maximum_count_too(self) -> None:
         house = House()
