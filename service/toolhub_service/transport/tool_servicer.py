@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
@@ -17,10 +17,12 @@ from toolhub_service.domain.result import ToolResult
 from toolhub_service.runtime.sinks import SILENT
 from toolhub_service.transport.call_ids import new_call_id
 from toolhub_service.transport.convert.call import AsksForCall, to_call, wants_struct
-from toolhub_service.transport.convert.result import from_chunk, from_plan, from_progress, from_result
+from toolhub_service.transport.convert.result import from_chunk, from_plan, from_progress, write_result
 from toolhub_service.transport.discovery import Discovery
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.stream_sink import StreamSink
+
+Response = TypeVar("Response", pb.InvokeResponse, pb.InvokeStreamResponse)
 
 _ANSWER_RESERVE_S = 0.1
 """Kept back from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult."""
@@ -37,10 +39,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
 
     async def Invoke(self, request: pb.InvokeRequest, context: ServicerContext) -> pb.InvokeResponse:
         answer = await self.invoker.invoke(self._call(request, context), SILENT)
-        as_struct = wants_struct(request)
-        if isinstance(answer, Plan):
-            return pb.InvokeResponse(plan=from_plan(answer, as_struct=as_struct))
-        return pb.InvokeResponse(result=from_result(answer, as_struct=as_struct))
+        return _answered(pb.InvokeResponse(), answer, as_struct=wants_struct(request))
 
     async def InvokeStream(
         self, request: pb.InvokeStreamRequest, context: ServicerContext
@@ -51,7 +50,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         try:
             async for event in sink:
                 yield _stream_event(event)
-            yield _stream_answer(await running, as_struct=wants_struct(request))
+            yield _answered(pb.InvokeStreamResponse(), await running, as_struct=wants_struct(request))
         finally:
             await _cancelled(running)
 
@@ -87,10 +86,12 @@ def _stream_event(event: Progress | Chunk) -> pb.InvokeStreamResponse:
     return pb.InvokeStreamResponse(chunk=from_chunk(event))
 
 
-def _stream_answer(answer: ToolResult | Plan, *, as_struct: bool) -> pb.InvokeStreamResponse:
+def _answered(response: Response, answer: ToolResult | Plan, *, as_struct: bool) -> Response:
     if isinstance(answer, Plan):
-        return pb.InvokeStreamResponse(plan=from_plan(answer, as_struct=as_struct))
-    return pb.InvokeStreamResponse(result=from_result(answer, as_struct=as_struct))
+        response.plan.CopyFrom(from_plan(answer, as_struct=as_struct))
+    else:
+        write_result(response.result, answer, as_struct=as_struct)
+    return response
 
 
 async def _cancelled(running: asyncio.Task[Any]) -> None:

@@ -27,7 +27,7 @@ from toolhub_service.domain.tool import (
     ToolSpec,
 )
 from toolhub_service.transport.convert import enums, payload
-from toolhub_service.transport.convert.result import from_result
+from toolhub_service.transport.convert.result import write_result
 from toolhub_service.transport.convert.tool import from_spec, to_spec
 
 TABLES: list[tuple[enums.WireEnum, Any]] = [
@@ -151,7 +151,8 @@ def test_schema_that_is_no_json_object_is_refused(broken: bytes) -> None:
 
 @pytest.mark.parametrize("value", ["text", 5, None, [1, 2], True])
 def test_result_that_is_no_object_travels_as_json_even_to_a_struct_reader(value: Any) -> None:
-    message = from_result(ToolResult(ok=True, call_id="c", tool="t", value=value), as_struct=True)
+    message = result_pb2.ToolResult()
+    write_result(message, ToolResult(ok=True, call_id="c", tool="t", value=value), as_struct=True)
     assert message.result_json
     assert not message.HasField("result_struct")
 

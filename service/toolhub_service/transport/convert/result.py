@@ -22,18 +22,17 @@ from toolhub_service.transport.convert.payload import (
 )
 
 
-def from_result(result: ToolResult, *, as_struct: bool) -> result_pb2.ToolResult:
-    message = result_pb2.ToolResult(
-        ok=result.ok,
-        call_id=result.call_id,
-        tool=result.tool,
-        tool_version=result.tool_version,
-        tool_digest=result.tool_digest,
-        attempts=result.attempts,
-        replayed=result.replayed,
-        truncated=result.truncated,
-        defaults_applied=result.defaults_applied,
-    )
+def write_result(message: result_pb2.ToolResult, result: ToolResult, *, as_struct: bool) -> None:
+    """Fills the message where it stands, within the answer: a message handed to another is copied."""
+    message.ok = result.ok
+    message.call_id = result.call_id
+    message.tool = result.tool
+    message.tool_version = result.tool_version
+    message.tool_digest = result.tool_digest
+    message.attempts = result.attempts
+    message.replayed = result.replayed
+    message.truncated = result.truncated
+    message.defaults_applied.extend(result.defaults_applied)
     for item in result.evidence:
         _add_evidence(message, item)
     for step, duration_us in result.durations_us.items():
@@ -48,7 +47,6 @@ def from_result(result: ToolResult, *, as_struct: bool) -> result_pb2.ToolResult
         message.job.CopyFrom(_from_job(result.job))
     if result.raw is not None:
         message.raw_json = _raw_json(result.raw)
-    return message
 
 
 def _raw_json(raw: JsonValue) -> bytes:
