@@ -84,14 +84,14 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     means = Means(settings, paths, SystemClock(), SystemRandomness(), redactor, observing)
     policy = LivePolicy(on_difference=observing.shadow_differs)
     policy_file = PolicyFile(paths.policy, policy, required=bool(settings.policy.file))
-    toolbox = open_toolbox(settings, means.clock, redactor)
-    audit = await open_audit(means, worker or 0)
-    try:
+    async with AsyncExitStack() as on_refusal:
+        on_refusal.push_async_callback(observing.close)
+        toolbox = open_toolbox(settings, means.clock, redactor)
+        on_refusal.push_async_callback(toolbox.close)
+        audit = await open_audit(means, worker or 0)
+        on_refusal.push_async_callback(audit.close)
         budgets, keys = make_budgets(means), make_keys(means, policy)
         pipeline = make_pipeline(means, toolbox, policy, audit, budgets)
         server = make_server(means, toolbox, policy, keys, audit, pipeline)
-    except BaseException:
-        await toolbox.close()
-        await audit.close()
-        raise
+        on_refusal.pop_all()
     return Hub(settings, server, toolbox, audit, policy, policy_file, keys, observing, budgets, means.clock)
