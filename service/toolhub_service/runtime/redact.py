@@ -32,7 +32,9 @@ def redact_error(error: ToolError, redactor: Redactor) -> ToolError:
 
 def redact_evidence(evidence: Evidence, redactor: Redactor) -> Evidence:
     """The very same object when there is nothing to hide or to mend, which one search tells."""
-    text = "\n".join((evidence.ref, evidence.summary, *(f'"{n}":"{v}"' for n, v in evidence.attributes.items())))
+    text = f"{evidence.ref}\n{evidence.summary}"
+    for name, value in evidence.attributes.items():
+        text += f'\n"{name}":"{value}"'
     if text.isascii() and not redactor.suspects(text.encode()):
         return evidence
     attributes = redactor.value({_text(str(n), redactor): _mended(str(v)) for n, v in evidence.attributes.items()})

@@ -55,11 +55,11 @@ UNTRACED: Final = nullcontext()
 class RpcTrace:
     """One RPC's place in its trace. Without a span when it is not recorded."""
 
-    __slots__ = ("_span", "attempts", "context", "executing", "redactor")
+    __slots__ = ("attempts", "context", "executing", "redactor", "span")
 
     def __init__(self, context: TraceContext, span: Span | None, redactor: Redactor) -> None:
         self.context = context
-        self._span = span
+        self.span = span
         self.redactor = redactor
         self.executing: dict[str, Span] = {}
         """Open execute steps by call id."""
@@ -69,13 +69,9 @@ class RpcTrace:
     def trace_id(self) -> str:
         return self.context.trace_id
 
-    @property
-    def span(self) -> Span | None:
-        return self._span
-
     def end(self, code: str, message: str = "") -> None:
         """The RPC is over, with a status name such as `OK`."""
-        span = self._span
+        span = self.span
         if span is None:
             return
         span.set_attribute(names.ATTRIBUTE_RPC_STATUS, code)
