@@ -5,6 +5,9 @@ Refill is lazy, nothing ticks. In any span of t seconds at most `burst + rate_pe
 
 from __future__ import annotations
 
+_ROUNDING_S = 1e-6
+"""Less than this is no wait: a token given back leaves a rounding error behind."""
+
 
 class TokenBucket:
     __slots__ = ("_full_at_s", "_interval_s", "_slack_s")
@@ -20,7 +23,8 @@ class TokenBucket:
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until a call may pass; 0 when it may now."""
-        return max(0.0, self._full_at_s - self._slack_s - now_s)
+        wait_s = self._full_at_s - self._slack_s - now_s
+        return wait_s if wait_s > _ROUNDING_S else 0.0
 
     def take(self, now_s: float) -> None:
         """Spend a token; only after `wait_s` said 0."""

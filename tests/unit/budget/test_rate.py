@@ -40,6 +40,15 @@ def test_a_token_given_back_can_be_taken_again_but_never_above_the_burst() -> No
     assert [take_if_free(bucket, 100.0) for _ in range(3)] == [True, True, False]
 
 
+@given(now_s=st.floats(0.0, 1e8), rate_per_s=st.floats(1e-3, 1e3))
+def test_a_token_given_back_counts_whole_at_any_time(now_s: float, rate_per_s: float) -> None:
+    bucket = TokenBucket(rate_per_s, burst=2)
+    for _ in range(5):
+        assert take_if_free(bucket, now_s)
+        bucket.give_back()
+    assert [take_if_free(bucket, now_s) for _ in range(3)] == [True, True, False]
+
+
 def test_a_changed_rate_keeps_what_was_spent() -> None:
     bucket = TokenBucket(rate_per_s=1.0, burst=1)
     assert take_if_free(bucket, 0.0)
