@@ -78,7 +78,9 @@ def presentable(event: Event, redactor: Redactor) -> Event:
 def _all_text(event: Event) -> str:
     """Every text that others have written, attributes by name: one search judges them all. Digests are the hub's."""
     e = event
-    text = f"{e.principal}\n{e.tool}\n{e.call_id}\n{e.request_id}\n{e.args_summary}\n{e.purpose}\n{e.rule_id}\n{e.outcome}"
+    text = (
+        f"{e.principal}\n{e.tool}\n{e.call_id}\n{e.request_id}\n{e.args_summary}\n{e.purpose}\n{e.rule_id}\n{e.outcome}"
+    )
     if e.attributes:
         text += "".join([f'\n"{name}":"{value}"' for name, value in e.attributes.items()])
     return text

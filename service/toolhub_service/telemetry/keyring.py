@@ -97,7 +97,9 @@ def rotate(path: Path) -> Keyring:
 
 def _read(path: Path) -> list[bytes]:
     if path.stat().st_mode & 0o077:
-        message = f"The audit key {path} can be read by others. Set its mode to 600, then run `toolhub audit rotate-key`."
+        message = (
+            f"The audit key {path} can be read by others. Set its mode to 600, then run `toolhub audit rotate-key`."
+        )
         raise HubFailure(HubStatus.FAILED_PRECONDITION, "AUDIT_KEY_EXPOSED", message)
     keys: list[bytes] = []
     for line in path.read_text("ascii", "replace").splitlines():
