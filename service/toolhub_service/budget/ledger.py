@@ -17,7 +17,7 @@ from toolhub_service.budget.quota import RequestCalls, RequestKey
 from toolhub_service.budget.recent import Recent
 from toolhub_service.budget.retry import is_safe_to_repeat, max_attempts
 from toolhub_service.budget.terms import BudgetTerms
-from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.call import Call, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.tool import ToolSpec
@@ -58,7 +58,7 @@ class Budgets:
         if (wait_s := remote.breaker.wait_s(now_s)) > 0:
             raise resting(remote.key, wait_s)
         context = planned.call.context
-        request = (planned.call.principal.id, context.request_id) if context.request_id else None
+        request = _shared_request(planned.call)
         if request and context.budget.max_tool_calls is not None:
             self._check_request(request, context.budget.max_tool_calls)
         counters = self._counters.of(verdict.limits, now_s) if verdict.limits else ()
@@ -141,3 +141,9 @@ class Budgets:
         wait_s = slots.expected_wait_s()
         if slots.waiting >= self._terms.max_waiting or wait_s > time_left_s:
             raise crowded(name, wait_s)
+
+
+def _shared_request(call: Call) -> RequestKey | None:
+    """The request that other calls may belong to; none when the hub minted the id, which then is the call's own."""
+    request_id = call.context.request_id
+    return (call.principal.id, request_id) if request_id and request_id != call.call_id else None

@@ -417,3 +417,13 @@ def test_whatever_happens_no_slot_is_lost_or_made_up(steps: list[str]) -> None:
     for lease in out:
         lease.release()
     assert house.budgets.in_flight("up") == 0
+
+
+def test_a_request_that_only_one_call_can_belong_to_is_not_remembered() -> None:
+    house = House()
+    alone = a_call(TIME_NOW, request_id=CALL.call.call_id)
+    for _ in range(3):
+        house.take(alone).release()
+    assert len(house.budgets._requests) == 0
+    house.take(CALL).release()
+    assert len(house.budgets._requests) == 1
