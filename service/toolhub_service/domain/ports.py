@@ -154,7 +154,7 @@ class AuditLog(Protocol):
     """Append-only and hash-chained."""
 
     def append(self, event: Event) -> None:
-        """Chain the event now and write it soon (group commit). Raises ToolFailure IO_ERROR when the log is broken."""
+        """Put the event next in the chain and write it soon (group commit). Raises ToolFailure IO_ERROR when broken."""
         ...
 
     async def append_durably(self, event: Event) -> None:

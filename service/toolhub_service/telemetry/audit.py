@@ -22,7 +22,7 @@ from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verif
 from toolhub_service.domain.ports import Clock
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import audit_adopt, audit_reading, audit_verify
-from toolhub_service.telemetry.audit_rows import connect, keep_copy
+from toolhub_service.telemetry.audit_rows import Row, connect, keep_copy
 from toolhub_service.telemetry.audit_tail import TAIL_LIMIT, Tail
 from toolhub_service.telemetry.audit_writer import GroupWriter, Rhythm
 from toolhub_service.telemetry.chain import GENESIS, Chain, canonical, encodable, presentable
@@ -86,11 +86,13 @@ class SqliteAuditLog:
         except (sqlite3.Error, OSError) as error:
             raise _broken("disk") from error
         self._chain = Chain(self.writer, self._keyring)
+        self._appended = 0
         self._checkpoints = checkpoints
         self._group = GroupWriter(
             self._database,
             self.writer,
             checkpoints,
+            seal=self._sealed,
             told=self,
             rhythm=self._rhythm,
             max_size_bytes=self._max_size_bytes,
@@ -125,7 +127,7 @@ class SqliteAuditLog:
     # Writing
 
     def append(self, event: Event) -> None:
-        """Chain the event and write it within `linger_s`. Raises ToolFailure IO_ERROR when broken, full or closed."""
+        """Chain and write the event within `linger_s`. Raises ToolFailure IO_ERROR when broken, full or closed."""
         self._put(event, urgent=False)
 
     async def append_durably(self, event: Event) -> None:
@@ -135,9 +137,9 @@ class SqliteAuditLog:
 
     async def flush(self) -> None:
         """Return when all that was appended is on disk. Raises ToolFailure IO_ERROR when that fails."""
-        if self._group is not None and self._group.durable[0] < self._chain.sequence:
+        if self._group is not None and self._group.durable[0] < self._appended:
             self._group.hurry()
-            await self._until(self._chain.sequence)
+            await self._until(self._appended)
 
     @property
     def depth(self) -> int:
@@ -145,6 +147,7 @@ class SqliteAuditLog:
         return self._group.depth if self._group is not None else 0
 
     def _put(self, event: Event, *, urgent: bool) -> int:
+        """The sequence that the event will have: the chain follows the order of appending."""
         group = self._group
         if group is None:
             raise _broken("closed")
@@ -152,6 +155,12 @@ class SqliteAuditLog:
             raise _broken("disk")
         if group.full:
             raise _broken("queue_full")
+        group.put(event, urgent=urgent)
+        self._appended += 1
+        return self._appended
+
+    def _sealed(self, event: Event) -> Row:
+        """The next row of the chain; in the writer's thread."""
         event = presentable(event, self._redactor)
         try:
             body = canonical(event)
@@ -162,8 +171,7 @@ class SqliteAuditLog:
         sequence, previous, tag = chain.add(body)
         at, kind = event.at_unix_ms, event.type.value
         named = (at, kind, event.principal, event.tool, event.call_id, event.request_id)
-        group.put((chain.writer, sequence, *named, body.decode(), previous, tag, chain.key_id), urgent=urgent)
-        return sequence
+        return (chain.writer, sequence, *named, body.decode(), previous, tag, chain.key_id)
 
     async def _until(self, sequence: int) -> None:
         assert self._loop is not None

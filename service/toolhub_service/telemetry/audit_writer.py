@@ -1,7 +1,8 @@
 """The thread that writes the audit log: many events a commit, one fsync a commit.
 
 Appending only queues. The thread lingers a few milliseconds for company unless somebody waits for the disk, takes all
-there is, and commits it in one transaction (group commit: while one fsync runs, the next group gathers). When the disk
+there is, seals it event by event (a group at once runs from warm caches, at a third of what it costs between calls) and
+commits it in one transaction (group commit: while one fsync runs, the next group gathers). When the disk
 refuses, nothing is lost and nothing is skipped: the group stays at the head of the queue and is tried again every
 second, while every append is told that the log is broken.
 """
@@ -11,11 +12,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from toolhub_service.domain.event import Event
 from toolhub_service.telemetry.audit_rows import Row, connect, insert, keep_copy, transaction
 from toolhub_service.telemetry.chain import GENESIS
 from toolhub_service.telemetry.checkpoint import CLOSE, PERIODIC, CheckpointFile
@@ -65,6 +68,7 @@ class GroupWriter:
         writer: str,
         checkpoints: CheckpointFile,
         *,
+        seal: Callable[[Event], Row],
         told: Committed,
         rhythm: Rhythm,
         max_size_bytes: int,
@@ -72,11 +76,15 @@ class GroupWriter:
         self._connect: Callable[[], sqlite3.Connection] = lambda: connect(database, max_size_bytes=max_size_bytes)
         self._writer = writer
         self._checkpoints = checkpoints
+        self._seal = seal
+        """Chains the next event; called in this thread only, once an event, in the order of `put`."""
         self._told = told
         self._rhythm = rhythm
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._queue: list[Row] = []
+        self._queue: list[Event] = []
+        self._taken: deque[Event] = deque()
+        """Out of the queue and not sealed yet."""
         self._group: list[Row] = []
         self._idle = False
         self._urgent = False
@@ -103,16 +111,16 @@ class GroupWriter:
     @property
     def depth(self) -> int:
         """Events in memory."""
-        return len(self._queue) + len(self._group)
+        return len(self._queue) + len(self._taken) + len(self._group)
 
     @property
     def full(self) -> bool:
-        return len(self._queue) + len(self._group) >= self._rhythm.queue_limit
+        return self.depth >= self._rhythm.queue_limit
 
-    def put(self, row: Row, *, urgent: bool) -> None:
+    def put(self, event: Event, *, urgent: bool) -> None:
         """Queue one event. The thread is woken only when it sleeps or somebody waits for the disk."""
         with self._lock:  # The condition's own; entering it this way is quicker.
-            self._queue.append(row)
+            self._queue.append(event)
             if urgent:
                 self._urgent = True
             if self._idle or urgent:
@@ -146,7 +154,7 @@ class GroupWriter:
     def _gather(self) -> None:
         """Sleep until there is something to do, then linger for company."""
         with self._wake:
-            if not (self._queue or self._group or self._urgent or self._closing):
+            if not (self._queue or self._taken or self._group or self._urgent or self._closing):
                 self._idle = True
                 self._wake.wait(self._patience_s())
                 self._idle = False
@@ -155,8 +163,8 @@ class GroupWriter:
             elif self.failure and not self._closing:
                 self._wake.wait(_RETRY_S)
             self._urgent = False
-            room = self._rhythm.group_limit - len(self._group)
-            self._group += self._queue[:room]
+            room = max(0, self._rhythm.group_limit - len(self._group) - len(self._taken))
+            self._taken += self._queue[:room]
             self._queue = self._queue[room:]
             self._urgent = self._urgent or bool(self._queue)
 
@@ -168,7 +176,10 @@ class GroupWriter:
         return None
 
     def _commit(self, connection: sqlite3.Connection) -> None:
-        group = self._group
+        group, taken = self._group, self._taken
+        while taken:
+            group.append(self._seal(taken[0]))
+            taken.popleft()  # once it is sealed, and never twice
         if not group:
             return
         started_s = time.perf_counter()
@@ -197,7 +208,7 @@ class GroupWriter:
 
     def _finished(self) -> bool:
         """At the end a failing disk is tried once more and not for ever."""
-        return self._closing and (bool(self.failure) or not (self._queue or self._group))
+        return self._closing and (bool(self.failure) or not (self._queue or self._taken or self._group))
 
 
 def _close(connection: sqlite3.Connection | None) -> None:
