@@ -142,9 +142,9 @@ async def test_whole_floats_are_integers_as_json_schema_has_it(tmp_path: Path) -
 async def test_ids_of_any_characters_stay_beneath_the_root(tmp_path: Path) -> None:
     tool = Proves()
     call = granted(spec(tool), {"text": "x"}, principal="../../etc", context=ExecContext(request_id="/a/../b"))
-    outcome = await adapter_of(tmp_path / "root", tool).execute(call, SILENT)
-    assert outcome.value["text"].startswith(f"{tmp_path}/root/")  # type: ignore[call-overload,index,union-attr]
-    assert entries(tmp_path) == ["root"]
+    outcome = await adapter_of(tmp_path / "all", tool).execute(call, SILENT)
+    assert outcome.value["text"].startswith(f"{tmp_path}/all/")  # type: ignore[call-overload,index,union-attr]
+    assert entries(tmp_path) == ["all"]
 
 
 @pytest.mark.parametrize(
