@@ -196,10 +196,11 @@ class SqliteAuditLog:
         if not tails:
             return False
         for last_row, events in audit_reading.news(connection, min(tail.after_row for tail in tails)):
+            offers: list[tuple[Tail, list[ChainedEvent]]] = []
             for tail in tails:
-                fresh = [event for row, event in events if row > tail.after_row]
+                offers.append((tail, [event for row, event in events if row > tail.after_row]))
                 tail.after_row = max(last_row, tail.after_row)
-                self._on_loop(partial(tail.offer, fresh))
+            self._on_loop(partial(_offer, offers))
         return True
 
     def _on_loop(self, call: Callable[[], None]) -> None:
@@ -267,6 +268,12 @@ class SqliteAuditLog:
         except ToolFailure:
             if self._group is None or not self._group.failure:
                 raise
+
+
+def _offer(offers: list[tuple[Tail, list[ChainedEvent]]]) -> None:
+    """To all watchers in one turn of the loop, so that none sees an event before another could have."""
+    for tail, events in offers:
+        tail.offer(events)
 
 
 def _broken(cause: str) -> ToolFailure:
