@@ -91,10 +91,12 @@ async def test_two_workers_share_a_port_are_counted_together_and_replaced_when_k
 async def test_supervisor_that_is_killed_leaves_no_worker_behind(tmp_path: Path) -> None:
     async with served(tmp_path, "--workers", "2") as running:
         workers = running.children()
+        assert len(workers) == 2
         running.signal(signal.SIGKILL)
         await running.process.wait()
         for worker in workers:
             await ended(worker)
+            assert not is_alive(worker)
 
 
 async def test_several_workers_on_one_unix_socket_are_refused_in_words(tmp_path: Path) -> None:

@@ -156,10 +156,12 @@ async def test_ids_of_any_characters_stay_beneath_the_root(tmp_path: Path) -> No
         (WorkspaceSharing.SHARED, ()),
     ],
 )
-def test_configuration_says_which_calls_share_a_folder(sharing: WorkspaceSharing, folders: tuple[str, ...]) -> None:
+def test_configuration_says_which_calls_share_a_folder(
+    sharing: WorkspaceSharing, folders: tuple[str, ...], tmp_path: Path
+) -> None:
     call = granted(spec(Echo()), context=ExecContext(request_id="r1", session_id="s1")).call
-    assert Workspaces("/root", sharing).folders(call) == folders
-    assert not Path("/root/tester").exists()
+    assert Workspaces(str(tmp_path), sharing).folders(call) == folders
+    assert entries(tmp_path) == []  # asking makes nothing
 
 
 def test_a_call_without_a_session_has_its_requests_folder() -> None:
