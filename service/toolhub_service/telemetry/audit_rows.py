@@ -6,8 +6,11 @@ verification compares them.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -41,7 +44,8 @@ def connect(path: Path, *, max_size_bytes: int = 0) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
+    with _alone_in(path.parent):
+        connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA journal_size_limit = 67108864")
     if max_size_bytes:
@@ -51,6 +55,17 @@ def connect(path: Path, *, max_size_bytes: int = 0) -> sqlite3.Connection:
         for statement in _SCHEMA:
             connection.execute(statement)
     return connection
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One at a time: SQLite's own timeout does not cover the change to WAL, which fails at once when two make it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
