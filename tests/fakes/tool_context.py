@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolhub_service.domain.constraints import Constraints, EgressRule, Sandbox
-from toolhub_service.domain.ports import Chunk, Progress
+from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.workspace import Workspace
 

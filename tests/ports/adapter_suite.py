@@ -12,8 +12,9 @@ import pytest
 from toolhub_service.domain.call import Call, ExecContext, GrantedCall, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import Adapter, Chunk, Progress
+from toolhub_service.domain.ports import Adapter
 from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
 

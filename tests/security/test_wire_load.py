@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.hub import CALL_TIMEOUT_S, OPEN_POLICY, RunningHub, request, running_hub
 from toolhub.v1 import error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.ports import Chunk
+from toolhub_service.domain.progress import Chunk
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.transport.stream_sink import StreamSink

@@ -19,7 +19,8 @@ from toolhub_service.adapters.workspaces import Workspaces
 from toolhub_service.domain.call import GrantedCall, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import Chunk, EventSink, Progress
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.tools.context import ToolContext

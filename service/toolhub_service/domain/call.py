@@ -44,6 +44,8 @@ class ExecContext(NamedTuple):
 class Mode(Enum):
     EXECUTE = "EXECUTE"
     DRY_RUN = "DRY_RUN"
+    SUBMIT = "SUBMIT"
+    """To be judged now, steps 1 to 5, and to run later as a job."""
 
 
 class Call(NamedTuple):
@@ -64,6 +66,10 @@ class Call(NamedTuple):
     approval_id: str = ""
     deadline_s: float | None = None
     """Loop clock; None: the caller set none."""
+    job_id: str = ""
+    """The job that the call is run as; empty for a call that is answered at once."""
+    names_artifacts: bool = False
+    """Whether the arguments may hold references to artifacts, to be put in before step 2."""
 
 
 class PlannedCall(NamedTuple):

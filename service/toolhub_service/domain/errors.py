@@ -173,3 +173,11 @@ class HubStatus(Enum):
     UNIMPLEMENTED = "UNIMPLEMENTED"
     UNAVAILABLE = "UNAVAILABLE"
     INTERNAL = "INTERNAL"
+
+
+class RemoteUnclear(Exception):
+    """Nobody can tell what became of work on a remote side. Raised by `RemoteJob`s; `reason` is for people."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

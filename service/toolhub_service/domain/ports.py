@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
@@ -12,6 +11,7 @@ from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.plan import Plan
+from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.settled import SettledCall
 from toolhub_service.domain.tool import ToolKind, ToolSpec
@@ -40,26 +40,6 @@ class Resolver(Protocol):
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """Addresses of a host, IPv4 or IPv6 literals without scope. Raises OSError when the name has none."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a call has come. Steps may be bytes, rows or nodes: `unit` tells."""
-
-    step: float
-    total: float | None = None
-    unit: str = ""
-    message: str = ""
-    eta_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of output as it appears."""
-
-    data: bytes
-    stream: str = "stdout"
-    """Which output it belongs to: `stdout`, `stderr`, `rows`."""
 
 
 class EventSink(Protocol):

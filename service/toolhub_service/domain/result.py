@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors import ToolError
-from toolhub_service.domain.job import JobRef
+from toolhub_service.domain.job_state import JobRef
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.step import StepName
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolhub_service.domain.ports import Chunk, Progress
+from toolhub_service.domain.progress import Chunk, Progress
 
 
 class SilentSink:

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from toolhub_service.domain.capability import EXECUTE_COMMAND
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.domain.ports import Chunk
+from toolhub_service.domain.progress import Chunk
 from toolhub_service.domain.tool import Annotations, ArgumentRole, CostHints, Example, GuardedArgument, ToolLimits
 from toolhub_service.guards.command_grammar import JudgedCommand
 from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, judge_command, judge_environment

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.domain.ports import EventSink, Progress
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.progress import Progress
 
 INLINE_BYTES = 128 * 1024
 """Up to here reading, hashing or writing costs less than the way to a thread and back is worth."""

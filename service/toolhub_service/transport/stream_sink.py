@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from toolhub_service.domain.ports import Chunk, Progress
+from toolhub_service.domain.progress import Chunk, Progress
 
 _EVENTS_MAX = 1_024
 _HELD_MAX_BYTES = 1024 * 1024

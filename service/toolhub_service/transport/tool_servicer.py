@@ -12,7 +12,8 @@ from toolhub.v1 import tool_service_pb2_grpc
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.plan import Plan
-from toolhub_service.domain.ports import Chunk, Clock, Invoker, Progress, Randomness
+from toolhub_service.domain.ports import Clock, Invoker, Randomness
+from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.runtime.sinks import SILENT
 from toolhub_service.transport.call_ids import new_call_id

@@ -11,7 +11,7 @@ from toolhub.v1 import call_pb2, error_pb2, event_pb2, job_state_pb2, result_pb2
 from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.job import JobState
+from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState

@@ -20,7 +20,7 @@ from tests.fakes.util_context import called, refused
 from toolhub_service.domain.capability import EXECUTE_COMMAND
 from toolhub_service.domain.constraints import CommandRule, Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.ports import Chunk
+from toolhub_service.domain.progress import Chunk
 from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.exec_run import ExecRun
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from toolhub_service.domain.ports import Chunk, Progress
+from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.transport.stream_sink import StreamSink
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from toolhub.v1 import error_pb2, event_pb2, job_state_pb2, result_pb2, source_pb2, step_pb2, tool_pb2
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.job import JobState
+from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState

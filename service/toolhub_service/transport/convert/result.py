@@ -5,10 +5,10 @@ from __future__ import annotations
 from toolhub.v1 import artifact_pb2, error_pb2, job_state_pb2, plan_pb2, progress_pb2, result_pb2
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors import ToolError
-from toolhub_service.domain.job import JobRef
+from toolhub_service.domain.job_state import JobRef
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.plan import Plan, StepVerdict
-from toolhub_service.domain.ports import Chunk, Progress
+from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.result import Evidence, ToolResult
 from toolhub_service.schema import canonical_json
 from toolhub_service.transport.convert.enums import ERRORS, EVIDENCE, JOB_STATES, STEPS

@@ -1,0 +1,75 @@
+"""One question to a person: may this principal make exactly this call, once?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class ApprovalState(Enum):
+    PENDING = "PENDING"
+    APPROVED = "APPROVED"
+    REJECTED = "REJECTED"
+    EXPIRED = "EXPIRED"
+    USED = "USED"
+
+    __hash__ = object.__hash__
+    """By identity, for a member is a singleton."""
+
+
+class Binding(NamedTuple):
+    """What an approval is given for. Anything else is another call and needs another approval."""
+
+    principal: str
+    tool: str
+    tool_digest: str
+    """sha256 (hex) of the definition."""
+    args_digest: str
+    """sha256 (hex) over the canonical, completed arguments."""
+    policy_revision: str
+    job_id: str = ""
+    """The job that waits for it; empty when the caller has to invoke again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """An approval as the store keeps it. Every change is a new record with the next version."""
+
+    approval_id: str
+    """Minted by the hub."""
+    binding: Binding
+    state: ApprovalState
+    tool_version: str
+    args_summary_json: str
+    """The arguments, redacted, at most 16 KiB of JSON."""
+    rule_id: str
+    reason: str
+    """The rule's, for the person."""
+    purpose: str
+    """The caller's; untrusted text."""
+    call_id: str
+    """The call that asked."""
+    request_id: str
+    requested_at_unix_ms: int
+    expires_at_unix_ms: int
+    """When it lapses, decided or not."""
+    approvers: tuple[str, ...] = ()
+    """Principals or globs that may decide; empty: whoever has the approver role."""
+    decided_at_unix_ms: int = 0
+    decided_by: str = ""
+    comment: str = ""
+    used_at_unix_ms: int = 0
+    used_by_call_id: str = ""
+    version: int = 1
+    """Rises by 1 with every change. What compare-and-set compares."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFilter:
+    """Which approvals to read; empty fields match everything, and filled ones are joined by AND."""
+
+    states: frozenset[ApprovalState] = frozenset()
+    principal: str = ""
+    tool: str = ""
+    """A name or a glob (fnmatch, case-sensitive)."""

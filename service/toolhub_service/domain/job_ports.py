@@ -1,0 +1,186 @@
+"""Ports of long work: where jobs are kept, who delivers them, and what runs somewhere else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally, RemoteMark
+from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Outcome
+
+
+class JobStore(Protocol):
+    """Jobs and their histories: the truth about long work, whoever else shares the store.
+
+    A change is kept only when `version` is the next one, so that of two writers one is told to look again. What a
+    method has returned from is durable. Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached.
+    """
+
+    async def create(self, job: Job) -> Job | None:
+        """Keep a new job and the first entry of its history.
+
+        None when that was done, else the job that stands already: the one of the same principal and tool with the
+        same `call.idempotency_key` (not empty), for as long as it has not been forgotten.
+        """
+        ...
+
+    async def get(self, job_id: str) -> Job | None: ...
+
+    async def put(self, job: Job) -> bool:
+        """Replace the record whose version is one less, and append `job.status` when its sequence is new.
+
+        False when another change came first, or the job is gone. Raises ForbiddenTransition (a defect of the caller).
+        """
+        ...
+
+    async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
+        """Entries with a higher sequence, in order; at most `limit`. Empty for an unknown job."""
+        ...
+
+    async def page(self, where: JobFilter, *, after: tuple[int, str] | None, limit: int) -> tuple[Sequence[Job], int]:
+        """Jobs in (created_at_unix_ms, job_id) order, newest first, strictly after the cursor, and how many match."""
+        ...
+
+    async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
+        """The runner's process lives, and will have died unless it beats again until then. 0: it has left."""
+        ...
+
+    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
+        """Jobs that somebody must look after, at most `limit`, the longest waiting first.
+
+        RUNNING and CANCELLING ones whose runner is not alive, QUEUED ones whose latest entry is from before
+        `queued_before_unix_ms`, all that are AWAITING_APPROVAL, and those whose deadline has passed.
+        """
+        ...
+
+    async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
+        """Whether the runner's last beat still holds."""
+        ...
+
+    async def forget(self, now_unix_ms: int, limit: int) -> int:
+        """Remove finished jobs that have expired, at most `limit`; how many were removed."""
+        ...
+
+    async def tally(self) -> JobTally: ...
+
+    def listen(self, heard: Callable[[JobNews], None]) -> None:
+        """Tell `heard` of every entry appended from now on, by this process or any other, in order within a job.
+
+        Called once, before `start`. One reader serves the whole process; `heard` is called on its event loop and
+        must not wait. An entry may be told twice; after a gap (a lost connection) comes news without a job_id.
+        """
+        ...
+
+    async def start(self) -> None:
+        """Open files or connections and begin to listen. Raises ToolFailure or HubFailure for the operator."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class JobEngine(Protocol):
+    """Who runs a job, and where. The store is the truth; an engine only delivers."""
+
+    async def start(self, run: Callable[[str], Awaitable[None]]) -> None:
+        """Begin to deliver: `run(job_id)` in this process, for jobs that any process enqueued as the engine decides.
+
+        `run` never raises but for cancellation, and copes with a job that is delivered twice.
+        """
+        ...
+
+    async def enqueue(self, job_id: str) -> None:
+        """Have the job delivered, at least once. Enqueueing one that is already waiting here changes nothing."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Deliveries under way in this process."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait in this process for their delivery."""
+        ...
+
+    async def close(self, grace_s: float) -> None:
+        """Take no more, let running ones end for `grace_s`, then cancel them and wait until they have."""
+        ...
+
+
+class RunningJobs(Protocol):
+    """The jobs that this process runs, for the pipeline and the adapters that run them; all by job_id.
+
+    Each raises ToolFailure when the job is no longer this process's to run, or the store cannot be reached.
+    """
+
+    async def begins(self, job_id: str) -> None:
+        """The effect is next: durable before it happens, for from here on an unsafe job is never run again."""
+        ...
+
+    async def mark(self, job_id: str) -> RemoteMark | None:
+        """What is known of the remote side; None before anything was sent."""
+        ...
+
+    async def keep_mark(self, job_id: str, mark: RemoteMark) -> None:
+        """Durable when it returns."""
+        ...
+
+    def stopping(self, job_id: str) -> asyncio.Event:
+        """Set when the job is to be cancelled.
+
+        Who asks for it promises to end by itself once it is set, and is not cancelled then: for work that a remote
+        side must confirm to have stopped.
+        """
+        ...
+
+
+class RemoteJob(Protocol):
+    """Work that runs somewhere else, under an id of its own: a workflow, a queue prompt, an MCP task.
+
+    Driven by adapters/remote.py, which saves marks, looks up after ambiguity and decides what is LOST.
+    """
+
+    async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
+        """Ask the remote side to begin, under `mark.key` where it takes an id or a key; the accepted mark.
+
+        Raises ToolFailure when it refused and nothing runs, and RemoteUnclear when nobody can tell.
+        """
+        ...
+
+    async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
+        """Look a start of unknown outcome up: the accepted mark, or None when the remote side certainly has it not.
+
+        Raises RemoteUnclear when it cannot tell.
+        """
+        ...
+
+    def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
+        """Progress until the remote side has ended the job, however; survives lost connections by itself.
+
+        Raises RemoteUnclear when the remote side no longer knows it, ToolFailure when following is refused.
+        """
+        ...
+
+    async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
+        """Ask the remote side to stop. False: it has no way to. `follow` tells when it has ended."""
+        ...
+
+    async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
+        """What an ended job has brought. Raises ToolFailure (CANCELLED when it was stopped), or RemoteUnclear."""
+        ...
+
+
+class JobDesk(Protocol):
+    """What a principal may ask about its own jobs; for the servicer and for core/job.*."""
+
+    async def get(self, principal: Principal, job_id: str) -> Job:
+        """Raises ToolFailure NOT_FOUND when unknown, forgotten or somebody else's."""
+        ...
+
+    async def cancel(self, principal: Principal, job_id: str, reason: str) -> Job:
+        """The job with CANCELLING, or with its final status when it was over or never began. Raises as `get`."""
+        ...
