@@ -8,6 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
+from tests.services import (  # noqa: F401 - fixtures
+    own_postgres,
+    own_redis,
+    postgres_url,
+    redis_url,
+    shared_postgres,
+    shared_redis,
+)
 
 
 @pytest.fixture

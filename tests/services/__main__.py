@@ -1,0 +1,28 @@
+"""`python -m tests.services`: install what the tests need and this machine lacks. Does nothing where all is there."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tests.services.fixtures import POSTGRES_URL, REDIS_URL, required
+from tests.services.programs import POSTGRES, REDIS, Unavailable, install
+
+
+def main() -> int:
+    """0, or 1 when a service that is required cannot be had."""
+    missing = 0
+    for service, variable in ((REDIS, REDIS_URL), (POSTGRES, POSTGRES_URL)):
+        if variable in os.environ:
+            print(f"{service.name}: {variable} is set")
+            continue
+        try:
+            print(f"{service.name}: {install(service)}")
+        except Unavailable as unavailable:
+            missing += 1
+            print(unavailable, file=sys.stderr)
+    return 1 if missing and required() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

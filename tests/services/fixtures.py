@@ -1,0 +1,113 @@
+"""Fixtures: the session's servers, an empty database for each test, and whole servers for tests of outages."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.services.postgres_server import PostgresServer
+from tests.services.programs import POSTGRES, REDIS, Service, Unavailable, install
+from tests.services.redis_server import RedisServer
+
+REDIS_URL = "TOOLHUB_TEST_REDIS_URL"
+POSTGRES_URL = "TOOLHUB_TEST_POSTGRES_URL"
+REQUIRED = "TOOLHUB_REQUIRE_SERVICES"
+_numbers = count()
+
+Server = TypeVar("Server", RedisServer, PostgresServer)
+
+
+@pytest.fixture(scope="session")
+def shared_redis() -> Iterator[str]:
+    """URL of the session's Redis, without a database: tests ask for `redis_url`."""
+    if configured := os.environ.get(REDIS_URL):
+        yield configured
+        return
+    with _served(REDIS, RedisServer) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def shared_postgres() -> Iterator[str]:
+    """URL of the session's PostgreSQL, whose user may create databases: tests ask for `postgres_url`."""
+    if configured := os.environ.get(POSTGRES_URL):
+        yield configured
+        return
+    with _served(POSTGRES, PostgresServer) as server:
+        yield server.url
+
+
+@pytest.fixture
+def redis_url(shared_redis: str) -> str:
+    """An empty database of the session's Redis; of a configured one the database that its URL names, emptied."""
+    import redis
+
+    url = shared_redis
+    if REDIS_URL not in os.environ:
+        url = urlsplit(shared_redis)._replace(path=f"/{next(_numbers) % 16}").geturl()
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url
+
+
+@pytest.fixture
+def postgres_url(shared_postgres: str) -> Iterator[str]:
+    """A fresh database, dropped afterwards."""
+    import psycopg
+
+    name = f"toolhub_{os.getpid()}_{next(_numbers)}"
+    with psycopg.connect(shared_postgres, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')  # type: ignore[call-overload, unused-ignore]
+        yield urlsplit(shared_postgres)._replace(path=f"/{name}").geturl()
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[call-overload, unused-ignore]
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A running Redis that nobody else uses: to be stopped, killed, frozen and started again."""
+    with _served(REDIS, RedisServer) as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL that nobody else uses: to be stopped, killed and started again."""
+    with _served(POSTGRES, PostgresServer) as server:
+        yield server
+
+
+@contextmanager
+def _served(service: Service, make: Callable[[Path], Server]) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="toolhub-test-", ignore_cleanup_errors=True) as folder:
+        # The servers may run as another user.
+        Path(folder).chmod(0o755)
+        try:
+            if required():
+                install(service)
+            server = make(Path(folder))
+            server.start()
+        except Unavailable as unavailable:
+            give_up(str(unavailable))
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def required() -> bool:
+    return os.environ.get(REQUIRED, "") not in {"", "0"}
+
+
+def give_up(reason: str) -> NoReturn:
+    """Skip, or fail where the services were asked for."""
+    if required():
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)

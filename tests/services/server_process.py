@@ -1,0 +1,126 @@
+"""A server as a process of its own: started until it says that it is ready, killed, and started again."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.services.programs import Unavailable
+
+READY = "ready to accept connections"
+"""Redis and PostgreSQL say so in the same words."""
+WITHIN_S = 30.0
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def identity() -> dict[str, object]:
+    """As whom a server that refuses to run as root runs, as arguments of Popen; empty when we are not root."""
+    if os.geteuid() != 0:
+        return {}
+    account = unprivileged()
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": ()}
+
+
+def unprivileged() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise Unavailable("we are root, and there is neither a user `postgres` nor `nobody` to run a server as")
+
+
+class ServerProcess:
+    """One process at a time. `start` waits until it is ready."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        rootless: bool = False,
+    ) -> None:
+        self._command = command
+        self._folder = folder
+        self._environment = dict(environment) if environment is not None else None
+        self._rootless = rootless
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it was never started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Raises Unavailable with its last words when it ends instead, or says nothing in time."""
+        assert not self.is_running, "it runs already"
+        options = identity() if self._rootless else {}
+        self._process = process = subprocess.Popen(
+            self._command,
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            **options,  # type: ignore[call-overload]
+        )
+        said: deque[str] = deque(maxlen=3)
+        heard = threading.Event()
+        self._reader = threading.Thread(target=_read, args=(process, said, heard), daemon=True)
+        self._reader.start()
+        if not heard.wait(WITHIN_S) or not (said and READY in said[-1].lower()):
+            self.stop(signal.SIGKILL)
+            raise Unavailable(f"{Path(self._command[0]).name} did not start: {' | '.join(said)}")
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None, "it was never started"
+        self._process.send_signal(number)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Send the signal and wait for the end. Does nothing when it has ended already."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert self._reader is not None
+        self._reader.join()
+
+
+def _read(process: subprocess.Popen[str], said: deque[str], heard: threading.Event) -> None:
+    """Everything it says, to its end, so that it never waits for a reader."""
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
+            if not heard.is_set():
+                said.append(line.strip())
+                if READY in line.lower():
+                    heard.set()
+    heard.set()
