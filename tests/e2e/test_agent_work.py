@@ -21,7 +21,7 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.domain.event import ChainedEvent, ChainFault, EventType, Verification
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.settings.document import Settings
-from toolhub_service.telemetry.audit_rows import COLUMNS
+from toolhub_service.telemetry.audit_store import COLUMNS
 from toolhub_service.telemetry.audit_verify import verify_log
 from toolhub_service.telemetry.keyring import open_keyring
 

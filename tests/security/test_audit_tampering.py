@@ -13,7 +13,7 @@ import pytest
 from tests.ports.audit_log_suite import called
 from tests.unit.telemetry.logs_in import files_in, started_log, verified
 from toolhub_service.telemetry.audit import Rhythm
-from toolhub_service.telemetry.audit_rows import COLUMNS
+from toolhub_service.telemetry.audit_store import COLUMNS
 
 EVENTS = 12
 OFTEN = Rhythm(linger_s=0.0, checkpoint_events=5)

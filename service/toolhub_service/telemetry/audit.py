@@ -1,4 +1,4 @@
-"""The audit log in SQLite: append-only, hash-chained, group-committed, checkpointed.
+"""The audit log: append-only, hash-chained, group-committed, checkpointed; in SQLite or another store of events.
 
 Every process run is a writer with a chain of its own, `<name>-<start time>-<random>`, whose start is attested by a
 signed `open` checkpoint before its first event. A new chain instead of continuing the old one, because then no worker
@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.ports import Clock
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import audit_adopt, audit_reading, audit_verify
-from toolhub_service.telemetry.audit_rows import Row, connect, keep_copy
+from toolhub_service.telemetry.audit_sqlite import SqliteEvents
+from toolhub_service.telemetry.audit_store import EventStore, EventTable, Row
 from toolhub_service.telemetry.audit_tail import TAIL_LIMIT, Tail
 from toolhub_service.telemetry.audit_writer import GroupWriter, Rhythm
 from toolhub_service.telemetry.chain import GENESIS, Chain, canonical, encodable, presentable
@@ -40,12 +41,12 @@ class CommitObserver(Protocol):
     def audit_failed(self, reason: str) -> None: ...
 
 
-class SqliteAuditLog:
+class ChainedAuditLog:
     """Implements `AuditLog`. `append` and `append_durably` belong to the loop's thread; start before use."""
 
     def __init__(
         self,
-        database: Path,
+        events: EventStore,
         checkpoints: Path,
         key: Path,
         *,
@@ -53,20 +54,18 @@ class SqliteAuditLog:
         redactor: Redactor,
         name: str = "hub",
         rhythm: Rhythm | None = None,
-        max_size_bytes: int = 0,
         observer: CommitObserver | None = None,
         witness: Callable[[str], None] | None = None,
         tail_limit: int = TAIL_LIMIT,
     ) -> None:
-        """`max_size_bytes` 0: as the disk allows. `witness` gets every signed checkpoint line, to be carried away."""
-        self._database = database
+        """`witness` gets every signed checkpoint line, to be carried away."""
+        self._events = events
         self._checkpoint_path = checkpoints
         self._key_path = key
         self._clock = clock
         self._redactor = redactor
         self.writer = f"{name}-{clock.unix_ms():013d}-{secrets.token_hex(4)}"
         self._rhythm = rhythm or Rhythm()
-        self._max_size_bytes = max_size_bytes
         self._observer = observer
         self._witness = witness
         self._tail_limit = tail_limit
@@ -83,33 +82,28 @@ class SqliteAuditLog:
         self._loop = asyncio.get_running_loop()
         try:
             self._keyring, checkpoints = await asyncio.to_thread(self._open)
-        except (sqlite3.Error, OSError) as error:
+        except self._events.errors as error:
             raise _broken("disk") from error
         self._chain = Chain(self.writer, self._keyring)
         self._appended = 0
         self._checkpoints = checkpoints
         self._group = GroupWriter(
-            self._database,
+            self._events,
             self.writer,
             checkpoints,
             seal=self._sealed,
             told=self,
             rhythm=self._rhythm,
-            max_size_bytes=self._max_size_bytes,
         )
         self._group.start()
 
     def _open(self) -> tuple[Keyring, CheckpointFile]:
-        connection = connect(self._database, max_size_bytes=self._max_size_bytes)
-        try:
-            empty = connection.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None
-            keyring = open_keyring(self._key_path, create=empty)
+        with closing(self._events.open()) as table:
+            keyring = open_keyring(self._key_path, create=table.is_empty())
             checkpoints = CheckpointFile(self._checkpoint_path, keyring, self._clock.unix_ms, self._witness)
-            audit_adopt.adopt(connection, self._checkpoint_path, checkpoints, keyring)
+            audit_adopt.adopt(table, self._checkpoint_path, checkpoints, keyring)
             opened = checkpoints.append(OPEN, self.writer, 0, GENESIS)
-            keep_copy(connection, opened.number, opened.line())
-        finally:
-            connection.close()
+            table.keep_copy(opened.number, opened.line())
         return keyring, checkpoints
 
     async def close(self) -> None:
@@ -191,11 +185,11 @@ class SqliteAuditLog:
         if self._observer is not None:
             self._observer.audit_failed(reason)
 
-    def publish(self, connection: sqlite3.Connection) -> bool:
+    def publish(self, table: EventTable) -> bool:
         tails = list(self._tails)
         if not tails:
             return False
-        for last_row, events in audit_reading.news(connection, min(tail.after_row for tail in tails)):
+        for last_row, events in audit_reading.news(table, min(tail.after_row for tail in tails)):
             offers: list[tuple[Tail, list[ChainedEvent]]] = []
             for tail in tails:
                 offers.append((tail, [event for row, event in events if row > tail.after_row]))
@@ -227,7 +221,7 @@ class SqliteAuditLog:
     ) -> Sequence[ChainedEvent]:
         """Events in (at_unix_ms, writer, sequence) order after the cursor; what was appended before is included."""
         await self._flush_if_well()
-        return await asyncio.to_thread(audit_reading.page, self._database, where, after, limit)
+        return await asyncio.to_thread(audit_reading.page_of, self._events, where, after, limit)
 
     async def export(self, where: EventFilter) -> AsyncIterator[bytes]:
         """JSON lines, each event with its place in the chain; `event` is the very text the tag was taken over."""
@@ -239,7 +233,7 @@ class SqliteAuditLog:
 
     def tail(self, where: EventFilter) -> Tail:
         """Events of every process from now on, as they become durable."""
-        after_row = audit_reading.last_row(self._database)
+        after_row = self._events.last_row()
         tail = Tail(where, after_row, closed=self._tails.discard, limit=self._tail_limit)
         if self._group is None:
             tail.end()
@@ -253,13 +247,13 @@ class SqliteAuditLog:
         await self._flush_if_well()
         own = (self.writer, *self._group.durable) if self._group is not None else None
         return await asyncio.to_thread(
-            audit_verify.verify_log, self._database, self._checkpoint_path, self._keyring, witnesses=witnesses, own=own
+            audit_verify.verify_events, self._events, self._checkpoint_path, self._keyring, witnesses=witnesses, own=own
         )
 
     async def prune(self, before_unix_ms: int) -> int:
         """Remove events older than that from the start of each chain, attested by a checkpoint; how many they were."""
         await self.flush()
-        return await asyncio.to_thread(audit_adopt.prune, self._database, self._checkpoints, before_unix_ms)
+        return await asyncio.to_thread(audit_adopt.prune, self._events, self._checkpoints, before_unix_ms)
 
     async def _flush_if_well(self) -> None:
         """Events still in memory cannot be shown when the disk refuses them; the others can."""
@@ -268,6 +262,15 @@ class SqliteAuditLog:
         except ToolFailure:
             if self._group is None or not self._group.failure:
                 raise
+
+
+class SqliteAuditLog(ChainedAuditLog):
+    """The log in one SQLite file. `max_size_bytes` 0: as the disk allows."""
+
+    def __init__(
+        self, database: Path, checkpoints: Path, key: Path, *, max_size_bytes: int = 0, **options: Any
+    ) -> None:
+        super().__init__(SqliteEvents(database, max_size_bytes=max_size_bytes), checkpoints, key, **options)
 
 
 def _offer(offers: list[tuple[Tail, list[ChainedEvent]]]) -> None:
@@ -282,4 +285,4 @@ def _broken(cause: str) -> ToolFailure:
     return refuse(ErrorKind.IO_ERROR, message, retryable=True, retry_after_s=1.0, component="audit", cause=cause)
 
 
-__all__ = ["CommitObserver", "Rhythm", "SqliteAuditLog"]
+__all__ = ["ChainedAuditLog", "CommitObserver", "Rhythm", "SqliteAuditLog"]

@@ -1,4 +1,4 @@
-"""How chained events lie in SQLite: tables, rows, and the search over them.
+"""How chained events lie in SQLite: tables, rows, and the search over them, which all databases share.
 
 The body column is the canonical event and the only truth; the others repeat parts of it for the indexes, and
 verification compares them.
@@ -12,13 +12,11 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from toolhub_service.domain.event import ChainedEvent, EventFilter
+from toolhub_service.telemetry.audit_store import COLUMNS, Row
 from toolhub_service.telemetry.chain import parse
-
-Row: TypeAlias = tuple[str, int, int, str, str, str, str, str, str, str, str, str]
-"""The columns of `COLUMNS`, in their order."""
 
 _SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS events (
@@ -30,9 +28,6 @@ _SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS events_by_call ON events (call_id)",
     "CREATE INDEX IF NOT EXISTS events_by_request ON events (request_id)",
     "CREATE TABLE IF NOT EXISTS checkpoints (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
-)
-COLUMNS: Final = (
-    "writer, sequence, at_unix_ms, type, principal, tool, call_id, request_id, body, previous_mac, mac, key_id"
 )
 _ONE: Final = "(" + ", ".join("?" * 12) + ")"
 _CHUNKS: Final = (256, 64, 16, 4, 1)
@@ -105,12 +100,6 @@ class transaction:  # noqa: N801 — used as a statement
             self._connection.execute("ROLLBACK")
 
 
-def keep_copy(connection: sqlite3.Connection, number: int, line: str) -> None:
-    """Remember a checkpoint beside the events, so that a checkpoint file that was cut is noticed."""
-    with transaction(connection):
-        connection.execute("INSERT OR IGNORE INTO checkpoints VALUES (?, ?)", (number, line))
-
-
 def insert(connection: sqlite3.Connection, rows: list[Row]) -> None:
     """Insert many rows in few statements: the interpreter's lock is given up once a statement, and the event loop
     may keep it for milliseconds each time."""
@@ -144,22 +133,22 @@ def matches(where: EventFilter, chained_event: ChainedEvent) -> bool:
     )
 
 
-def condition(where: EventFilter, after: tuple[int, str, int] | None) -> tuple[str, list[Any]]:
-    """The filter and the cursor as a WHERE clause with its parameters."""
-    terms: list[str] = ["at_unix_ms >= ?"]
+def condition(where: EventFilter, after: tuple[int, str, int] | None, mark: str = "?") -> tuple[str, list[Any]]:
+    """The filter and the cursor as a WHERE clause with its parameters; `mark` is how the database spells those."""
+    terms: list[str] = [f"at_unix_ms >= {mark}"]
     parameters: list[Any] = [where.from_unix_ms]
     for column in ("principal", "tool", "call_id", "request_id", "writer"):
         wanted = getattr(where, column)
         if wanted:
-            terms.append(f"{column} = ?")
+            terms.append(f"{column} = {mark}")
             parameters.append(wanted)
     if where.to_unix_ms:
-        terms.append("at_unix_ms < ?")
+        terms.append(f"at_unix_ms < {mark}")
         parameters.append(where.to_unix_ms)
     if where.types:
-        terms.append(f"type IN ({', '.join('?' * len(where.types))})")
+        terms.append(f"type IN ({', '.join([mark] * len(where.types))})")
         parameters.extend(sorted(type.value for type in where.types))
     if after is not None:
-        terms.append("(at_unix_ms, writer, sequence) > (?, ?, ?)")
+        terms.append(f"(at_unix_ms, writer, sequence) > ({mark}, {mark}, {mark})")
         parameters.extend(after)
     return " AND ".join(terms), parameters

@@ -8,22 +8,32 @@ database and file rolled back together to one earlier moment; `witnesses` (lines
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from toolhub_service.domain.event import ChainFault, Verification
-from toolhub_service.telemetry.audit_rows import COLUMNS, connect_to_read
+from toolhub_service.telemetry.audit_sqlite import SqliteEvents
+from toolhub_service.telemetry.audit_store import EventStore
 from toolhub_service.telemetry.chain import GENESIS, parse, sealed
 from toolhub_service.telemetry.checkpoint import OPEN, PRUNE, Checkpoint, parse_line, read_lines
 from toolhub_service.telemetry.keyring import Keyring
 
-_IN_ORDER: Final = f"SELECT {COLUMNS} FROM events ORDER BY writer, sequence"  # noqa: S608 — fixed text
-
 
 def verify_log(
     database: Path,
+    checkpoints: Path,
+    keyring: Keyring,
+    *,
+    witnesses: Iterable[str] = (),
+    own: tuple[str, int, str] | None = None,
+) -> Verification:
+    """`verify_events` of a database file."""
+    return verify_events(SqliteEvents(database), checkpoints, keyring, witnesses=witnesses, own=own)
+
+
+def verify_events(
+    events: EventStore,
     checkpoints: Path,
     keyring: Keyring,
     *,
@@ -41,10 +51,10 @@ def verify_log(
     if own is not None:
         claims.add(*own)
     chains = _Chains(keyring, claims)
-    if database.exists():
+    if events.exists():
         try:
-            _walk(database, checkpoints, claims, chains)
-        except (sqlite3.DatabaseError, ValueError) as error:  # ValueError: a damaged name in the schema
+            _walk(events, checkpoints, claims, chains)
+        except events.damage as error:
             chains.unreadable(str(error))
     chains.finish()
     faults = sorted({*claims.faults, *chains.faults}, key=lambda fault: (fault.writer, fault.sequence, fault.reason))
@@ -52,21 +62,17 @@ def verify_log(
     return Verification(chains.events, len(chains.seen), tuple(first[writer] for writer in sorted(first)))
 
 
-def _walk(database: Path, checkpoints: Path, claims: Claims, chains: _Chains) -> None:
-    connection = connect_to_read(database)
-    try:
-        connection.execute("BEGIN")
-        copies = connection.execute("SELECT number, line FROM checkpoints ORDER BY number").fetchall()
+def _walk(events: EventStore, checkpoints: Path, claims: Claims, chains: _Chains) -> None:
+    with events.snapshot() as log:
+        copies = log.copies()
         lines = read_lines(checkpoints)  # Again: it may have grown before the events that are seen now did.
         claims.add_news(lines)
         claims.compare_copies(copies, lines)
-        for row in connection.execute(_IN_ORDER):
+        claims.add_foreign(log.foreign())
+        for row in log.rows():
             chains.judge(row)
-        for (problem,) in connection.execute("PRAGMA integrity_check(1)"):
-            if problem != "ok":
-                claims.faults.append(ChainFault("", 0, f"the database is damaged: {str(problem)[:200]}"))
-    finally:
-        connection.close()
+        for problem in log.problems():
+            claims.faults.append(ChainFault("", 0, f"the database is damaged: {problem[:200]}"))
 
 
 def fault_of(row: tuple[Any, ...], expected: int, head: str, keyring: Keyring) -> str:
@@ -156,6 +162,16 @@ class Claims:
                 self._blame(
                     checkpoint.writer, f"checkpoint {number} is missing: the checkpoint file was cut or is older"
                 )
+                self._take(checkpoint)
+
+    def add_foreign(self, lines: list[Any]) -> None:
+        """Take what hubs on other machines have attested; only their own files can show that some of it was removed."""
+        for line in lines:
+            data = line.encode("utf-8", "surrogateescape") if isinstance(line, str) else b""
+            checkpoint = parse_line(data, self._keyring)
+            if checkpoint is None:
+                self._blame(_claimed_writer(data), "the copy of another machine's checkpoint was changed")
+            else:
                 self._take(checkpoint)
 
     def _take(self, checkpoint: Checkpoint) -> None:

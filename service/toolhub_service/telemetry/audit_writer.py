@@ -9,23 +9,19 @@ second, while every append is told that the log is broken.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 from toolhub_service.domain.event import Event
-from toolhub_service.telemetry.audit_rows import Row, connect, insert, keep_copy, transaction
+from toolhub_service.telemetry.audit_store import EventStore, EventTable, Row
 from toolhub_service.telemetry.chain import GENESIS
 from toolhub_service.telemetry.checkpoint import CLOSE, PERIODIC, CheckpointFile
 
 _RETRY_S: Final = 1.0
-_TAIL_POLL_S: Final = 0.25
-"""How often other processes' events are looked for, while somebody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class Committed(Protocol):
         """A group could not be written; it will be tried again."""
         ...
 
-    def publish(self, connection: sqlite3.Connection) -> bool:
+    def publish(self, table: EventTable) -> bool:
         """Feed those who watch; whether there are any."""
         ...
 
@@ -64,16 +60,15 @@ class GroupWriter:
 
     def __init__(
         self,
-        database: Path,
+        events: EventStore,
         writer: str,
         checkpoints: CheckpointFile,
         *,
         seal: Callable[[Event], Row],
         told: Committed,
         rhythm: Rhythm,
-        max_size_bytes: int,
     ) -> None:
-        self._connect: Callable[[], sqlite3.Connection] = lambda: connect(database, max_size_bytes=max_size_bytes)
+        self._events = events
         self._writer = writer
         self._checkpoints = checkpoints
         self._seal = seal
@@ -133,28 +128,28 @@ class GroupWriter:
             self._wake.notify()
 
     def _run(self) -> None:
-        connection: sqlite3.Connection | None = None
+        table: EventTable | None = None
         while True:
             self._gather()
             try:
-                if connection is None:
-                    connection = self._connect()
-                self._commit(connection)
-                self._attest(connection)
-                self._tailing = self._told.publish(connection)
+                if table is None:
+                    table = self._events.open()
+                self._commit(table)
+                self._attest(table)
+                self._tailing = self._told.publish(table)
                 self.failure = ""
             except Exception as error:  # noqa: BLE001 — a dead writer would leave everyone waiting for ever
                 self._fail(error)
-                _close(connection)
-                connection = None
+                _close(table)
+                table = None
             if self._finished():
-                _close(connection)
+                _close(table)
                 return
 
     def _gather(self) -> None:
         """Sleep until there is something to do, then linger for company."""
         with self._wake:
-            if not (self._queue or self._taken or self._group or self._urgent or self._closing):
+            if not (self._queue or self._taken or self._group or self._urgent or self._closing or self.failure):
                 self._idle = True
                 self._wake.wait(self._patience_s())
                 self._idle = False
@@ -170,12 +165,12 @@ class GroupWriter:
 
     def _patience_s(self) -> float | None:
         if self._tailing:
-            return _TAIL_POLL_S
+            return self._events.poll_s
         if self.durable[0] > self._attested:
             return max(0.0, self._attested_at_s + self._rhythm.checkpoint_s - time.monotonic())
         return None
 
-    def _commit(self, connection: sqlite3.Connection) -> None:
+    def _commit(self, table: EventTable) -> None:
         group, taken = self._group, self._taken
         while taken:
             group.append(self._seal(taken[0]))
@@ -183,15 +178,15 @@ class GroupWriter:
         if not group:
             return
         started_s = time.perf_counter()
-        with transaction(connection):
-            insert(connection, group)
+        table.insert(group)
         if self.durable[0] == self._attested:
             self._attested_at_s = time.monotonic()
         self.durable = (group[-1][1], group[-1][10])
         self._group = []
         self._told.committed(self.durable[0], len(group), time.perf_counter() - started_s)
+        table.announce()
 
-    def _attest(self, connection: sqlite3.Connection) -> None:
+    def _attest(self, table: EventTable) -> None:
         """Sign what is on disk when it is time, and at the end."""
         count, head = self.durable
         last = self._closing and not self._queue
@@ -199,7 +194,7 @@ class GroupWriter:
         due = count - self._attested >= self._rhythm.checkpoint_events or time.monotonic() >= due_s
         if last or (due and count > self._attested):
             checkpoint = self._checkpoints.append(CLOSE if last else PERIODIC, self._writer, count, head)
-            keep_copy(connection, checkpoint.number, checkpoint.line())
+            table.keep_copy(checkpoint.number, checkpoint.line())
             self._attested, self._attested_at_s = count, time.monotonic()
 
     def _fail(self, error: Exception) -> None:
@@ -211,6 +206,6 @@ class GroupWriter:
         return self._closing and (bool(self.failure) or not (self._queue or self._taken or self._group))
 
 
-def _close(connection: sqlite3.Connection | None) -> None:
-    if connection is not None:
-        connection.close()
+def _close(table: EventTable | None) -> None:
+    if table is not None:
+        table.close()

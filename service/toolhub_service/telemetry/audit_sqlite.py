@@ -1,0 +1,123 @@
+"""The events of the audit log in one SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from toolhub_service.domain.event import EventFilter
+from toolhub_service.telemetry.audit_rows import condition, connect, connect_to_read, insert, transaction
+from toolhub_service.telemetry.audit_store import COLUMNS, Row
+
+_NEWS: Final = f"SELECT row, {COLUMNS} FROM events WHERE row > ? ORDER BY row LIMIT ?"  # noqa: S608 — fixed text
+_BEYOND: Final = f"SELECT {COLUMNS} FROM events WHERE writer = ? AND sequence > ? ORDER BY sequence"  # noqa: S608 — fixed
+_IN_ORDER: Final = f"SELECT {COLUMNS} FROM events ORDER BY writer, sequence"  # noqa: S608 — fixed text
+_OLD_ENDS: Final = """
+SELECT e.writer, e.sequence, e.mac FROM events e JOIN (
+    SELECT writer, coalesce(min(CASE WHEN at_unix_ms >= ? THEN sequence END) - 1, max(sequence)) AS last
+    FROM events GROUP BY writer) old
+ON e.writer = old.writer AND e.sequence = old.last AND e.at_unix_ms < ?
+"""
+
+
+class SqliteEvents:
+    """Implements `EventStore`. `max_size_bytes` 0: as the disk allows."""
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
+    damage: tuple[type[Exception], ...] = (sqlite3.DatabaseError, ValueError)
+    """ValueError: a damaged name in the schema."""
+    poll_s = 0.25
+
+    def __init__(self, database: Path, *, max_size_bytes: int = 0) -> None:
+        self._database = database
+        self._max_size_bytes = max_size_bytes
+
+    def open(self) -> SqliteEventTable:
+        return SqliteEventTable(connect(self._database, max_size_bytes=self._max_size_bytes))
+
+    def last_row(self) -> int:
+        """A fraction of a millisecond."""
+        with closing(connect_to_read(self._database)) as connection:
+            (row,) = connection.execute("SELECT coalesce(max(row), 0) FROM events").fetchone()
+            return int(row)
+
+    def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
+        terms, parameters = condition(where, after)
+        query = f"SELECT {COLUMNS} FROM events WHERE {terms} ORDER BY at_unix_ms, writer, sequence LIMIT ?"  # noqa: S608 — bound
+        with closing(connect_to_read(self._database)) as connection:
+            return connection.execute(query, (*parameters, limit)).fetchall()
+
+    def exists(self) -> bool:
+        return self._database.exists()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_Snapshot]:
+        with closing(connect_to_read(self._database)) as connection:
+            connection.execute("BEGIN")
+            yield _Snapshot(connection)
+
+
+class SqliteEventTable:
+    """Implements `EventTable`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def is_empty(self) -> bool:
+        return self._connection.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None
+
+    def insert(self, rows: list[Row]) -> None:
+        with transaction(self._connection):
+            insert(self._connection, rows)
+
+    def announce(self) -> None:
+        """Nothing: other processes look at the file."""
+
+    def keep_copy(self, number: int, line: str) -> None:
+        with transaction(self._connection):
+            self._connection.execute("INSERT OR IGNORE INTO checkpoints VALUES (?, ?)", (number, line))
+
+    def ends(self) -> Sequence[tuple[Any, Any]]:
+        return self._connection.execute("SELECT writer, max(sequence) FROM events GROUP BY writer").fetchall()
+
+    def beyond(self, writer: str, sequence: int) -> Iterable[tuple[Any, ...]]:
+        return self._connection.execute(_BEYOND, (writer, sequence))
+
+    def old_ends(self, before_unix_ms: int) -> Sequence[tuple[str, int, str]]:
+        return self._connection.execute(_OLD_ENDS, (before_unix_ms, before_unix_ms)).fetchall()
+
+    def remove(self, writer: str, sequence: int) -> int:
+        with transaction(self._connection):
+            statement = "DELETE FROM events WHERE writer = ? AND sequence <= ?"
+            return self._connection.execute(statement, (writer, sequence)).rowcount
+
+    def news(self, after_row: int, limit: int) -> Sequence[tuple[Any, ...]]:
+        return self._connection.execute(_NEWS, (after_row, limit)).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _Snapshot:
+    """Implements `EventSnapshot`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def copies(self) -> list[tuple[Any, Any]]:
+        return self._connection.execute("SELECT number, line FROM checkpoints ORDER BY number").fetchall()
+
+    def foreign(self) -> list[Any]:
+        """None: whoever shares the file shares the checkpoint file too."""
+        return []
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        return self._connection.execute(_IN_ORDER)
+
+    def problems(self) -> Iterator[str]:
+        for (problem,) in self._connection.execute("PRAGMA integrity_check(1)"):
+            if problem != "ok":
+                yield str(problem)

@@ -1,0 +1,105 @@
+"""Where chained events lie: what the audit log needs of a database, and no more.
+
+The chain, its key, the checkpoints and the verification are the same wherever the events are; a store keeps rows and
+gives them back. All of it is called from threads, never on the event loop, but for `last_row`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+from toolhub_service.domain.event import EventFilter
+
+Row: TypeAlias = tuple[str, int, int, str, str, str, str, str, str, str, str, str]
+"""The columns of `COLUMNS`, in their order."""
+
+COLUMNS = "writer, sequence, at_unix_ms, type, principal, tool, call_id, request_id, body, previous_mac, mac, key_id"
+
+
+class EventTable(Protocol):
+    """An open connection that writes; used by one thread. Each method raises one of `EventStore.errors`."""
+
+    def is_empty(self) -> bool: ...
+
+    def insert(self, rows: list[Row]) -> None:
+        """Durable when it returns, all or nothing. Rows that an earlier try has written already are left alone."""
+        ...
+
+    def announce(self) -> None:
+        """Wake the watchers of other processes; nothing where they look by themselves."""
+        ...
+
+    def keep_copy(self, number: int, line: str) -> None:
+        """Remember a checkpoint beside the events, so that a checkpoint file that was cut is noticed."""
+        ...
+
+    def ends(self) -> Sequence[tuple[Any, Any]]:
+        """Each writer with its highest sequence."""
+        ...
+
+    def beyond(self, writer: str, sequence: int) -> Iterable[tuple[Any, ...]]:
+        """The writer's rows with a higher sequence, in order."""
+        ...
+
+    def old_ends(self, before_unix_ms: int) -> Sequence[tuple[str, int, str]]:
+        """Writer, sequence and tag of the last event of each chain's start that is all older than that."""
+        ...
+
+    def remove(self, writer: str, sequence: int) -> int:
+        """Delete the writer's events up to that one; how many there were."""
+        ...
+
+    def news(self, after_row: int, limit: int) -> Sequence[tuple[Any, ...]]:
+        """What was committed since by any process, in the order of commits: the row's number, then its columns."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EventSnapshot(Protocol):
+    """The whole log at one moment, for verification. Whatever is read may have been tampered with."""
+
+    def copies(self) -> list[tuple[Any, Any]]:
+        """Number and line of every checkpoint that is kept beside the events and belongs to this checkpoint file."""
+        ...
+
+    def foreign(self) -> list[Any]:
+        """Lines of checkpoints that other files hold: those of hubs on other machines that share the database."""
+        ...
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Every row by writer and sequence."""
+        ...
+
+    def problems(self) -> Iterator[str]:
+        """What the database itself finds wrong with its structure."""
+        ...
+
+
+class EventStore(Protocol):
+    errors: tuple[type[Exception], ...]
+    """What opening and writing raise."""
+    damage: tuple[type[Exception], ...]
+    """What it raises when it can be reached and its content is not what it was."""
+    poll_s: float
+    """How often to look for other processes' events while somebody watches."""
+
+    def open(self) -> EventTable:
+        """Connect, making what is missing. Raises one of `errors`."""
+        ...
+
+    def last_row(self) -> int:
+        """Where news begin now. May be called on the event loop."""
+        ...
+
+    def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
+        """Rows in (at_unix_ms, writer, sequence) order after the cursor."""
+        ...
+
+    def exists(self) -> bool:
+        """Whether there is anything to verify."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[EventSnapshot]: ...
