@@ -1,0 +1,151 @@
+"""What stores keep, as bytes: exact, versioned, strict, and the same for every store.
+
+msgpack of the Structs in `codec_records`. Decoding judges types, so bytes that are no such record are refused, never
+half believed. Encoding raises ValueError (`NotJson` for values) for what cannot be written: NaN in a JSON value, half a
+surrogate pair in a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import astuple
+
+from toolhub_service.domain.approval import Approval, Binding
+from toolhub_service.domain.artifact import Artifact
+from toolhub_service.domain.job import Job, JobStatus
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.key import KeyRecord
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.stores.codec_jobs import job_of, job_record, status_of, status_record
+from toolhub_service.stores.codec_json import encode_json
+from toolhub_service.stores.codec_records import (
+    ApprovalRecord,
+    ArtifactRecord,
+    BindingPart,
+    JobRecord,
+    KeyRecordRecord,
+    ResultRecord,
+    StatusRecord,
+)
+from toolhub_service.stores.codec_results import object_of, result_of, result_record
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class UnreadableRecord(ValueError):
+    """Bytes that are not such a record: damaged, or written by a newer version."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ValueError(f"{type(value).__name__} is not kept")
+
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+
+
+def _decoder(record: type[R], build: Callable[[R], T]) -> Callable[[bytes], T]:
+    return partial(_decode, msgspec.msgpack.Decoder(record).decode, build)
+
+
+def _decode(read: Callable[[bytes], R], build: Callable[[R], T], data: bytes) -> T:
+    try:
+        return build(read(data))
+    except ValueError as error:
+        raise UnreadableRecord(str(error)) from None
+
+
+def _key_record_of(record: KeyRecordRecord) -> KeyRecord:
+    fields = list(astuple(record))
+    fields[-1] = None if record.result is None else result_of(record.result)
+    return KeyRecord(*fields)
+
+
+def _approval_of(record: ApprovalRecord) -> Approval:
+    approval_id, binding, *fields = astuple(record)
+    return Approval(approval_id, Binding(*astuple(binding)), *fields)
+
+
+def _artifact_of(record: ArtifactRecord) -> Artifact:
+    return Artifact(*astuple(record))
+
+
+def encode_job(job: Job) -> bytes:
+    return _encode(job_record(job))
+
+
+decode_job: Final = _decoder(JobRecord, job_of)
+
+
+def encode_job_frame(job: Job) -> bytes:
+    """The job without `status` and the call's `args`, for a store that keeps these apart: see `decode_job_frame`."""
+    return _encode(job_record(job, whole=False))
+
+
+def decode_job_frame(frame: bytes, status: JobStatus, args: JsonObject) -> Job:
+    """Raises UnreadableRecord."""
+    return _decode(_read_job, lambda record: job_of(record, status, args), frame)
+
+
+_read_job: Final = msgspec.msgpack.Decoder(JobRecord).decode
+
+
+def encode_args(args: JsonObject) -> bytes:
+    return encode_json(args)
+
+
+decode_args: Final = partial(_decode, lambda data: data, object_of)
+
+
+def encode_status(status: JobStatus) -> bytes:
+    return _encode(status_record(status))
+
+
+decode_status: Final = _decoder(StatusRecord, status_of)
+
+
+def encode_result(result: ToolResult) -> bytes:
+    """All of it but `raw`."""
+    return _encode(result_record(result))
+
+
+decode_result: Final = _decoder(ResultRecord, result_of)
+
+
+def encode_key_record(record: KeyRecord) -> bytes:
+    result = record.result
+    return _encode(
+        KeyRecordRecord(
+            record.owner,
+            record.call_id,
+            record.args_digest,
+            record.tool_digest,
+            record.lease_until_unix_ms,
+            record.expires_at_unix_ms,
+            None if result is None else result_record(result),
+        )
+    )
+
+
+decode_key_record: Final = _decoder(KeyRecordRecord, _key_record_of)
+
+
+def encode_approval(approval: Approval) -> bytes:
+    fields = {name: getattr(approval, name) for name in ApprovalRecord.__struct_fields__}
+    return _encode(ApprovalRecord(**(fields | {"binding": BindingPart(*approval.binding)})))
+
+
+decode_approval: Final = _decoder(ApprovalRecord, _approval_of)
+
+
+def encode_artifact(artifact: Artifact) -> bytes:
+    return _encode(ArtifactRecord(*artifact))
+
+
+decode_artifact: Final = _decoder(ArtifactRecord, _artifact_of)
