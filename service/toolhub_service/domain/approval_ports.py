@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter
+from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.domain.verdict import Verdict
 
 
 class ApprovalStore(Protocol):
@@ -45,3 +47,18 @@ class ApprovalStore(Protocol):
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
+
+
+class ApprovalGate(Protocol):
+    """What the steps ask of approvals."""
+
+    async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval:
+        """The approval that covers exactly this call. Step 4, when the verdict is REQUIRE_APPROVAL.
+
+        Raises ToolFailure APPROVAL_REQUIRED, a person being asked by then, or APPROVAL_REJECTED.
+        """
+        ...
+
+    async def use(self, approval: Approval, call: Call) -> None:
+        """Use it up, durably, before the effect. Raises ToolFailure when another call was faster."""
+        ...

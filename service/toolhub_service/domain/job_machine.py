@@ -5,8 +5,8 @@
       │  └► AWAITING_APPROVAL◄┘   └──► CANCELLING ──► any final state
       └────────┘
 
-RUNNING goes back to QUEUED when its runner hands it over, and RUNNING or CANCELLING follow themselves as progress. A
-change is a pure function from one record to the next; the store keeps it by compare-and-set on `version`.
+RUNNING goes back to QUEUED when its runner hands it over, and RUNNING or CANCELLING follow themselves as progress. One
+that was handed over with work on a remote side can be CANCELLING without having run again. A change is a pure function from one record to the next; the store keeps it by compare-and-set on `version`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolhub_service.domain.progress import Progress
 from toolhub_service.domain.result import ToolResult
 
 _FOLLOWING: dict[JobState, frozenset[JobState]] = {
-    JobState.QUEUED: FINAL_STATES | {JobState.RUNNING, JobState.AWAITING_APPROVAL},
+    JobState.QUEUED: FINAL_STATES | {JobState.RUNNING, JobState.AWAITING_APPROVAL, JobState.CANCELLING},
     JobState.AWAITING_APPROVAL: FINAL_STATES | {JobState.QUEUED},
     JobState.RUNNING: FINAL_STATES
     | {JobState.RUNNING, JobState.QUEUED, JobState.AWAITING_APPROVAL, JobState.CANCELLING},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from toolhub_service.domain.call import GrantedCall
@@ -183,4 +184,47 @@ class JobDesk(Protocol):
 
     async def cancel(self, principal: Principal, job_id: str, reason: str) -> Job:
         """The job with CANCELLING, or with its final status when it was over or never began. Raises as `get`."""
+        ...
+
+
+class JobObserver(Protocol):
+    """Metrics, traces and logs of long work: told what happens, never asked."""
+
+    def accepted(self, job: Job) -> None:
+        """A job was put into the store."""
+        ...
+
+    def changed(self, before: Job, job: Job) -> None:
+        """This process moved a job to another state, and the store has it."""
+        ...
+
+    def taken_over(self, job: Job) -> None:
+        """A job whose runner had died is in this process's hands now."""
+        ...
+
+    def running(self, job: Job) -> AbstractContextManager[object]:
+        """Wraps one run: a span is current inside that links to the submitter's."""
+        ...
+
+    def troubled(self, job_id: str, problem: BaseException) -> None:
+        """Something failed that will be tried again, or a defect; nobody else is told. Empty id: no job of its own."""
+        ...
+
+
+class JobAcceptance(Protocol):
+    """What step 6 of a submission is: the job is kept, and runs later."""
+
+    async def accept(self, granted: GrantedCall) -> tuple[Job, bool]:
+        """The durable job, and whether it stood already under the call's idempotency key.
+
+        Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED when too many jobs are open, TOOL_UNAVAILABLE.
+        """
+        ...
+
+
+class JobWatching(Protocol):
+    """How one follows a job."""
+
+    def watch(self, job_id: str, after_sequence: int) -> AsyncIterator[JobStatus]:
+        """Entries of its history until the final one; see JobService.WatchJob. Raises ToolFailure NOT_FOUND."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.job import Job
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.cut import cut_to
@@ -50,6 +51,23 @@ def attach_refusal(walk: Walk, error: ToolError, now_unix_ms: int) -> ToolResult
         tool_version=walk.spec.version if walk.spec else "",
         tool_digest=walk.spec.digest if walk.spec else "",
         attempts=walk.attempts,
+        defaults_applied=walk.planned.defaults_applied if walk.planned else (),
+        durations_us=walk.durations_us,
+    )
+
+
+def attach_job(walk: Walk, job: Job, now_unix_ms: int, *, replayed: bool) -> ToolResult:
+    """The answer to a call that has become a job: no value yet, but where to follow it."""
+    stood = "stood already" if replayed else "accepted"
+    return ToolResult(
+        ok=True,
+        call_id=walk.call.call_id,
+        tool=job.call.tool,
+        evidence=_dated((_call_evidence(walk, f"job {job.job_id} {stood}"),), now_unix_ms),
+        job=job.ref,
+        tool_version=job.tool_version,
+        tool_digest=job.tool_digest,
+        replayed=replayed,
         defaults_applied=walk.planned.defaults_applied if walk.planned else (),
         durations_us=walk.durations_us,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolhub_service.domain.call import Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
@@ -16,9 +18,14 @@ def check_policy(planned: PlannedCall, policy: PolicySource, plans: Plans) -> Ve
     """The verdict in force for the call, refusing ones too: `enforce` turns those into failures."""
     verdict = policy.decide(planned)
     call = planned.call
-    if verdict.effect is not Effect.DENY and call.mode is Mode.EXECUTE and call.plan_digest:
+    if verdict.effect is not Effect.DENY and call.mode is not Mode.DRY_RUN and call.plan_digest:
         return plans.commit(planned, verdict)
     return verdict
+
+
+def approved(verdict: Verdict) -> Verdict:
+    """The verdict once a person has said yes to exactly this call."""
+    return replace(verdict, effect=Effect.ALLOW)
 
 
 def enforce(planned: PlannedCall, verdict: Verdict) -> None:
@@ -28,6 +35,12 @@ def enforce(planned: PlannedCall, verdict: Verdict) -> None:
     if verdict.effect is Effect.REQUIRE_PLAN and planned.call.mode is Mode.DRY_RUN:
         return
     kind = _REFUSALS.get(verdict.effect, verdict.kind)
+    message = f"{planned.spec.name}: {verdict.reason}" + (f" {verdict.remedy}" if verdict.remedy else "")
+    raise ToolFailure(ToolError(kind=kind, message=message, details=details_of(verdict)))
+
+
+def details_of(verdict: Verdict) -> dict[str, JsonValue]:
+    """The facts of a refusal by policy."""
     details: dict[str, JsonValue] = {
         **verdict.details,
         "rule_id": verdict.rule_id,
@@ -35,5 +48,4 @@ def enforce(planned: PlannedCall, verdict: Verdict) -> None:
     }
     if verdict.remedy:
         details["remedy"] = verdict.remedy
-    message = f"{planned.spec.name}: {verdict.reason}" + (f" {verdict.remedy}" if verdict.remedy else "")
-    raise ToolFailure(ToolError(kind=kind, message=message, details=details))
+    return details

@@ -59,10 +59,10 @@ class Idempotency:
         planned = walk.planned
         assert planned is not None  # policy has judged it
         key = effect_key(planned)
-        if key is None or planned.call.mode is Mode.DRY_RUN:
+        if key is None or planned.call.mode is not Mode.EXECUTE:
             return None, None
         is_safe = planned.spec.annotations.safe_to_repeat or not adapter.has_side_effects(planned)
-        claim = Claim(key, self._randomness.token_hex(16), is_safe)
+        claim = Claim(key, planned.call.job_id or self._randomness.token_hex(16), is_safe)
         try:
             stored = await self._claim(claim, planned)
         except _StoreRefused as refused:
@@ -94,7 +94,7 @@ class Idempotency:
         now_s = self._clock.monotonic_s()
         deadline_s = effective_deadline_s(planned, now_s, self._max_timeout_s)
         lease_ms = round((deadline_s - now_s) * 1_000) + _GRACE_MS
-        replacing = ""
+        replacing = planned.call.job_id  # an earlier run of the same job, which has died, claimed it under this name
         while (standing := await self._try(claim, planned, lease_ms, replacing)) is not None:
             _check_same(planned, standing)
             if standing.result is not None:

@@ -19,19 +19,21 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
-from toolhub_service.domain.call import Call, Mode
+from toolhub_service.domain.approval_ports import ApprovalGate
+from toolhub_service.domain.call import Call, GrantedCall, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.job_ports import JobAcceptance, RunningJobs
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import Adapter, CallObserver, Catalog, Clock, EventSink, PolicySource
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind
+from toolhub_service.domain.verdict import Effect
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.apply_defaults import apply_defaults
-from toolhub_service.runtime.attach_evidence import attach_evidence, attach_refusal
-from toolhub_service.runtime.check_policy import check_policy, enforce
+from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
+from toolhub_service.runtime.check_policy import approved, check_policy, enforce
 from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.failures import cancelled, crash
 from toolhub_service.runtime.idempotency import Idempotency
@@ -62,84 +64,118 @@ class Pipeline:
     observer: CallObserver
     clock: Clock
     redactor: Redactor
+    approvals: ApprovalGate
+    jobs: JobAcceptance
+    running: RunningJobs
+    resuming: frozenset[ToolKind] = frozenset()
+    """Kinds whose adapters keep marks of work on a remote side, and re-attach to it."""
     show_raw: bool = False
     """Whether results carry the upstream's own answer."""
 
     async def invoke(self, call: Call, sink: EventSink = SILENT) -> ToolResult | Plan:
         """Answer a call: always a ToolResult, or a Plan when it is a dry run. Only cancellation is raised."""
-        walk, lease, claim, answer = Walk(call), None, None, None
+        walk, answer = Walk(call), None
         try:
-            walk.enter(StepName.RESOLVE)
-            walk.spec = spec = resolve(call, self.catalog, self.policy)
-            adapter, schemas = self.adapters[spec.kind], for_tool(spec)
-
-            walk.enter(StepName.VALIDATE_INPUT)
-            validate_input(call, spec, schemas)
-
-            walk.enter(StepName.APPLY_DEFAULTS)
-            walk.planned = planned = apply_defaults(call, spec, schemas)
-
-            walk.enter(StepName.CHECK_POLICY)
-            walk.verdict = verdict = check_policy(planned, self.policy, self.plans)
-            enforce(planned, verdict)
-
-            walk.enter(StepName.TAKE_BUDGET)
-            if call.idempotency_key or spec.idempotency is IdempotencyMode.DERIVED:
-                claim, stored = await self.keys.claim(walk, adapter)
-                if stored is not None:
-                    return self._record(walk, lease, stored)
-            granted, lease = await take_budget(planned, verdict, adapter, self.budgets, claim)
-            if call.mode is Mode.DRY_RUN:
-                walk.enter(StepName.EXECUTE)
-                return self._show(walk, lease, adapter.effects(granted))
-            await self.recorder.ask(walk, granted)
-
-            walk.enter(StepName.EXECUTE)
-            outcome = await self.executor.execute(walk, granted, lease, adapter, sink)
-
-            walk.enter(StepName.VALIDATE_OUTPUT)
-            validate_output(spec, outcome, schemas)
-
-            walk.enter(StepName.ATTACH_EVIDENCE)
-            result = attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
+            answer = await self._steps(walk, sink)
         except asyncio.CancelledError:
-            self._refuse(walk, lease, cancelled())
+            self._refuse(walk, cancelled())
             raise
         except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
-            answer = self._fail(walk, lease, failure)
-        else:
-            answer = self._record(walk, lease, result)
+            answer = self._fail(walk, failure)
         finally:
-            if claim is not None:
-                await self.keys.end(claim, walk, answer)
+            if walk.claim is not None:
+                await self.keys.end(walk.claim, walk, answer)
         return answer
 
-    def _fail(self, walk: Walk, lease: Lease | None, failure: Exception) -> ToolResult | Plan:
+    async def _steps(self, walk: Walk, sink: EventSink) -> ToolResult | Plan:
+        """The nine steps. Raises what a step refuses with."""
+        call = walk.call
+        walk.enter(StepName.RESOLVE)
+        walk.spec = spec = resolve(call, self.catalog, self.policy)
+        adapter, schemas = self.adapters[spec.kind], for_tool(spec)
+        if spec.cost.is_async and call.mode is Mode.EXECUTE and not call.job_id:
+            walk.call = call = call._replace(mode=Mode.SUBMIT)
+
+        walk.enter(StepName.VALIDATE_INPUT)
+        validate_input(call, spec, schemas)
+
+        walk.enter(StepName.APPLY_DEFAULTS)
+        walk.planned = planned = apply_defaults(call, spec, schemas)
+
+        walk.enter(StepName.CHECK_POLICY)
+        walk.verdict = verdict = check_policy(planned, self.policy, self.plans)
+        if verdict.effect is Effect.REQUIRE_APPROVAL and call.mode is not Mode.DRY_RUN:
+            walk.approval = await self.approvals.settle(planned, verdict)
+            walk.verdict = verdict = approved(verdict)
+        enforce(planned, verdict)
+
+        walk.enter(StepName.TAKE_BUDGET)
+        if call.mode is Mode.EXECUTE and (call.idempotency_key or spec.idempotency is IdempotencyMode.DERIVED):
+            walk.claim, stored = await self.keys.claim(walk, adapter)
+            if stored is not None:
+                return self._record(walk, stored)
+        granted, walk.lease = await take_budget(planned, verdict, adapter, self.budgets, walk.claim)
+        if call.mode is not Mode.EXECUTE:
+            return await self._stop(walk, granted, adapter)
+        await self._ask(walk, granted)
+
+        walk.enter(StepName.EXECUTE)
+        outcome = await self.executor.execute(walk, granted, walk.lease, adapter, sink)
+
+        walk.enter(StepName.VALIDATE_OUTPUT)
+        validate_output(spec, outcome, schemas)
+
+        walk.enter(StepName.ATTACH_EVIDENCE)
+        result = attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
+        return self._record(walk, result)
+
+    async def _ask(self, walk: Walk, granted: GrantedCall) -> None:
+        """What must be durable before the effect: the approval used up, the call in the audit log, the job begun."""
+        if walk.approval is not None:
+            await self.approvals.use(walk.approval, walk.call)
+        await self.recorder.ask(walk, granted)
+        job_id = walk.call.job_id
+        if job_id and not granted.safe_to_repeat and granted.spec.kind not in self.resuming:
+            await self.running.begins(job_id)
+
+    async def _stop(self, walk: Walk, granted: GrantedCall, adapter: Adapter) -> ToolResult | Plan:
+        """After step 5: the end of a dry run, which shows its plan, and of a submission, whose job is kept."""
+        if walk.call.mode is Mode.DRY_RUN:
+            walk.enter(StepName.EXECUTE)
+            return self._show(walk, adapter.effects(granted))
+        await self.recorder.ask(walk, granted)
+        walk.enter(StepName.EXECUTE)
+        if walk.lease is not None:
+            walk.lease.refund()  # the job takes its own when it runs
+        job, stood_already = await self.jobs.accept(granted)
+        return self._record(walk, attach_job(walk, job, self.clock.unix_ms(), replayed=stood_already))
+
+    def _fail(self, walk: Walk, failure: Exception) -> ToolResult | Plan:
         """The answer to a call that a step refused or broke: a defect is logged whole and told without its text."""
         error = failure.error if isinstance(failure, ToolFailure) else crash(walk.call.call_id)
         if error.kind is ErrorKind.INTERNAL:
             self.observer.crashed(walk.call, failure)
-        return self._refuse(walk, lease, error)
+        return self._refuse(walk, error)
 
-    def _refuse(self, walk: Walk, lease: Lease | None, error: ToolError) -> ToolResult | Plan:
+    def _refuse(self, walk: Walk, error: ToolError) -> ToolResult | Plan:
         """The answer to a call that stopped at `walk.step`."""
         error = redact_error(error, self.redactor)
         if walk.call.mode is Mode.DRY_RUN:
-            return self._show(walk, lease, (), error)
-        return self._record(walk, lease, attach_refusal(walk, error, self.clock.unix_ms()))
+            return self._show(walk, (), error)
+        return self._record(walk, attach_refusal(walk, error, self.clock.unix_ms()))
 
-    def _record(self, walk: Walk, lease: Lease | None, result: ToolResult) -> ToolResult:
+    def _record(self, walk: Walk, result: ToolResult) -> ToolResult:
         """Step 9, and the end of the lease."""
-        if lease is not None:
-            lease.release(result.error)
+        if walk.lease is not None:
+            walk.lease.release(result.error)
         walk.enter(StepName.RECORD)
         self.recorder.settle(walk, result)
         return result
 
-    def _show(self, walk: Walk, lease: Lease | None, effects: Sequence[str], error: ToolError | None = None) -> Plan:
+    def _show(self, walk: Walk, effects: Sequence[str], error: ToolError | None = None) -> Plan:
         """The end of a dry run: what was taken is given back, and the plan is recorded like any call."""
-        if lease is not None:
-            lease.refund()
+        if walk.lease is not None:
+            walk.lease.refund()
         plan = redact_plan(self.plans.show(walk, effects, error), self.redactor)
         self.recorder.settle_plan(walk, error)
         return plan

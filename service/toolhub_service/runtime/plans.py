@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.call import Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.plan import Plan, StepVerdict
 from toolhub_service.domain.ports import Clock
@@ -34,7 +34,10 @@ class Plans:
 
     def commit(self, planned: PlannedCall, verdict: Verdict) -> Verdict:
         """The verdict of a call that commits its plan. Raises PLAN_REQUIRED when it is not the one that was shown."""
-        plan_digest.check(planned.call.plan_digest, planned, verdict, self._clock.unix_ms(), self._key)
+        call = planned.call
+        # A job's plan was in time when it was submitted; how long it then waits is not the caller's doing.
+        now_unix_ms = 0 if call.job_id and call.mode is Mode.EXECUTE else self._clock.unix_ms()
+        plan_digest.check(call.plan_digest, planned, verdict, now_unix_ms, self._key)
         return plan_digest.committed(verdict)
 
     def show(self, walk: Walk, effects: Sequence[str], error: ToolError | None) -> Plan:

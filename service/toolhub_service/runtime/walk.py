@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 
+from toolhub_service.budget.lease import Lease
+from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.domain.key import Claim
 from toolhub_service.domain.settled import StepTime
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ToolSpec
@@ -17,10 +20,13 @@ class Walk:
     __slots__ = (
         "_begun_ns",
         "_entered",
+        "approval",
         "asked",
         "attempts",
         "call",
+        "claim",
         "durations_us",
+        "lease",
         "planned",
         "spec",
         "start_ns",
@@ -33,6 +39,12 @@ class Walk:
         self.spec: ToolSpec | None = None
         self.planned: PlannedCall | None = None
         self.verdict: Verdict | None = None
+        self.approval: Approval | None = None
+        """The person's yes that covers it; None when none is needed."""
+        self.lease: Lease | None = None
+        """What step 5 has taken; None before."""
+        self.claim: Claim | None = None
+        """What is held under its idempotency key; None when it has none."""
         self.attempts = 0
         """How often the adapter was asked."""
         self.asked = False

@@ -138,6 +138,68 @@ class Idempotency(Section, frozen=True):
     )
 
 
+class Stores(Section, frozen=True):
+    kind: Annotated[
+        Literal["sqlite", "memory"],
+        Meta(description="Where jobs, keys, approvals and artifact records lie when neither URL is set; memory: lost."),
+    ] = "sqlite"
+    file: Annotated[str, Meta(description="SQLite file of the embedded stores; empty: <data_dir>/hub.db.")] = ""
+    redis_url: Annotated[
+        str,
+        Meta(description="Redis that several hubs share (jobs, keys, approvals, artifact records); empty: none."),
+    ] = ""
+    redis_prefix: Annotated[str, Meta(description="What every key in Redis begins with.", min_length=1)] = "toolhub:"
+    postgres_url: Annotated[str, Meta(description="PostgreSQL that keeps jobs and the audit log; empty: none.")] = ""
+
+
+class Jobs(Section, frozen=True):
+    engine: Annotated[
+        Literal["inprocess", "docket"],
+        Meta(description="Who delivers jobs; docket: any replica on the same Redis takes any job."),
+    ] = "inprocess"
+    max_running: Annotated[int, Meta(description="Jobs that run at once a process.", ge=1, le=100_000)] = 2_048
+    max_open: Annotated[
+        int, Meta(description="Jobs not finished in the whole store; beyond, new ones are shed.", ge=1)
+    ] = 50_000
+    default_timeout_s: Annotated[
+        float, Meta(description="Seconds a job gets when its call's budget names no timeout.", gt=0)
+    ] = 3_600.0
+    max_timeout_s: Annotated[float, Meta(description="Longest time any job may take, seconds.", gt=0)] = 86_400.0
+    keep_s: Annotated[float, Meta(description="Seconds for which a finished job is remembered.", gt=0)] = 604_800.0
+    heartbeat_s: Annotated[float, Meta(description="Seconds between a process's signs of life.", gt=0, le=60)] = 1.0
+    dead_after_s: Annotated[
+        float, Meta(description="Seconds without a sign of life until another process takes its jobs.", gt=0, le=600)
+    ] = 5.0
+
+
+class Approvals(Section, frozen=True):
+    default_expires_s: Annotated[
+        float, Meta(description="Seconds an approval lives when its rule names no time.", gt=0, le=2_592_000)
+    ] = 3_600.0
+    keep_s: Annotated[float, Meta(description="Seconds for which an ended approval is remembered.", gt=0)] = 2_592_000.0
+    webhook_url: Annotated[str, Meta(description="Told by POST when an approval is asked for; empty: nobody.")] = ""
+    webhook_secret_file: Annotated[
+        str, Meta(description="Secret that signs the webhook; needed when webhook_url is set.")
+    ] = ""
+
+
+class Artifacts(Section, frozen=True):
+    folder: Annotated[str, Meta(description="Folder of the bytes; empty: <data_dir>/artifacts.")] = ""
+    bucket_url: Annotated[
+        str, Meta(description="S3-compatible bucket instead of a folder, such as s3://name/prefix; empty: none.")
+    ] = ""
+    ttl_s: Annotated[float, Meta(description="Seconds an artifact lives.", gt=0)] = 604_800.0
+    max_bytes: Annotated[int, Meta(description="Largest artifact.", ge=1)] = 1024 * 1024 * 1024
+    quota_bytes: Annotated[int, Meta(description="What one principal may own in all.", ge=1)] = 10 * 1024 * 1024 * 1024
+    argument_max_bytes: Annotated[
+        int, Meta(description="What references in one call's arguments may bring in.", ge=1)
+    ] = 4 * 1024 * 1024
+
+
+class Session(Section, frozen=True):
+    max_in_flight: Annotated[int, Meta(description="Calls at once a session; beyond, reading waits.", ge=1)] = 256
+
+
 class Results(Section, frozen=True):
     show_raw: Annotated[bool, Meta(description="Results carry the upstream's own answer (debugging).")] = False
 
@@ -161,3 +223,8 @@ class Settings(Section, frozen=True):
     budget: Budget = Budget()
     idempotency: Idempotency = Idempotency()
     results: Results = Results()
+    stores: Stores = Stores()
+    jobs: Jobs = Jobs()
+    approvals: Approvals = Approvals()
+    artifacts: Artifacts = Artifacts()
+    session: Session = Session()

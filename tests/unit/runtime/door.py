@@ -13,9 +13,11 @@ from tests.fakes.audit_log import MemoryAuditLog
 from tests.fakes.clock import FixedRandomness, ManualClock
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BudgetTerms
+from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, GrantedCall, Mode, PlannedCall
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.job import Job, RemoteMark
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import EventSink
@@ -28,6 +30,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.runtime.check_policy import enforce
 from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
@@ -237,6 +240,36 @@ class Door:
         return [event.type for event in self.events]
 
 
+class NobodyApproves:
+    """An approval is asked for and never given."""
+
+    async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval:
+        enforce(planned, verdict)
+        raise AssertionError("asked without need")
+
+    async def use(self, approval: Approval, call: Call) -> None:
+        raise AssertionError("none was given")
+
+
+class NoJobs:
+    """Of a pipeline that is given plain calls only."""
+
+    async def accept(self, granted: GrantedCall) -> tuple[Job, bool]:
+        raise AssertionError("no call here becomes a job")
+
+    async def begins(self, job_id: str) -> None:
+        raise AssertionError("no job runs here")
+
+    async def mark(self, job_id: str) -> RemoteMark | None:
+        raise AssertionError("no job runs here")
+
+    async def keep_mark(self, job_id: str, mark: RemoteMark) -> None:
+        raise AssertionError("no job runs here")
+
+    def stopping(self, job_id: str) -> asyncio.Event:
+        raise AssertionError("no job runs here")
+
+
 def a_door(
     *answers: Any,
     tools: Sequence[ToolSpec] = (READ, WRITE),
@@ -266,6 +299,9 @@ def a_door(
         observer=observer,
         clock=clock,
         redactor=Redactor(),
+        approvals=NobodyApproves(),
+        jobs=NoJobs(),
+        running=NoJobs(),
         show_raw=show_raw,
     )
     return Door(said, pipeline, adapter, catalog, live, audit, observer, budgets, clock, randomness)

@@ -1,0 +1,12 @@
+"""Long work: a call that is stored, run by whichever process is there, and watched until its end.
+
+accept.py     step 6 of a submission: the job is in the store, and enqueued
+run.py        one delivery: take the job, walk its call through the pipeline, put its end down
+live.py       a job in this process's hands: its changes, one at a time
+progress.py   reports on their way into the history, a few a second
+ending.py     which state a result is, and what is told of a job that ended without one
+watch.py      watchers: one reader a process, fanned out in memory
+reconcile.py  signs of life, and jobs that nobody looks after
+desk.py       what principals ask: get, list, cancel; and what approvals release
+ledger.py     every change: compare-and-set in the store, then audit and metrics
+"""

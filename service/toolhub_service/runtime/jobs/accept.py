@@ -1,0 +1,124 @@
+"""Step 6 of a submission: the job is in the store before anybody hears of it, and enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from toolhub_service.domain.call import Call, GrantedCall, Mode
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.job import Job, JobStatus
+from toolhub_service.domain.job_ports import JobEngine
+from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.runtime.idempotency import effect_key
+from toolhub_service.runtime.jobs.ledger import JobLedger
+from toolhub_service.runtime.jobs.terms import JobTerms
+
+SEEN_FOR_S = 1.0
+"""How old the count of open jobs may be."""
+
+
+class Acceptance:
+    """Implements `JobAcceptance`, and keeps the jobs of calls that were refused or must wait for a person."""
+
+    def __init__(
+        self,
+        ledger: JobLedger,
+        engine: JobEngine,
+        clock: Clock,
+        randomness: Randomness,
+        terms: JobTerms,
+        *,
+        trace_parent: Callable[[], str] = lambda: "",
+    ) -> None:
+        """`trace_parent`: the W3C traceparent of the RPC being served."""
+        self._ledger = ledger
+        self._engine = engine
+        self._clock = clock
+        self._randomness = randomness
+        self._terms = terms
+        self._trace_parent = trace_parent
+        self._open = 0
+        self._counted_at_s = float("-inf")
+
+    def new_job_id(self) -> str:
+        """Sorts by time, and cannot be guessed."""
+        return f"job_{self._clock.unix_ms():012x}{self._randomness.token_hex(10)}"
+
+    async def accept(self, granted: GrantedCall) -> tuple[Job, bool]:
+        planned = granted.planned
+        key = effect_key(planned)
+        call = planned.call if key is None else planned.call._replace(idempotency_key=key.key)
+        await self._check_room()
+        job = self._job(call, planned.spec, JobState.QUEUED, None)
+        job = replace(job, args_digest=planned.args_digest, safe_to_repeat=granted.safe_to_repeat)
+        standing = await self._keep(job)
+        if standing is not None:
+            return standing, True
+        await self._engine.enqueue(job.job_id)
+        return job, False
+
+    async def keep_refused(self, call: Call, spec: ToolSpec | None, result: ToolResult) -> Job:
+        """A submission that was refused: FAILED at once, so that whoever follows it learns why."""
+        job = self._job(call._replace(idempotency_key=""), spec, JobState.FAILED, result)
+        await self._keep(replace(job, expires_at_unix_ms=job.created_at_unix_ms + self._terms.keep_ms))
+        return job
+
+    async def keep_waiting(self, call: Call, spec: ToolSpec, asked: ToolError) -> Job:
+        """A submission that waits for a person, as APPROVAL_REQUIRED tells. Under a key in use: the job that stands."""
+        approval_id = str(asked.details["approval_id"])
+        job = self._job(call._replace(approval_id=approval_id), spec, JobState.AWAITING_APPROVAL, None)
+        job = replace(job, args_digest=str(asked.details.get("args_digest", "")))
+        return await self._keep(job) or job
+
+    async def _keep(self, job: Job) -> Job | None:
+        standing = await self._ledger.create(job)
+        if standing is not None and standing.args_digest and standing.args_digest != job.args_digest:
+            raise refuse(
+                ErrorKind.IDEMPOTENCY_CONFLICT,
+                f"This idempotency_key was used for a job of {job.call.tool} with other arguments. Send a new key for "
+                "a new effect, or the first arguments for the first job.",
+                differs="args",
+                job_id=standing.job_id,
+            )
+        return standing
+
+    def _job(self, call: Call, spec: ToolSpec | None, state: JobState, result: ToolResult | None) -> Job:
+        now_unix_ms = self._clock.unix_ms()
+        asked_s = call.context.budget.timeout_s
+        timeout_s = min(self._terms.default_timeout_s if asked_s is None else asked_s, self._terms.max_timeout_s)
+        job_id = call.job_id or self.new_job_id()
+        return Job(
+            job_id=job_id,
+            call=call._replace(mode=Mode.EXECUTE, job_id=job_id, deadline_s=None, args_error=None),
+            tool_version=spec.version if spec else "",
+            tool_digest=spec.digest if spec else "",
+            args_digest="",
+            created_at_unix_ms=now_unix_ms,
+            deadline_unix_ms=now_unix_ms + round(timeout_s * 1_000),
+            status=JobStatus(job_id, 1, state, now_unix_ms, result=result),
+            approval_id=call.approval_id,
+            trace_parent=self._trace_parent(),
+        )
+
+    async def _check_room(self) -> None:
+        """Raises ToolFailure RATE_LIMITED when more jobs are open than the hub takes."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._counted_at_s >= SEEN_FOR_S:
+            self._counted_at_s = now_s
+            self._open = sum((await self._ledger.store.tally()).by_state.values())
+        if self._open >= self._terms.max_open:
+            raise _full(self._terms.max_open)
+        self._open += 1
+
+
+def _full(max_open: int) -> ToolFailure:
+    return refuse(
+        ErrorKind.RATE_LIMITED,
+        f"{max_open} jobs are waiting or running, which is all this hub takes. Submit it again later.",
+        retry_after_s=5.0,
+        limit="jobs.max_open",
+    )

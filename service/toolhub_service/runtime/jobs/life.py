@@ -1,0 +1,46 @@
+"""A process's signs of life, by which others tell whether its jobs are still in somebody's hands."""
+
+from __future__ import annotations
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.job_ports import JobObserver, JobStore
+from toolhub_service.domain.ports import Clock
+from toolhub_service.runtime.jobs.terms import JobTerms
+
+
+class Life:
+    """Beats for one runner, and knows whether this process may judge that others are dead."""
+
+    def __init__(self, store: JobStore, observer: JobObserver, clock: Clock, runner: str, terms: JobTerms) -> None:
+        self.runner = runner
+        """Names this process, anew each time it starts."""
+        self._store = store
+        self._observer = observer
+        self._clock = clock
+        self._terms = terms
+        self._steady_since_s: float | None = None
+
+    async def beat(self) -> bool:
+        """Whether the store heard it."""
+        try:
+            await self._store.beat(self.runner, self._clock.unix_ms() + self._terms.dead_after_ms)
+        except ToolFailure as unreachable:
+            self._steady_since_s = None
+            self._observer.troubled("", unreachable)
+            return False
+        if self._steady_since_s is None:
+            self._steady_since_s = self._clock.monotonic_s()
+        return True
+
+    async def leave(self) -> None:
+        """Others need not wait: this process runs nothing any more."""
+        try:
+            await self._store.beat(self.runner, 0)
+        except ToolFailure as unreachable:
+            self._observer.troubled("", unreachable)
+
+    @property
+    def may_judge(self) -> bool:
+        """After an outage of the store every process looks dead until it has beaten again: so long nobody is taken."""
+        steady_since_s = self._steady_since_s
+        return steady_since_s is not None and self._clock.monotonic_s() - steady_since_s >= self._terms.dead_after_s

@@ -1,0 +1,68 @@
+"""Reports of a running job on their way into its history: the newest one, at most ten a second."""
+
+from __future__ import annotations
+
+import asyncio
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.job import Job
+from toolhub_service.domain.job_machine import moved
+from toolhub_service.domain.progress import Chunk, Progress
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.jobs.ledger import JobLedger
+from toolhub_service.runtime.jobs.live import LiveJob, Superseded
+
+INTERVAL_S = 0.1
+_MESSAGE_CHARS = 500
+
+
+class JobSink:
+    """Implements `EventSink` for one run."""
+
+    def __init__(self, live: LiveJob, ledger: JobLedger, redactor: Redactor) -> None:
+        self._live = live
+        self._ledger = ledger
+        self._redactor = redactor
+        self._latest: Progress | None = None
+        self._is_new = False
+        self._appending: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def progress(self, progress: Progress) -> None:
+        self._latest, self._is_new = progress, True
+        if self._appending is None and not self._is_closed:
+            self._appending = asyncio.create_task(self._append())
+
+    def chunk(self, chunk: Chunk) -> None:
+        """Dropped: the whole output stands in the result."""
+
+    async def close(self) -> Progress | None:
+        """No report is appended any more; the latest one, for the last entry."""
+        self._is_closed = True
+        if self._appending is not None:
+            self._appending.cancel()
+            await asyncio.wait({self._appending})
+        return None if self._latest is None else self._told(self._latest)
+
+    async def _append(self) -> None:
+        try:
+            while self._is_new:
+                self._is_new = False
+                await self._live.change(self._reported)
+                await asyncio.sleep(INTERVAL_S)
+        except Superseded:
+            self._is_closed = True
+        except ToolFailure as unreachable:  # a report is worth no trouble: the next one is newer
+            self._ledger.observer.troubled(self._live.job.job_id, unreachable)
+        finally:
+            self._appending = None
+
+    def _reported(self, job: Job) -> Job:
+        assert self._latest is not None  # only then is there something to append
+        return moved(job, job.state, self._ledger.clock.unix_ms(), progress=self._told(self._latest))
+
+    def _told(self, progress: Progress) -> Progress:
+        if not progress.message:
+            return progress
+        message = self._redactor.text(progress.message)[:_MESSAGE_CHARS]
+        return Progress(progress.step, progress.total, progress.unit, message, progress.eta_s)

@@ -1,0 +1,86 @@
+"""What nobody looks after: jobs whose runner died or whose delivery was lost, and what has lived long enough.
+
+One loop a process: signs of life every heartbeat, a look at the store half as often as a death takes to be noticed,
+and removal of the expired once a minute. Every process does it; compare-and-set lets one of them win.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.job import Job
+from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
+from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.ports import Clock
+from toolhub_service.runtime.jobs.life import Life
+from toolhub_service.runtime.jobs.terms import JobTerms
+
+_BATCH = 500
+_TIDY_S = 60.0
+
+
+class Reconciler:
+    def __init__(
+        self,
+        store: JobStore,
+        engine: JobEngine,
+        life: Life,
+        observer: JobObserver,
+        clock: Clock,
+        terms: JobTerms,
+        *,
+        awaiting: Callable[[Job], Awaitable[None]],
+        tidy: Sequence[Callable[[int], Awaitable[int]]] = (),
+    ) -> None:
+        """`awaiting` looks after a job that waits for a person; each of `tidy` removes what expired before a time."""
+        self._store = store
+        self._engine = engine
+        self._life = life
+        self._observer = observer
+        self._clock = clock
+        self._terms = terms
+        self._awaiting = awaiting
+        self._tidy = tidy
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        swept_at_s = tidied_at_s = float("-inf")
+        while True:
+            now_s = self._clock.monotonic_s()
+            if await self._life.beat():
+                if now_s - swept_at_s >= self._terms.dead_after_s / 2:
+                    swept_at_s = now_s
+                    await self._watched(self.sweep)
+                if now_s - tidied_at_s >= _TIDY_S:
+                    tidied_at_s = now_s
+                    await self._watched(self.tidy)
+            await asyncio.sleep(self._terms.heartbeat_s)
+
+    async def sweep(self) -> int:
+        """Have every unattended job delivered; how many there were."""
+        now_unix_ms = self._clock.unix_ms()
+        jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
+        for job in jobs:
+            if job.state is JobState.AWAITING_APPROVAL:
+                await self._awaiting(job)
+            elif job.state is JobState.QUEUED or self._life.may_judge:
+                await self._engine.enqueue(job.job_id)
+        return len(jobs)
+
+    async def tidy(self) -> None:
+        """Remove what has expired."""
+        now_unix_ms = self._clock.unix_ms()
+        while await self._store.forget(now_unix_ms, _BATCH) == _BATCH:
+            pass
+        for remove in self._tidy:
+            await remove(now_unix_ms)
+
+    async def _watched(self, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except ToolFailure as away:
+            self._observer.troubled("", away)
+        except Exception as defect:  # noqa: BLE001 - signs of life must go on, whatever else fails
+            self._observer.troubled("", defect)

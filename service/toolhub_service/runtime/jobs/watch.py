@@ -1,0 +1,164 @@
+"""Watchers: one reader a process, which the store has, fanned out in memory.
+
+A watcher holds nothing but the last sequence it has sent. News of a watched job lie once in the tail of its topic,
+which all its watchers read at their own pace; one that has fallen further behind, or has just come, reads the store.
+So a slow watcher costs no more than a fast one and never holds up the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.domain.job import JobNews, JobStatus
+from toolhub_service.domain.job_ports import JobObserver, JobStore
+
+TAIL_ENTRIES = 64
+_READ_ENTRIES = 256
+_RETRY_S = 0.5
+"""Between attempts to read a store that is away: the watchers stay."""
+
+
+class _Topic:
+    """One watched job."""
+
+    __slots__ = ("changed", "gaps", "latest", "read_gaps", "reading", "tail", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers = 0
+        self.changed = asyncio.Event()
+        """Set, and replaced, when there may be more."""
+        self.tail: deque[JobStatus] = deque(maxlen=TAIL_ENTRIES)
+        """Newest entries, gapless."""
+        self.latest = 0
+        """The highest sequence heard of."""
+        self.gaps = 1
+        """How often something may have been missed: at the beginning, all."""
+        self.read_gaps = 0
+        """How many of them a look at the store has closed."""
+        self.reading = asyncio.Lock()
+
+    def wake(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    def since(self, sequence: int) -> Sequence[JobStatus] | None:
+        """Entries after `sequence`; None when only the store can tell."""
+        if self.gaps != self.read_gaps:
+            return None
+        if self.latest <= sequence:
+            return ()
+        tail = self.tail
+        if not tail or tail[-1].sequence < self.latest or tail[0].sequence > sequence + 1:
+            return None
+        return [tail[index] for index in range(sequence + 1 - tail[0].sequence, len(tail))]
+
+    def put(self, status: JobStatus) -> None:
+        self.latest = max(self.latest, status.sequence)
+        if self.tail and status.sequence <= self.tail[-1].sequence:
+            return
+        if self.tail and status.sequence != self.tail[-1].sequence + 1:
+            self.tail.clear()
+        self.tail.append(status)
+
+
+class JobWatch:
+    """Implements `JobWatching` over the one listener of the store."""
+
+    def __init__(self, store: JobStore, observer: JobObserver) -> None:
+        self._store = store
+        self._observer = observer
+        self._topics: dict[str, _Topic] = {}
+        self._is_draining = False
+        self.watchers = 0
+        """How many there are."""
+
+    def heard(self, news: JobNews) -> None:
+        """For the store's listener."""
+        if not news.job_id:
+            for topic in self._topics.values():
+                topic.gaps += 1
+                topic.wake()
+            return
+        topic_of = self._topics.get(news.job_id)
+        if topic_of is None:
+            return
+        if news.status is not None:
+            topic_of.put(news.status)
+        topic_of.latest = max(topic_of.latest, news.sequence)
+        topic_of.wake()
+
+    def drain(self) -> None:
+        """End every watch with a status that says: connect again."""
+        self._is_draining = True
+        for topic in self._topics.values():
+            topic.wake()
+
+    async def watch(self, job_id: str, after_sequence: int) -> AsyncIterator[JobStatus]:
+        topic = self._topics.setdefault(job_id, _Topic())
+        topic.watchers += 1
+        self.watchers += 1
+        try:
+            job = await self._store.get(job_id)
+            if job is None:
+                raise unknown(job_id)
+            sequence, is_over = after_sequence, job.state.is_final and after_sequence >= job.status.sequence
+            if after_sequence == 0:
+                yield job.status
+                sequence, is_over = job.status.sequence, job.state.is_final
+            while not is_over:
+                changed = topic.changed
+                for status in await self._since(job_id, topic, sequence):
+                    yield status
+                    sequence, is_over = status.sequence, status.state.is_final
+                if changed is topic.changed and not is_over and not self._is_draining:
+                    await changed.wait()
+                if self._is_draining and not is_over:
+                    raise leaving()
+        finally:
+            self.watchers -= 1
+            topic.watchers -= 1
+            if not topic.watchers:
+                self._topics.pop(job_id, None)
+
+    async def _since(self, job_id: str, topic: _Topic, sequence: int) -> Sequence[JobStatus]:
+        at_hand = topic.since(sequence)
+        if at_hand is not None:
+            return at_hand
+        async with topic.reading:  # the others find in the tail what the first has read
+            at_hand = topic.since(sequence)
+            return await self._read(job_id, topic, sequence) if at_hand is None else at_hand
+
+    async def _read(self, job_id: str, topic: _Topic, sequence: int) -> Sequence[JobStatus]:
+        gaps = topic.gaps
+        entries = await self._history(job_id, sequence)
+        for status in entries:
+            topic.put(status)
+        if len(entries) < _READ_ENTRIES:
+            topic.read_gaps = gaps
+        return entries
+
+    async def _history(self, job_id: str, sequence: int) -> Sequence[JobStatus]:
+        while not self._is_draining:
+            try:
+                return await self._store.history(job_id, sequence, _READ_ENTRIES)
+            except ToolFailure as away:
+                self._observer.troubled(job_id, away)
+                await asyncio.sleep(_RETRY_S)
+        return ()
+
+
+def unknown(job_id: str) -> ToolFailure:
+    return refuse(
+        ErrorKind.NOT_FOUND,
+        f"There is no job {job_id!r}, or it is not yours. Finished jobs are forgotten after a time.",
+        job_id=job_id,
+    )
+
+
+def leaving() -> HubFailure:
+    return HubFailure(
+        HubStatus.UNAVAILABLE, "DRAINING", "This hub is leaving; watch again with the last sequence you have seen."
+    )
