@@ -1,0 +1,184 @@
+"""Bytes of artifacts in a folder, under their sha256: `<folder>/ab/cdef…`.
+
+Written to a temporary name, synced, renamed, folder synced: a name means whole, durable content. Equal content is one
+file, for a rename puts the newer copy in the place of the older one. What runs in a thread is the disk; the loop only
+hands chunks over.
+
+Several processes may share the folder. Two rules keep them apart: a temporary file is locked (flock(2)) by the process
+that writes it, so that another one's start removes only what was left behind; and a name is given under the shared,
+taken away under the exclusive lock of `<folder>/.lock`, and never while its bytes are younger than `settle_s`: a keeper
+that has given the same content its name a moment ago is about to record it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from toolhub_service.domain.artifact_ports import BlobWriter
+from toolhub_service.stores.blobs_disk_writer import DiskWriter
+from toolhub_service.stores.blobs_refusals import CHUNK_BYTES, SETTLE_S, gone, telling
+from toolhub_service.tools.off_loop import heed, off_loop
+
+_INCOMING = ".incoming"
+_LOCK = ".lock"
+_READ_BYTES = 1024 * 1024
+"""What one turn of a reading thread brings."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOCKED = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_TEMPORARY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class DiskBlobs:
+    """`domain.artifact_ports.Blobs`. No link beneath the folder is followed."""
+
+    def __init__(self, folder: str, *, settle_s: float = SETTLE_S) -> None:
+        """Make the folder when missing and clear away what killed processes left. Raises ToolFailure IO_ERROR."""
+        self._settle_s = settle_s
+        with telling():
+            Path(folder).mkdir(0o700, parents=True, exist_ok=True)
+            self._root = os.open(folder, _FOLDER & ~os.O_NOFOLLOW)
+            with suppress(FileExistsError):
+                os.mkdir(_INCOMING, 0o700, dir_fd=self._root)
+            self._incoming = os.open(_INCOMING, _FOLDER, dir_fd=self._root)
+            self._remove_left_behind()
+
+    async def writer(self) -> BlobWriter:
+        return DiskWriter(self)
+
+    async def read(self, sha256: str, offset_bytes: int, limit_bytes: int) -> AsyncIterator[bytes]:
+        """Chunks of 1 to 262144 bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND, IO_ERROR."""
+        descriptor = await off_loop(lambda _: self._open(sha256))
+        try:
+            at, end = offset_bytes, offset_bytes + limit_bytes if limit_bytes else None
+            while end is None or at < end:
+                wanted = _READ_BYTES if end is None else min(_READ_BYTES, end - at)
+                data = await off_loop(partial(_pread, descriptor, wanted, at))
+                if not data:
+                    return
+                at += len(data)
+                for start in range(0, len(data), CHUNK_BYTES):
+                    yield data[start : start + CHUNK_BYTES]
+        finally:
+            os.close(descriptor)
+
+    async def remove(self, sha256: str) -> None:
+        """Nothing happens to bytes younger than `settle_s`, nor when they are gone."""
+        await off_loop(lambda _: self._remove(sha256))
+
+    async def close(self) -> None:
+        for descriptor in (self._incoming, self._root):
+            os.close(descriptor)
+
+    # For DiskWriter, in a thread
+
+    def create(self) -> tuple[int, str]:
+        """A new temporary file, locked: its descriptor and name. Raises OSError."""
+        while True:
+            name = secrets.token_hex(16)
+            descriptor = os.open(name, _TEMPORARY, 0o600, dir_fd=self._incoming)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor, name
+            os.close(descriptor)  # another process's start came between and took it for one left behind
+
+    def publish(self, descriptor: int, temporary: str, sha256: str, stop: threading.Event) -> None:
+        """Give a whole temporary file its name, durably. Raises OSError, ToolFailure CANCELLED when `stop` is set."""
+        os.fsync(descriptor)
+        shard = self._open_shard(sha256, make=True)
+        try:
+            with self._locked(fcntl.LOCK_SH):
+                heed(stop)
+                os.utime(descriptor)  # young from now on, however long the upload took
+                os.rename(temporary, sha256[2:], src_dir_fd=self._incoming, dst_dir_fd=shard)
+            os.fsync(shard)
+        finally:
+            os.close(shard)
+
+    def discard(self, temporary: str) -> None:
+        """Raises OSError."""
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=self._incoming)
+
+    # Beneath
+
+    def _open(self, sha256: str) -> int:
+        if not _SHA256.fullmatch(sha256):
+            raise gone()
+        with telling():
+            try:
+                shard = self._open_shard(sha256)
+                try:
+                    descriptor = os.open(sha256[2:], _READ, dir_fd=shard)
+                finally:
+                    os.close(shard)
+            except FileNotFoundError:
+                raise gone() from None
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+            return descriptor
+
+    def _open_shard(self, sha256: str, *, make: bool = False) -> int:
+        name = sha256[:2]
+        try:
+            return os.open(name, _FOLDER, dir_fd=self._root)
+        except FileNotFoundError:
+            if not make:
+                raise
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self._root)
+            os.fsync(self._root)
+        return os.open(name, _FOLDER, dir_fd=self._root)
+
+    def _remove(self, sha256: str) -> None:
+        if not _SHA256.fullmatch(sha256):
+            return
+        with telling(), suppress(FileNotFoundError):
+            shard = self._open_shard(sha256)
+            try:
+                with self._locked(fcntl.LOCK_EX):
+                    status = os.stat(sha256[2:], dir_fd=shard, follow_symlinks=False)
+                    if time.time() - status.st_mtime >= self._settle_s:
+                        os.unlink(sha256[2:], dir_fd=shard)
+            finally:
+                os.close(shard)
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Each holder opens the file anew: threads of one process exclude one another like processes do."""
+        descriptor = os.open(_LOCK, _LOCKED, 0o600, dir_fd=self._root)
+        try:
+            fcntl.flock(descriptor, how)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _remove_left_behind(self) -> None:
+        for name in os.listdir(self._incoming):  # noqa: PTH208 - a descriptor has no Path
+            with suppress(FileNotFoundError):
+                descriptor = os.open(name, _READ, dir_fd=self._incoming)
+                try:
+                    with suppress(BlockingIOError):
+                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        os.unlink(name, dir_fd=self._incoming)
+                finally:
+                    os.close(descriptor)
+
+
+def _pread(descriptor: int, size_bytes: int, at: int, stop: threading.Event) -> bytes:
+    heed(stop)
+    with telling():
+        return os.pread(descriptor, size_bytes, at)
