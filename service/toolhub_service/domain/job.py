@@ -65,8 +65,8 @@ class Job:
     """The latest entry of its history."""
     version: int = 1
     """Of the record: rises by 1 with every change, seen by watchers or not. What compare-and-set compares."""
-    safe_to_repeat: bool = False
-    """Whether running it twice does what running it once does; judged with its arguments when it was accepted."""
+    state_since_unix_ms: int = 0
+    """When it came into its present state, whatever progress was reported since; 0: when it was created."""
     approval_id: str = ""
     """The approval it waits for or was given."""
     runner: str = ""
@@ -74,7 +74,7 @@ class Job:
     runs: int = 0
     """How often a runner took it."""
     begun: bool = False
-    """Whether a runner has reached the effect: from then on a job that is not safe to repeat is never run again."""
+    """Whether a runner has reached an effect that must not happen twice: from then on it is never run again."""
     remote: RemoteMark | None = None
     cancel_reason: str | None = None
     """Set once cancellation was asked for; may be empty."""

@@ -6,7 +6,8 @@
       └────────┘
 
 RUNNING goes back to QUEUED when its runner hands it over, and RUNNING or CANCELLING follow themselves as progress. One
-that was handed over with work on a remote side can be CANCELLING without having run again. A change is a pure function from one record to the next; the store keeps it by compare-and-set on `version`.
+that was handed over with work on a remote side can be CANCELLING without having run again. A change is a pure function
+from one record to the next; the store keeps it by compare-and-set on `version`.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def moved(
         result=result,
         artifacts=status.artifacts if artifacts is None else artifacts,
     )
-    return replace(job, status=entry, version=job.version + 1, **fields)
+    since_unix_ms = job.state_since_unix_ms if state is status.state else entry.at_unix_ms
+    return replace(job, status=entry, version=job.version + 1, state_since_unix_ms=since_unix_ms, **fields)
 
 
 def amended(job: Job, **fields: Any) -> Job:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -206,6 +206,14 @@ class JobObserver(Protocol):
         """Wraps one run: a span is current inside that links to the submitter's."""
         ...
 
+    def tallied(self, tally: JobTally) -> None:
+        """How much work there is in the store, from time to time."""
+        ...
+
+    def watching(self, watchers: int) -> None:
+        """How many watchers this process has now."""
+        ...
+
     def troubled(self, job_id: str, problem: BaseException) -> None:
         """Something failed that will be tried again, or a defect; nobody else is told. Empty id: no job of its own."""
         ...
@@ -225,6 +233,9 @@ class JobAcceptance(Protocol):
 class JobWatching(Protocol):
     """How one follows a job."""
 
-    def watch(self, job_id: str, after_sequence: int) -> AsyncIterator[JobStatus]:
-        """Entries of its history until the final one; see JobService.WatchJob. Raises ToolFailure NOT_FOUND."""
+    def watch(self, job: Job, after_sequence: int) -> AsyncGenerator[JobStatus, None]:
+        """Entries of its history until the final one, as JobService.WatchJob says. `job` was just read.
+
+        Raises HubFailure UNAVAILABLE when this process leaves.
+        """
         ...

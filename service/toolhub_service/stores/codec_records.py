@@ -148,7 +148,7 @@ class JobRecord(Record):
     deadline_unix_ms: int
     status: StatusRecord | None = None
     version: int = 1
-    safe_to_repeat: bool = False
+    state_since_unix_ms: int = 0
     approval_id: str = ""
     runner: str = ""
     runs: int = 0

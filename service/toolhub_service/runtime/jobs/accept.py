@@ -54,7 +54,7 @@ class Acceptance:
         call = planned.call if key is None else planned.call._replace(idempotency_key=key.key)
         await self._check_room()
         job = self._job(call, planned.spec, JobState.QUEUED, None)
-        job = replace(job, args_digest=planned.args_digest, safe_to_repeat=granted.safe_to_repeat)
+        job = replace(job, args_digest=planned.args_digest)
         standing = await self._keep(job)
         if standing is not None:
             return standing, True
@@ -100,6 +100,7 @@ class Acceptance:
             created_at_unix_ms=now_unix_ms,
             deadline_unix_ms=now_unix_ms + round(timeout_s * 1_000),
             status=JobStatus(job_id, 1, state, now_unix_ms, result=result),
+            state_since_unix_ms=now_unix_ms,
             approval_id=call.approval_id,
             trace_parent=self._trace_parent(),
         )

@@ -87,7 +87,7 @@ def never_ran() -> ToolError:
 
 def stopped(job: Job) -> ToolError:
     """It was cancelled while it ran, here."""
-    partly = " It had begun and may have had a part of its effect." if job.begun and not job.safe_to_repeat else ""
+    partly = " It had begun and may have had a part of its effect." if job.begun else ""
     return ToolError(kind=ErrorKind.CANCELLED, message=f"The job was cancelled and has stopped.{partly}")
 
 

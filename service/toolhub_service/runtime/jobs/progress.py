@@ -1,8 +1,12 @@
-"""Reports of a running job on their way into its history: the newest one, at most ten a second."""
+"""Reports of a running job on their way into its history: the newest one, at most ten a second.
+
+An entry goes to every watcher of its job, so the more jobs run in a process, the fewer reports each makes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job import Job
@@ -13,16 +17,21 @@ from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.live import LiveJob, Superseded
 
 INTERVAL_S = 0.1
+INTERVAL_MAX_S = 2.0
+_JOB_S = 0.005
+"""Each running job lengthens the interval of all: a thousand of them make no more entries than forty."""
 _MESSAGE_CHARS = 500
 
 
 class JobSink:
     """Implements `EventSink` for one run."""
 
-    def __init__(self, live: LiveJob, ledger: JobLedger, redactor: Redactor) -> None:
+    def __init__(self, live: LiveJob, ledger: JobLedger, redactor: Redactor, running: Callable[[], int]) -> None:
+        """`running`: how many jobs run in this process now."""
         self._live = live
         self._ledger = ledger
         self._redactor = redactor
+        self._running = running
         self._latest: Progress | None = None
         self._is_new = False
         self._appending: asyncio.Task[None] | None = None
@@ -49,7 +58,7 @@ class JobSink:
             while self._is_new:
                 self._is_new = False
                 await self._live.change(self._reported)
-                await asyncio.sleep(INTERVAL_S)
+                await asyncio.sleep(min(INTERVAL_MAX_S, max(INTERVAL_S, _JOB_S * self._running())))
         except Superseded:
             self._is_closed = True
         except ToolFailure as unreachable:  # a report is worth no trouble: the next one is newer

@@ -59,7 +59,7 @@ class Reconciler:
             await asyncio.sleep(self._terms.heartbeat_s)
 
     async def sweep(self) -> int:
-        """Have every unattended job delivered; how many there were."""
+        """Have every unattended job delivered; how many there were. Counts the open ones, too."""
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
         for job in jobs:
@@ -67,6 +67,7 @@ class Reconciler:
                 await self._awaiting(job)
             elif job.state is JobState.QUEUED or self._life.may_judge:
                 await self._engine.enqueue(job.job_id)
+        self._observer.tallied(await self._store.tally())
         return len(jobs)
 
     async def tidy(self) -> None:

@@ -164,7 +164,7 @@ class JobRuns:
         """The record after the one in the store, of a job that nobody runs."""
         now_unix_ms = self._clock.unix_ms()
         is_over = now_unix_ms >= job.deadline_unix_ms
-        if job.begun and not job.safe_to_repeat and job.remote is None:
+        if job.begun and job.remote is None:
             return self._ended(job, JobState.LOST, runner_died(job))
         if job.state is JobState.CANCELLING and job.remote is None:
             return self._ended(job, JobState.CANCELLED, stopped(job) if job.begun else never_ran())
@@ -175,7 +175,7 @@ class JobRuns:
 
     async def _run(self, job: Job) -> None:
         live = self._live[job.job_id] = LiveJob(job, self._life.runner, self._ledger)
-        sink = JobSink(live, self._ledger, self._redactor)
+        sink = JobSink(live, self._ledger, self._redactor, lambda: len(self._live))
         # A context of its own: nothing of the RPC that submitted it, such as its principal, may be seen by the run.
         live.work = asyncio.create_task(self._walk(live, sink), context=Context())
         try:
@@ -261,7 +261,7 @@ class JobRuns:
             return
 
         def step(job: Job) -> Job:
-            if job.begun and not job.safe_to_repeat and job.remote is None:
+            if job.begun and job.remote is None:
                 return self._ended(job, JobState.LOST, hub_stopped(job))
             if job.state is JobState.CANCELLING:
                 is_remote = job.remote is not None

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
-from toolhub_service.domain.job import JobNews, JobStatus
+from toolhub_service.domain.job import Job, JobNews, JobStatus
 from toolhub_service.domain.job_ports import JobObserver, JobStore
 
 TAIL_ENTRIES = 64
@@ -96,14 +96,12 @@ class JobWatch:
         for topic in self._topics.values():
             topic.wake()
 
-    async def watch(self, job_id: str, after_sequence: int) -> AsyncIterator[JobStatus]:
+    async def watch(self, job: Job, after_sequence: int) -> AsyncGenerator[JobStatus, None]:
+        job_id = job.job_id
         topic = self._topics.setdefault(job_id, _Topic())
         topic.watchers += 1
-        self.watchers += 1
+        self._count(1)
         try:
-            job = await self._store.get(job_id)
-            if job is None:
-                raise unknown(job_id)
             sequence, is_over = after_sequence, job.state.is_final and after_sequence >= job.status.sequence
             if after_sequence == 0:
                 yield job.status
@@ -118,10 +116,14 @@ class JobWatch:
                 if self._is_draining and not is_over:
                     raise leaving()
         finally:
-            self.watchers -= 1
+            self._count(-1)
             topic.watchers -= 1
             if not topic.watchers:
                 self._topics.pop(job_id, None)
+
+    def _count(self, change: int) -> None:
+        self.watchers += change
+        self._observer.watching(self.watchers)
 
     async def _since(self, job_id: str, topic: _Topic, sequence: int) -> Sequence[JobStatus]:
         at_hand = topic.since(sequence)

@@ -13,15 +13,13 @@ from toolhub_service.schema import strict_json
 from toolhub_service.transport.convert.payload import from_struct, seconds
 
 
-class AsksForCall(Protocol):
-    """What InvokeRequest, InvokeStreamRequest and SessionCall have in common."""
+class Submits(Protocol):
+    """What every request with a call in it has."""
 
     @property
     def intent(self) -> call_pb2.ToolIntent: ...
     @property
     def context(self) -> call_pb2.ExecContext: ...
-    @property
-    def mode(self) -> int: ...
     @property
     def plan_digest(self) -> str: ...
     @property
@@ -30,8 +28,25 @@ class AsksForCall(Protocol):
     def result_encoding(self) -> int: ...
 
 
+class AsksForCall(Submits, Protocol):
+    """InvokeRequest, InvokeStreamRequest and SessionCall."""
+
+    @property
+    def mode(self) -> int: ...
+
+
 def to_call(request: AsksForCall, principal: Principal, *, call_id: str, deadline_s: float | None) -> Call:
     """Never raises for bad arguments: the call carries the error to step 2, so that it is answered and recorded."""
+    mode = Mode.DRY_RUN if request.mode == call_pb2.INVOKE_MODE_DRY_RUN else Mode.EXECUTE
+    return _call(request, principal, call_id=call_id, deadline_s=deadline_s, mode=mode)
+
+
+def to_submitted_call(request: Submits, principal: Principal, *, call_id: str) -> Call:
+    """Of a job: the deadline is its budget's, not the RPC's. As `to_call` otherwise."""
+    return _call(request, principal, call_id=call_id, deadline_s=None, mode=Mode.SUBMIT)
+
+
+def _call(request: Submits, principal: Principal, *, call_id: str, deadline_s: float | None, mode: Mode) -> Call:
     intent = request.intent
     args, args_error = _read_args(intent)
     return Call(
@@ -43,14 +58,14 @@ def to_call(request: AsksForCall, principal: Principal, *, call_id: str, deadlin
         context=_to_context(request.context, default_request_id=call_id),
         purpose=intent.purpose,
         idempotency_key=intent.idempotency_key,
-        mode=Mode.DRY_RUN if request.mode == call_pb2.INVOKE_MODE_DRY_RUN else Mode.EXECUTE,
+        mode=mode,
         plan_digest=request.plan_digest,
         approval_id=request.approval_id,
         deadline_s=deadline_s,
     )
 
 
-def wants_struct(request: AsksForCall) -> bool:
+def wants_struct(request: Submits) -> bool:
     """Whether the answer's JSON travels as a Struct: as asked, else as the question did."""
     if request.result_encoding == call_pb2.RESULT_ENCODING_UNSPECIFIED:
         return request.intent.HasField("args_struct")

@@ -42,7 +42,7 @@ def write_result(message: result_pb2.ToolResult, result: ToolResult, *, as_struc
     elif result.ok:
         _set_value(message, result, as_struct=as_struct)
     if result.artifacts:
-        message.artifacts.extend(_from_artifact(artifact) for artifact in result.artifacts)
+        message.artifacts.extend(from_artifact_ref(artifact) for artifact in result.artifacts)
     if result.job is not None:
         message.job.CopyFrom(_from_job(result.job))
     if result.raw is not None:
@@ -141,7 +141,8 @@ def from_chunk(chunk: Chunk) -> progress_pb2.Chunk:
     return progress_pb2.Chunk(data=chunk.data, stream=chunk.stream)
 
 
-def _from_artifact(artifact: ArtifactRef) -> artifact_pb2.Artifact:
+def from_artifact_ref(artifact: ArtifactRef) -> artifact_pb2.Artifact:
+    """As results name it: without its owner."""
     return artifact_pb2.Artifact(
         artifact_id=artifact.artifact_id,
         sha256=artifact.sha256,
