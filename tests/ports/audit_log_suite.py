@@ -11,7 +11,7 @@ import pytest
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.telemetry.audit import SqliteAuditLog
+from toolhub_service.telemetry.audit import ChainedAuditLog
 
 KNOWN_SECRET = "suite-canary-5f3a91"
 REDACTOR = Redactor([KNOWN_SECRET])
@@ -37,7 +37,7 @@ def called(number: int, **changes: object) -> Event:
 class AuditLogSuite:
     """Subclass it, and give it a `log` fixture: started, empty, redacting KNOWN_SECRET, TAIL_LIMIT events a watcher."""
 
-    async def test_what_was_appended_is_read_in_order_with_its_place_in_the_chain(self, log: SqliteAuditLog) -> None:
+    async def test_what_was_appended_is_read_in_order_with_its_place_in_the_chain(self, log: ChainedAuditLog) -> None:
         for number in range(1, 6):
             log.append(called(number))
         events = await log.read(EVERYTHING, after=None, limit=10)
@@ -47,16 +47,16 @@ class AuditLogSuite:
         assert [event.previous_mac for event in events[1:]] == [event.mac for event in events[:-1]]
         assert len({event.writer for event in events}) == 1
 
-    async def test_a_durable_append_returns_and_is_there(self, log: SqliteAuditLog) -> None:
+    async def test_a_durable_append_returns_and_is_there(self, log: ChainedAuditLog) -> None:
         log.append(called(1))
         await log.append_durably(called(2))
         assert len(await log.read(EVERYTHING, after=None, limit=10)) == 2
 
-    async def test_many_durable_appends_at_once_all_return(self, log: SqliteAuditLog) -> None:
+    async def test_many_durable_appends_at_once_all_return(self, log: ChainedAuditLog) -> None:
         await asyncio.gather(*(log.append_durably(called(number)) for number in range(1, 201)))
         assert (await log.verify()).events_checked == 200
 
-    async def test_pages_follow_the_cursor_without_gap_or_repetition(self, log: SqliteAuditLog) -> None:
+    async def test_pages_follow_the_cursor_without_gap_or_repetition(self, log: ChainedAuditLog) -> None:
         for number in (3, 1, 2, 2, 2, 5, 4):
             log.append(called(number))
         seen: list[ChainedEvent] = []
@@ -67,7 +67,7 @@ class AuditLogSuite:
         assert [event.event.at_unix_ms for event in seen] == [1, 2, 2, 2, 3, 4, 5]
         assert len({event.sequence for event in seen}) == 7
 
-    async def test_every_field_of_the_filter_selects(self, log: SqliteAuditLog) -> None:
+    async def test_every_field_of_the_filter_selects(self, log: ChainedAuditLog) -> None:
         log.append(called(10, principal="agent-b"))
         log.append(called(20, tool="core/http.get"))
         log.append(called(30, type=EventType.POLICY_DENIED))
@@ -87,7 +87,7 @@ class AuditLogSuite:
         assert await times(EventFilter(writer="another")) == []
         assert await times(EventFilter(from_unix_ms=20, to_unix_ms=40)) == [20, 30]
 
-    async def test_a_watcher_sees_what_comes_after_it_and_passes_its_filter(self, log: SqliteAuditLog) -> None:
+    async def test_a_watcher_sees_what_comes_after_it_and_passes_its_filter(self, log: ChainedAuditLog) -> None:
         await log.append_durably(called(1))
         async with aclosing(log.tail(EventFilter(principal="agent-b"))) as tail:
             log.append(called(2))
@@ -96,7 +96,7 @@ class AuditLogSuite:
             assert (await anext(tail)).event.at_unix_ms == 3
             assert (await anext(tail)).event.at_unix_ms == 4
 
-    async def test_a_slow_watcher_is_told_that_it_lagged_and_holds_nobody_up(self, log: SqliteAuditLog) -> None:
+    async def test_a_slow_watcher_is_told_that_it_lagged_and_holds_nobody_up(self, log: ChainedAuditLog) -> None:
         async with aclosing(log.tail(EVERYTHING)) as slow, aclosing(log.tail(EVERYTHING)) as quick:
             for number in range(1, TAIL_LIMIT + 2):
                 await log.append_durably(called(number))
@@ -107,20 +107,20 @@ class AuditLogSuite:
                 await anext(slow)
             assert caught.value.reason == "TAIL_LAGGED"
 
-    async def test_a_closed_watcher_ends(self, log: SqliteAuditLog) -> None:
+    async def test_a_closed_watcher_ends(self, log: ChainedAuditLog) -> None:
         tail = log.tail(EVERYTHING)
         await tail.aclose()
         with pytest.raises(StopAsyncIteration):
             await anext(tail)
 
-    async def test_an_untouched_log_verifies(self, log: SqliteAuditLog) -> None:
+    async def test_an_untouched_log_verifies(self, log: ChainedAuditLog) -> None:
         assert (await log.verify()).ok
         for number in range(1, 30):
             log.append(called(number))
         verification = await log.verify()
         assert (verification.ok, verification.events_checked, verification.writers) == (True, 29, 1)
 
-    async def test_a_secret_is_hidden_before_it_is_chained(self, log: SqliteAuditLog) -> None:
+    async def test_a_secret_is_hidden_before_it_is_chained(self, log: ChainedAuditLog) -> None:
         await log.append_durably(
             called(
                 1,
@@ -135,7 +135,7 @@ class AuditLogSuite:
             assert secret not in shown
         assert (await log.verify()).ok
 
-    async def test_a_long_summary_is_cut_to_a_kibibyte_after_it_was_redacted(self, log: SqliteAuditLog) -> None:
+    async def test_a_long_summary_is_cut_to_a_kibibyte_after_it_was_redacted(self, log: ChainedAuditLog) -> None:
         log.append(called(1, args_summary="ü" * 500 + f'{{"password":"{"s3cret" * 40}"}}' + "x" * 2000))
         (event,) = await log.read(EVERYTHING, after=None, limit=1)
         summary = event.event.args_summary
@@ -143,7 +143,7 @@ class AuditLogSuite:
         assert summary.endswith("…")
         assert "s3cret" not in summary
 
-    async def test_text_that_utf8_cannot_carry_is_kept_as_well_as_can_be(self, log: SqliteAuditLog) -> None:
+    async def test_text_that_utf8_cannot_carry_is_kept_as_well_as_can_be(self, log: ChainedAuditLog) -> None:
         await log.append_durably(called(1, principal="a\ud800b", purpose="x\udfff", attributes={"k\ud800": "v\ud800"}))
         (event,) = await log.read(EVERYTHING, after=None, limit=1)
         assert event.event.principal == "a?b"

@@ -1,4 +1,4 @@
-"""The suite, for the log in SQLite and for the fake."""
+"""The suite, for the log in SQLite, for the one in PostgreSQL and for the fake."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.ports.audit_log_suite import REDACTOR, TAIL_LIMIT, AuditLogSuite, called
 from tests.unit.telemetry.logs_in import started_log, unstarted_log
+from tests.unit.telemetry.postgres_logs import started_postgres_log
 from toolhub_service.domain.ports import AuditLog
 from toolhub_service.telemetry.audit import SqliteAuditLog
+from toolhub_service.telemetry.postgres_audit import PostgresAuditLog
 
 
 class TestSqliteAuditLog(AuditLogSuite):
@@ -23,9 +25,17 @@ class TestSqliteAuditLog(AuditLogSuite):
         await log.close()
 
 
+class TestPostgresAuditLog(AuditLogSuite):
+    @pytest.fixture
+    async def log(self, tmp_path: Path, postgres_url: str) -> AsyncIterator[PostgresAuditLog]:
+        log = await started_postgres_log(postgres_url, tmp_path, redactor=REDACTOR, tail_limit=TAIL_LIMIT)
+        yield log
+        await log.close()
+
+
 class TestMemoryAuditLog(AuditLogSuite):
     def test_both_are_audit_logs(self, tmp_path: Path) -> None:
-        """For mypy more than for pytest: both satisfy the port."""
+        """For mypy more than for pytest: real ones and the fake satisfy the port."""
         logs: list[AuditLog] = [MemoryAuditLog(), unstarted_log(tmp_path)]
         assert len(logs) == 2
 

@@ -1,0 +1,213 @@
+"""The events of the audit log in PostgreSQL.
+
+Hubs on many machines may share the tables; they share the key file then, and each machine keeps its own checkpoint file
+(its *site*), whose lines are copied beside the events under the site's name. Groups are committed one after the other,
+whoever writes them: an advisory lock, taken and given up by the very statement that inserts, makes the order of
+`arrival` the order of commits, so that a watcher who has seen one number has seen all below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import IsolationLevel
+from psycopg.sql import SQL, Composed
+
+from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.event import Event, EventFilter
+from toolhub_service.guards.postgres_urls import postgres_target
+from toolhub_service.telemetry import postgres_audit_sql as sql
+from toolhub_service.telemetry.audit_rows import condition
+from toolhub_service.telemetry.audit_store import Row
+
+_ITEMS: Final = 1_000
+_CHOSEN_BY_CALLERS: Final = ("principal", "tool", "call_id", "request_id")
+
+Named = TypeVar("Named", Event, EventFilter)
+
+
+def without_nul(named: Named) -> Named:
+    """With U+FFFD for the one character that PostgreSQL's text cannot hold; the body carries it escaped."""
+    found = {name: text for name in _CHOSEN_BY_CALLERS if "\0" in (text := getattr(named, name))}
+    return replace(named, **{name: text.replace("\0", "\ufffd") for name, text in found.items()}) if found else named
+
+
+class PostgresEvents:
+    """Implements `EventStore`. `site` names the checkpoint file whose copies are this hub's own to compare."""
+
+    errors: tuple[type[Exception], ...] = (psycopg.Error, OSError)
+    damage: tuple[type[Exception], ...] = (
+        psycopg.ProgrammingError,
+        psycopg.DataError,
+        psycopg.InternalError,
+        ValueError,
+    )
+    poll_s = 2.0
+    """For news whose notification was lost."""
+
+    def __init__(self, url: str, site: str) -> None:
+        self.target = postgres_target(url, application="toolhub audit")
+        self._site = site
+        self._last_row = 0
+
+    def open(self) -> PostgresEventTable:
+        table = PostgresEventTable(self)
+        try:
+            table.prepare()
+        except BaseException:
+            table.close()
+            raise
+        return table
+
+    @property
+    def site(self) -> str:
+        return self._site
+
+    def last_row(self) -> int:
+        """As far as this process knows: a watcher may be shown what another one wrote a moment before."""
+        return self._last_row
+
+    def heard_of(self, row: int) -> None:
+        self._last_row = max(self._last_row, row)
+
+    def connect(self) -> psycopg.Connection:
+        """Raises HubFailure AUDIT_UNREACHABLE."""
+        try:
+            connection = psycopg.connect(self.target.conninfo, autocommit=True)
+            connection.execute(sql.DURABLE)
+        except psycopg.OperationalError as error:
+            raise self.unreachable() from error
+        return connection
+
+    def unreachable(self) -> HubFailure:
+        message = f"The audit log's database, PostgreSQL at {self.target.shown}, cannot be reached."
+        return HubFailure(HubStatus.UNAVAILABLE, "AUDIT_UNREACHABLE", message)
+
+    def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
+        terms, parameters = condition(without_nul(where), after, "%s")
+        query: Composed = SQL(sql.PAGE).format(terms=SQL(terms))  # columns and marks
+        with self._reading() as connection:
+            return connection.execute(query, (*parameters, limit)).fetchall()
+
+    def exists(self) -> bool:
+        with self._reading() as connection:
+            return _is_prepared(connection)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_Snapshot]:
+        with self._reading() as connection:
+            connection.set_autocommit(False)
+            connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
+            connection.set_read_only(True)
+            yield _Snapshot(connection, self._site)
+
+    @contextmanager
+    def _reading(self) -> Iterator[psycopg.Connection]:
+        with self.connect() as connection:
+            try:
+                yield connection
+            except psycopg.OperationalError as error:
+                raise self.unreachable() from error
+
+
+class PostgresEventTable:
+    """Implements `EventTable`. A connection that was lost while nobody wrote is made anew without a word."""
+
+    def __init__(self, events: PostgresEvents) -> None:
+        self._events = events
+        self._connection = events.connect()
+
+    def prepare(self) -> None:
+        """Make the tables that are missing, one process at a time, and learn where news begin."""
+        if not _is_prepared(self._connection):
+            with self._connection.transaction():
+                for statement in sql.SCHEMA:
+                    self._connection.execute(statement)
+        self._events.heard_of(self._all(sql.LAST_ROW)[0][0])
+
+    def is_empty(self) -> bool:
+        return not self._all(sql.ANY)
+
+    def insert(self, rows: list[Row]) -> None:
+        """Raises IntegrityError when somebody else's rows stand where these belong."""
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        ((inserted, last_row),) = self._all(sql.INSERT, columns)
+        if inserted < len(rows):
+            ((same, last_row),) = self._all(sql.SAME, (columns[0], columns[1], columns[10]))
+            if same < len(rows):
+                raise psycopg.IntegrityError("other events stand in this writer's chain")
+        self._events.heard_of(last_row)
+
+    def announce(self) -> None:
+        with suppress(psycopg.OperationalError):  # The events are written, and watchers look by themselves too.
+            self._connection.execute(sql.ANNOUNCE, (str(self._events.last_row()),))
+
+    def keep_copy(self, number: int, line: str) -> None:
+        self._do(sql.KEEP_COPY, (self._events.site, number, line))
+
+    def ends(self) -> Sequence[tuple[Any, Any]]:
+        return self._all(sql.ENDS)
+
+    def beyond(self, writer: str, sequence: int) -> Iterable[tuple[Any, ...]]:
+        with self._connection.transaction(), self._connection.cursor(name="beyond") as cursor:
+            cursor.itersize = _ITEMS
+            yield from cursor.execute(sql.BEYOND, (writer, sequence))
+
+    def old_ends(self, before_unix_ms: int) -> Sequence[tuple[str, int, str]]:
+        return self._all(sql.OLD_ENDS, (before_unix_ms, before_unix_ms))
+
+    def remove(self, writer: str, sequence: int) -> int:
+        return self._do(sql.REMOVE, (writer, sequence)).rowcount
+
+    def news(self, after_row: int, limit: int) -> Sequence[tuple[Any, ...]]:
+        rows = self._all(sql.NEWS, (after_row, limit))
+        if rows:
+            self._events.heard_of(rows[-1][0])
+        return rows
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _all(self, statement: sql.Statement, parameters: Sequence[Any] = ()) -> list[Any]:
+        return self._do(statement, parameters).fetchall()
+
+    def _do(self, statement: sql.Statement, parameters: Sequence[Any] = ()) -> psycopg.Cursor:
+        """Each statement is a transaction, and none does harm when it is repeated after an answer that was lost."""
+        try:
+            return self._connection.execute(statement, parameters)
+        except psycopg.OperationalError:
+            if not self._connection.broken:
+                raise
+        self._connection = self._events.connect()
+        return self._connection.execute(statement, parameters)
+
+
+class _Snapshot:
+    """Implements `EventSnapshot`."""
+
+    def __init__(self, connection: psycopg.Connection, site: str) -> None:
+        self._connection = connection
+        self._site = site
+
+    def copies(self) -> list[tuple[Any, Any]]:
+        return self._connection.execute(sql.COPIES, (self._site,)).fetchall()
+
+    def foreign(self) -> list[Any]:
+        return [line for (line,) in self._connection.execute(sql.FOREIGN, (self._site,)).fetchall()]
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        with self._connection.cursor(name="verify") as cursor:
+            cursor.itersize = _ITEMS
+            yield from cursor.execute(sql.IN_ORDER)
+
+    def problems(self) -> Iterator[str]:
+        """None that could be asked for: pages that a disk has changed cannot be read (with data checksums on)."""
+        return iter(())
+
+
+def _is_prepared(connection: psycopg.Connection) -> bool:
+    return connection.execute(sql.IS_PREPARED).fetchone() == (True,)
