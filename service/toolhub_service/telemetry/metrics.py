@@ -159,6 +159,10 @@ class Metrics:
             found = self._rpcs[key] = RpcMetrics(self._all, *key)
         return found
 
+    def family(self, metric: Metric) -> Any:
+        """The prometheus_client object of one of `names.METRICS`, for telemetry that keeps its own children."""
+        return self._all[metric.name]
+
     # The rest of the hub
 
     def audit_committed(self, events: int, seconds: float, depth: int) -> None:
@@ -207,7 +211,7 @@ def _made(metric: Metric, registry: CollectorRegistry) -> Any:
         return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
     if metric.kind is MetricKind.COUNTER:
         return Counter(metric.name, metric.help, metric.labels, registry=registry)
-    summed = metric in {names.IN_FLIGHT, names.AUDIT_DEPTH}
+    summed = metric in {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}
     if summed:
         return Gauge(metric.name, metric.help, metric.labels, registry=registry, multiprocess_mode="livesum")
     return Gauge(metric.name, metric.help, metric.labels, registry=registry, multiprocess_mode="livemax")

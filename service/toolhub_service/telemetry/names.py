@@ -93,6 +93,28 @@ BREAKER: Final = Metric(
     "Circuit breaker of an upstream: 0 closed, 1 half-open, 2 open.",
     ("upstream",),
 )
+_JOB_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0)
+JOBS_ACCEPTED: Final = Metric("toolhub_jobs_accepted_total", _C, "jobs", "Jobs put into the store here.", ("tool",))
+JOBS_ENDED: Final = Metric(
+    "toolhub_jobs_ended_total", _C, "jobs", "Jobs that this process brought to a final state.", ("tool", "state")
+)
+JOBS_OPEN: Final = Metric(
+    "toolhub_jobs_open", _G, "jobs", "Jobs in the whole store that are not final, by state.", ("state",)
+)
+JOBS_OLDEST_QUEUED: Final = Metric(
+    "toolhub_jobs_oldest_queued_seconds", _G, "s", "Age of the job that has been QUEUED longest; 0: none is."
+)
+JOBS_RUNNING: Final = Metric("toolhub_jobs_running", _G, "jobs", "Jobs that this process runs now.")
+JOB_STATE_SECONDS: Final = Metric(
+    "toolhub_job_state_seconds", _H, "s", "Time a job spent in a state before it left it.", ("state",), _JOB_S
+)
+JOB_REDELIVERIES: Final = Metric(
+    "toolhub_job_redeliveries_total", _C, "jobs", "Jobs taken over from a process that died."
+)
+JOB_WATCHERS: Final = Metric("toolhub_job_watchers", _G, "watchers", "Streams of WatchJob open now.")
+JOB_TROUBLES: Final = Metric(
+    "toolhub_job_troubles_total", _C, "problems", "Changes of jobs that failed and are tried again, and defects."
+)
 POLICY_INFO: Final = Metric("toolhub_policy_info", _G, "1", "1 for the policy revision in force.", ("revision",))
 POLICY_RELOADS: Final = Metric("toolhub_policy_reloads_total", _C, "reloads", "Policy reloads, by success.", ("ok",))
 BUILD_INFO: Final = Metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
@@ -101,6 +123,8 @@ METRICS: Final = (
     *(TOOL_INVOCATIONS, TOOL_LATENCY, TOOL_STEP, TOOL_RETRIES, TOOL_REPLAYS, TOOL_ERRORS, POLICY_DENIED, IN_FLIGHT),
     *(RPC_STARTED, RPC_HANDLED, RPC_SECONDS, RPC_RECEIVED, RPC_SENT),
     *(AUDIT_EVENTS, AUDIT_FAILURES, AUDIT_DEPTH, AUDIT_COMMIT),
+    *(JOBS_ACCEPTED, JOBS_ENDED, JOBS_OPEN, JOBS_OLDEST_QUEUED, JOBS_RUNNING),
+    *(JOB_STATE_SECONDS, JOB_REDELIVERIES, JOB_WATCHERS, JOB_TROUBLES),
     *(BREAKER, POLICY_INFO, POLICY_RELOADS, BUILD_INFO),
 )
 
@@ -112,6 +136,7 @@ OTHER: Final = "other"
 SPAN_RPC: Final = "{service}/{method}"
 SPAN_STEP: Final = "toolhub.step.{step}"
 SPAN_EXECUTE_TOOL: Final = "execute_tool {tool}"
+SPAN_JOB: Final = "job {tool}"
 STEP_SPANS: Final = {step: SPAN_STEP.format(step=step.value) for step in StepName}
 
 ATTRIBUTE_RPC_SYSTEM: Final = "rpc.system.name"
@@ -124,11 +149,14 @@ ATTRIBUTE_CALL: Final = "gen_ai.tool.call.id"
 ATTRIBUTE_TOOL_TYPE: Final = "gen_ai.tool.type"
 ATTRIBUTE_TOOL_KIND: Final = "toolhub.tool.kind"
 ATTRIBUTE_ATTEMPT: Final = "toolhub.attempt"
+ATTRIBUTE_JOB: Final = "toolhub.job.id"
+ATTRIBUTE_RUNS: Final = "toolhub.job.runs"
 ATTRIBUTE_RULE: Final = "toolhub.policy.rule_id"
 
 SPANS: Final = (
     ("RPC", SPAN_RPC, "One RPC; RPC semantic conventions. Parent: the caller's `traceparent`."),
     ("step", SPAN_STEP, "One of the nine steps of a call. Parent: the RPC."),
+    ("job", SPAN_JOB, "One run of a job; a trace of its own, linked to the span that submitted it."),
     (
         "execution",
         SPAN_EXECUTE_TOOL,
@@ -139,6 +167,9 @@ SPANS: Final = (
 LOG_CALL: Final = "call_settled"
 LOG_CRASH: Final = "call_crashed"
 LOG_RETRY: Final = "call_retried"
+LOG_JOB_TAKEN: Final = "job_taken_over"
+LOG_JOB_ENDED: Final = "job_ended_badly"
+LOG_JOB_TROUBLE: Final = "job_trouble"
 LOG_AUDIT_FAILED: Final = "audit_write_failed"
 LOG_CHECKPOINT: Final = "audit_checkpoint"
 LOG_POLICY_LOADED: Final = "policy_loaded"
@@ -153,6 +184,9 @@ LOG_EVENTS: Final = (
     (LOG_CALL, "info", "A call ended; only when the access log is on."),
     (LOG_RETRY, "info", "An attempt failed and another one follows."),
     (LOG_CRASH, "error", "A defect: the caller was told INTERNAL and the call id; the traceback is here, redacted."),
+    (LOG_JOB_TAKEN, "warning", "A job whose process died is run by this one now."),
+    (LOG_JOB_ENDED, "warning", "A job is LOST or TIMED_OUT: nobody can say what became of it, or it took too long."),
+    (LOG_JOB_TROUBLE, "warning", "A change of a job failed and will be tried again; a defect carries its traceback."),
     (LOG_AUDIT_FAILED, "error", "The disk refused audit events; calls are refused until it heals."),
     (LOG_CHECKPOINT, "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."),
     (LOG_POLICY_LOADED, "info", "A policy came into force."),

@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import (
+    Link,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -70,11 +71,12 @@ class RpcTrace:
         return self.context.trace_id
 
     def end(self, code: str, message: str = "") -> None:
-        """The RPC is over, with a status name such as `OK`."""
+        """The RPC is over, with a status name such as `OK`; empty for work that is no RPC."""
         span = self.span
         if span is None:
             return
-        span.set_attribute(names.ATTRIBUTE_RPC_STATUS, code)
+        if code:
+            span.set_attribute(names.ATTRIBUTE_RPC_STATUS, code)
         if code in _SERVER_ERRORS:
             span.set_attribute(names.ATTRIBUTE_ERROR, code)
             span.set_status(Status(StatusCode.ERROR, self.redactor.text(message)))
@@ -152,6 +154,32 @@ class Tracing:
         self._ids.next_trace_id = trace_id
         span = self._tracer.start_span(method, parent, SpanKind.SERVER, attributes)
         return RpcTrace(_context_of(span, caller), span, self._redactor)
+
+    @contextmanager
+    def work(self, name: str, submitter: str, attributes: Mapping[str, str | int]) -> Iterator[None]:
+        """Work outside of any RPC: a trace of its own, current inside, that links to the span of `submitter`.
+
+        `submitter` is a W3C traceparent, or empty. What its RPC was recorded by decides for the work, too.
+        """
+        caller = trace_context.parse(submitter)
+        trace_id = random.getrandbits(128) or 1
+        sampled = caller.sampled if caller is not None else (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound
+        span = None
+        if self._records and sampled:
+            links = [] if caller is None else [Link(_remote(caller))]
+            self._ids.next_trace_id = trace_id
+            span = self._tracer.start_span(name, Context(), SpanKind.CONSUMER, self._shown(attributes), links)
+            context = _context_of(span, None)
+        else:
+            context = TraceContext(f"{trace_id:032x}", f"{random.getrandbits(64) or 1:016x}", False)
+        opened = RpcTrace(context, span, self._redactor)
+        token = _RPC.set(opened)
+        try:
+            with trace_context.within(context):
+                yield
+        finally:
+            _RPC.reset(token)
+            opened.end("")
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
         """One attempt: its span is current inside. UNTRACED when the trace is not recorded."""
