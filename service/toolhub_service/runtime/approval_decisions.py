@@ -1,0 +1,59 @@
+"""Why a decision is not taken: the statuses of DecideApproval and GetApproval."""
+
+from __future__ import annotations
+
+from toolhub_service.domain.approval import Approval, ApprovalState
+from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.principal import Principal
+from toolhub_service.runtime.approval_refusals import iso
+
+
+def not_found(approval_id: str) -> HubFailure:
+    return HubFailure(
+        HubStatus.NOT_FOUND,
+        "APPROVAL_NOT_FOUND",
+        f"There is no approval {approval_id!r} that you may see.",
+        approval_id=approval_id,
+    )
+
+
+def own_request(approval: Approval) -> HubFailure:
+    return HubFailure(
+        HubStatus.PERMISSION_DENIED,
+        "OWN_REQUEST",
+        "Nobody decides what they have asked for themselves; another approver has to.",
+        approval_id=approval.approval_id,
+    )
+
+
+def no_approver(principal: Principal, approval: Approval) -> HubFailure:
+    return HubFailure(
+        HubStatus.PERMISSION_DENIED,
+        "NOT_AMONG_APPROVERS",
+        f"Rule {approval.rule_id} leaves this to {', '.join(approval.approvers)}, and {principal.id} is none of them.",
+        approval_id=approval.approval_id,
+        rule_id=approval.rule_id,
+    )
+
+
+def another_call(approval: Approval) -> HubFailure:
+    return HubFailure(
+        HubStatus.FAILED_PRECONDITION,
+        "ARGS_DIGEST_DIFFERS",
+        "The approval is for other arguments than the ones that were shown; look at it again.",
+        approval_id=approval.approval_id,
+        args_digest=approval.binding.args_digest,
+    )
+
+
+def already_decided(approval: Approval) -> HubFailure:
+    """No longer PENDING."""
+    facts = {"approval_id": approval.approval_id, "state": approval.state.value}
+    if approval.state is ApprovalState.EXPIRED and not approval.decided_by:
+        text = f"Nobody decided before {iso(approval.expires_at_unix_ms)}, which counts as no. The caller can ask anew."
+        return HubFailure(HubStatus.FAILED_PRECONDITION, "APPROVAL_EXPIRED", text, **facts)
+    text = (
+        f"{approval.decided_by} has decided this already at {iso(approval.decided_at_unix_ms)}; "
+        f"it is {approval.state.value}."
+    )
+    return HubFailure(HubStatus.FAILED_PRECONDITION, "ALREADY_DECIDED", text, **facts)

@@ -1,0 +1,71 @@
+"""Approvals in the audit log: asked, decided, used, expired. `principal` is who acted; the asker where nobody did."""
+
+from __future__ import annotations
+
+from toolhub_service.domain.approval import Approval
+from toolhub_service.domain.call import Call
+from toolhub_service.domain.event import Event, EventType
+
+
+def asked_event(approval: Approval, args_summary: str) -> Event:
+    """`args_summary` is the audit's own short form."""
+    return _event(
+        EventType.APPROVAL_ASKED,
+        approval,
+        approval.requested_at_unix_ms,
+        args_summary=args_summary,
+        purpose=approval.purpose,
+    )
+
+
+def decided_event(approval: Approval) -> Event:
+    facts = {"asked_by": approval.binding.principal}
+    if approval.comment:
+        facts["comment"] = approval.comment
+    by, at = approval.decided_by, approval.decided_at_unix_ms
+    return _event(EventType.APPROVAL_DECIDED, approval, at, principal=by, facts=facts)
+
+
+def used_event(approval: Approval, call: Call, at_unix_ms: int, *, is_rerun: bool) -> Event:
+    """Belongs to the call that uses it, which need not be the one that asked."""
+    facts = {"decided_by": approval.decided_by, "asked_by_call": approval.call_id}
+    if is_rerun:
+        facts["rerun"] = "true"
+    if call.job_id:
+        facts["job_id"] = call.job_id
+    return _event(EventType.APPROVAL_USED, approval, at_unix_ms, call_id=call.call_id, facts=facts)
+
+
+def expired_event(approval: Approval, at_unix_ms: int) -> Event:
+    return _event(EventType.APPROVAL_EXPIRED, approval, at_unix_ms, facts={"decided_by": approval.decided_by})
+
+
+def _event(
+    type: EventType,
+    approval: Approval,
+    at_unix_ms: int,
+    *,
+    principal: str = "",
+    call_id: str = "",
+    args_summary: str = "",
+    purpose: str = "",
+    facts: dict[str, str] | None = None,
+) -> Event:
+    binding = approval.binding
+    attributes = {"approval_id": approval.approval_id, "job_id": binding.job_id, **(facts or {})}
+    return Event(
+        type=type,
+        at_unix_ms=at_unix_ms,
+        principal=principal or binding.principal,
+        tool=binding.tool,
+        tool_digest=binding.tool_digest,
+        call_id=call_id or approval.call_id,
+        request_id=approval.request_id,
+        args_digest=binding.args_digest,
+        args_summary=args_summary,
+        purpose=purpose,
+        policy_revision=binding.policy_revision,
+        rule_id=approval.rule_id,
+        outcome=approval.state.value,
+        attributes={name: value for name, value in attributes.items() if value},
+    )

@@ -1,0 +1,135 @@
+"""Records of approvals as pure functions: from a judged call to the question, and from one state to the next.
+
+    PENDING ──► APPROVED ──► USED
+       │  │         │
+       │  └─────────┴──────► EXPIRED
+       └───────────────────► REJECTED
+
+An approval is given for its `Binding` and nothing else. One whose time is over counts as EXPIRED whether or not a sweep
+has said so yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from toolhub_service.domain.approval import Approval, ApprovalState, Binding
+from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.verdict import Verdict
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.approval_summary import show_arguments
+
+Decision = Literal[ApprovalState.APPROVED, ApprovalState.REJECTED]
+"""What a person decides, as the state that follows."""
+
+OPEN_STATES = frozenset({ApprovalState.PENDING, ApprovalState.APPROVED})
+_TEXT_MAX = 4_096
+"""Characters of a purpose or a comment."""
+
+
+def binding_of(planned: PlannedCall, verdict: Verdict) -> Binding:
+    call, spec = planned.call, planned.spec
+    return Binding(call.principal.id, spec.name, spec.digest, planned.args_digest, verdict.policy_revision, call.job_id)
+
+
+def question(
+    planned: PlannedCall,
+    verdict: Verdict,
+    *,
+    approval_id: str,
+    now_unix_ms: int,
+    default_expires_s: float,
+    redactor: Redactor,
+) -> Approval:
+    """A PENDING approval of exactly this call, under the terms of the rule that asks."""
+    call = planned.call
+    expires_s, approvers = _terms(verdict.details.get("approval"), default_expires_s)
+    return Approval(
+        approval_id=approval_id,
+        binding=binding_of(planned, verdict),
+        state=ApprovalState.PENDING,
+        tool_version=planned.spec.version,
+        args_summary_json=show_arguments(planned.args, redactor),
+        rule_id=verdict.rule_id,
+        reason=verdict.reason,
+        purpose=untrusted_text(call.purpose, redactor),
+        call_id=call.call_id,
+        request_id=call.context.request_id,
+        requested_at_unix_ms=now_unix_ms,
+        expires_at_unix_ms=now_unix_ms + round(expires_s * 1_000),
+        approvers=approvers,
+    )
+
+
+def decided(approval: Approval, decision: Decision, by: str, comment: str, now_unix_ms: int) -> Approval:
+    return replace(
+        approval,
+        state=decision,
+        decided_at_unix_ms=now_unix_ms,
+        decided_by=by,
+        comment=comment,
+        version=approval.version + 1,
+    )
+
+
+def used(approval: Approval, call: Call, now_unix_ms: int) -> Approval:
+    return replace(
+        approval,
+        state=ApprovalState.USED,
+        used_at_unix_ms=now_unix_ms,
+        used_by_call_id=call.call_id,
+        version=approval.version + 1,
+    )
+
+
+def expired(approval: Approval) -> Approval:
+    return replace(approval, state=ApprovalState.EXPIRED, version=approval.version + 1)
+
+
+def is_over(approval: Approval, now_unix_ms: int) -> bool:
+    """Whether it is open by its record and its time has passed."""
+    return approval.state in OPEN_STATES and now_unix_ms >= approval.expires_at_unix_ms
+
+
+def was_decided(approval: Approval) -> Decision | None:
+    """What a person said of it, whatever has become of it since; None when nobody has."""
+    if not approval.decided_by:
+        return None
+    return ApprovalState.REJECTED if approval.state is ApprovalState.REJECTED else ApprovalState.APPROVED
+
+
+def is_rerun(approval: Approval, call: Call) -> bool:
+    """Whether the call is the run of a job that has used the approval up before: the same effect, not a second one."""
+    return bool(call.job_id) and approval.used_by_call_id == call.call_id
+
+
+def differences(given: Binding, asked: Binding) -> list[str]:
+    """What is not as it was when the approval was asked for. One that no job waits for may be used by a job, too."""
+    named = {
+        "tool": given.tool != asked.tool,
+        "tool definition": given.tool == asked.tool and given.tool_digest != asked.tool_digest,
+        "arguments": given.args_digest != asked.args_digest,
+        "policy revision": given.policy_revision != asked.policy_revision,
+        "job": given.job_id not in ("", asked.job_id),
+    }
+    return [name for name, differs in named.items() if differs]
+
+
+def untrusted_text(text: str, redactor: Redactor) -> str:
+    """What somebody wrote, fit to be kept and shown: redacted, cut, plain UTF-8."""
+    plain = text.encode("utf-8", "replace").decode()
+    return redactor.text(plain)[:_TEXT_MAX]
+
+
+def _terms(terms: JsonValue, default_expires_s: float) -> tuple[float, tuple[str, ...]]:
+    """(seconds until it lapses, globs over who may decide) as policy/table.py writes them into a verdict."""
+    if not isinstance(terms, Mapping):
+        return default_expires_s, ()
+    expires_s, approvers = terms.get("expires_s"), terms.get("approvers")
+    return (
+        float(expires_s) if isinstance(expires_s, int | float) else default_expires_s,
+        tuple(str(name) for name in approvers) if isinstance(approvers, list | tuple) else (),
+    )

@@ -1,0 +1,111 @@
+"""What a caller is told while its call has no approval: what to wait for, what to send then, and why not now."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from toolhub_service.domain.approval import Approval, ApprovalState
+from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.verdict import Verdict
+from toolhub_service.policy.table import APPROVAL_REMEDY
+from toolhub_service.runtime.check_policy import details_of
+
+_COMMENT_MAX = 500
+_ID_MAX = 128
+
+
+def required(
+    planned: PlannedCall, verdict: Verdict, approval: Approval, why: str = "", **facts: JsonValue
+) -> ToolFailure:
+    """APPROVAL_REQUIRED: `approval` is the one to wait for, `why` what was wrong with the one that was sent."""
+    until = iso(approval.expires_at_unix_ms)
+    if approval.state is ApprovalState.APPROVED:
+        what = f"Approval {approval.approval_id} has been granted until {until}:"
+        advice = "invoke again with this approval_id and the same arguments."
+    else:
+        what = f"Approval {approval.approval_id} waits for a person until {until}:"
+        advice = "wait for the decision, then invoke again with this approval_id and the same arguments."
+    own_words = "" if verdict.remedy == APPROVAL_REMEDY else verdict.remedy
+    parts = (f"{planned.spec.name}: {verdict.reason}", why, what, advice, own_words)
+    details = {
+        **details_of(verdict),
+        "approval_id": approval.approval_id,
+        "approval_state": approval.state.value,
+        "expires_at": until,
+        **facts,
+    }
+    message = " ".join(part for part in parts if part)
+    return ToolFailure(ToolError(kind=ErrorKind.APPROVAL_REQUIRED, message=message, retryable=False, details=details))
+
+
+def unknown(approval_id: str) -> str:
+    return f"There is no approval {approval_id[:_ID_MAX]!r} that was asked for by you."
+
+
+def differing(approval: Approval, names: list[str]) -> str:
+    return (
+        f"Approval {approval.approval_id} was asked for another call: {', '.join(names)} "
+        f"{'differs' if len(names) == 1 else 'differ'}."
+    )
+
+
+def used_up(approval: Approval) -> str:
+    return f"Approval {approval.approval_id} has been used already; each is good for one call."
+
+
+def rejected(approval: Approval) -> ToolFailure:
+    """A person said no. The comment is the person's, and told as a quotation."""
+    comment = approval.comment[:_COMMENT_MAX]
+    said = f" The comment was: {comment!r}." if comment else ""
+    return refuse(
+        ErrorKind.APPROVAL_REJECTED,
+        f"{approval.binding.tool}: a person has rejected approval {approval.approval_id}.{said} "
+        "Do not send the same call again; do without it, or ask the user.",
+        retryable=False,
+        **_facts(approval),
+        comment=comment,
+        decided_by=approval.decided_by,
+    )
+
+
+def lapsed(approval: Approval) -> ToolFailure:
+    """Nobody decided in time, or nobody used the decision in time."""
+    how = (
+        "was granted and not used before it lapsed"
+        if approval.decided_by
+        else "lapsed: nobody decided in time, which counts as no"
+    )
+    return refuse(
+        ErrorKind.APPROVAL_REJECTED,
+        f"{approval.binding.tool}: approval {approval.approval_id} {how}. "
+        "If the call is still wanted, invoke without an approval_id: that asks anew.",
+        retryable=False,
+        **_facts(approval),
+        expires_at=iso(approval.expires_at_unix_ms),
+    )
+
+
+def lost_race(approval: Approval) -> ToolFailure:
+    """Another call has used it between this call's check and its effect."""
+    return refuse(
+        ErrorKind.APPROVAL_REQUIRED,
+        f"{approval.binding.tool}: {used_up(approval)} Invoke without an approval_id to ask for another.",
+        retryable=False,
+        **_facts(approval),
+    )
+
+
+def iso(unix_ms: int) -> str:
+    """RFC 3339 in UTC, to the second."""
+    return datetime.fromtimestamp(unix_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _facts(approval: Approval) -> dict[str, JsonValue]:
+    return {
+        "approval_id": approval.approval_id,
+        "approval_state": approval.state.value,
+        "rule_id": approval.rule_id,
+        "policy_revision": approval.binding.policy_revision,
+    }

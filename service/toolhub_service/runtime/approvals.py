@@ -1,0 +1,296 @@
+"""Approvals: one question to a person, bound to exactly one call, good for one use, and over when its time is over.
+
+`settle` belongs to step 4: it asks, or checks what was granted. `use` comes right before the effect: of all calls that
+name one approval, the one whose compare-and-set wins may run. Whatever changed since the question was asked (caller,
+tool definition, arguments, policy, job) makes another call, which needs another approval.
+
+A call that comes again under its idempotency key, or as the re-run of its job, names an approval that it has used up
+itself: `settle` lets it pass, its key answers it from store, and `use` refuses whatever is neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
+from toolhub_service.domain.approval_ports import ApprovalStore
+from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.ports import AuditLog, Clock, Randomness
+from toolhub_service.domain.principal import Principal, Role
+from toolhub_service.domain.verdict import Verdict
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy.patterns import Patterns
+from toolhub_service.runtime import approval_refusals as refusals
+from toolhub_service.runtime.approval_decisions import (
+    already_decided,
+    another_call,
+    no_approver,
+    not_found,
+    own_request,
+)
+from toolhub_service.runtime.approval_events import asked_event, decided_event, expired_event, used_event
+from toolhub_service.runtime.approval_record import (
+    Decision,
+    binding_of,
+    decided,
+    differences,
+    expired,
+    is_over,
+    is_rerun,
+    question,
+    untrusted_text,
+    used,
+    was_decided,
+)
+from toolhub_service.runtime.idempotency import effect_key
+from toolhub_service.runtime.summary import summarise
+
+_BATCH = 256
+_PENDING = frozenset({ApprovalState.PENDING})
+
+
+class Approvals:
+    """Asks, checks, uses, decides and lapses approvals; the truth is in the store, whoever else shares it.
+
+    Every method raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached, and IO_ERROR when a change
+    cannot be put into the audit log.
+    """
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        audit: AuditLog,
+        clock: Clock,
+        randomness: Randomness,
+        redactor: Redactor,
+        *,
+        default_expires_s: float = 3_600.0,
+        keep_s: float = 2_592_000.0,
+        max_pending: int = 256,
+        on_asked: Callable[[Approval], object] = lambda _: None,
+    ) -> None:
+        """`max_pending`: undecided questions of one principal. `on_asked` is told of each new question; must not wait
+        and must not raise."""
+        self._store = store
+        self._audit = audit
+        self._clock = clock
+        self._randomness = randomness
+        self._redactor = redactor
+        self._default_expires_s = default_expires_s
+        self._keep_ms = round(keep_s * 1_000)
+        self._max_pending = max_pending
+        self._on_asked = on_asked
+
+    async def ask(self, planned: PlannedCall, verdict: Verdict) -> Approval:
+        """The open approval of exactly this call: the one that stands, else a new question, on record.
+
+        Raises ToolFailure RATE_LIMITED when the principal has too many questions open.
+        """
+        standing = await self._room(planned, verdict)
+        if standing is not None:
+            return standing
+        now_unix_ms = self._clock.unix_ms()
+        approval = question(
+            planned,
+            verdict,
+            approval_id=f"apr_{now_unix_ms:012x}{self._randomness.token_hex(10)}",
+            now_unix_ms=now_unix_ms,
+            default_expires_s=self._default_expires_s,
+            redactor=self._redactor,
+        )
+        while (standing := await self._store.create(approval)) is not None:
+            if not is_over(standing, now_unix_ms):
+                return standing
+            await self._expire(standing)
+        await self._put_on_record(approval, planned)
+        return approval
+
+    async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval:
+        """Step 4 of a call that needs an approval: the one that was granted for it, to be used up by `use`.
+
+        Raises ToolFailure APPROVAL_REQUIRED with the approval to wait for, or APPROVAL_REJECTED.
+        """
+        approval_id = planned.call.approval_id
+        if not approval_id:
+            raise refusals.required(planned, verdict, await self.ask(planned, verdict))
+        approval = await self._store.get(approval_id)
+        asked = binding_of(planned, verdict)
+        if approval is None or approval.binding.principal != asked.principal:
+            raise await self._anew(planned, verdict, refusals.unknown(approval_id))
+        differs = differences(approval.binding, asked)
+        if differs:
+            raise await self._anew(planned, verdict, refusals.differing(approval, differs), differs=differs)
+        return await self._granted(approval, planned, verdict)
+
+    async def use(self, approval: Approval, call: Call) -> None:
+        """Right before the effect: the approval is this call's, for good and on record, or the call must not run.
+
+        Raises ToolFailure APPROVAL_REQUIRED when another call has used it, APPROVAL_REJECTED when its time is over.
+        """
+        now_unix_ms = self._clock.unix_ms()
+        rerun = approval.state is ApprovalState.USED
+        if rerun and not is_rerun(approval, call):
+            raise refusals.lost_race(approval)
+        if is_over(approval, now_unix_ms):
+            raise refusals.lapsed(await self._expire(approval))
+        if not rerun:
+            approval = await self._take(approval, call, now_unix_ms)
+        await self._audit.append_durably(used_event(approval, call, now_unix_ms, is_rerun=rerun))
+
+    async def decide(
+        self, principal: Principal, approval_id: str, decision: Decision, comment: str = "", args_digest: str = ""
+    ) -> Approval:
+        """A person's yes or no; the role approver has been checked. The same again by the same person changes nothing.
+
+        Raises HubFailure NOT_FOUND, PERMISSION_DENIED (one's own request, or not among the rule's approvers) or
+        FAILED_PRECONDITION (another `args_digest`, decided otherwise, over).
+        """
+        after: Approval | None = None
+        while True:
+            approval = await self._store.get(approval_id)
+            if approval is None:
+                raise not_found(approval_id)
+            if approval == after:
+                break  # kept at the last attempt, only its answer was lost
+            _check_may_decide(principal, approval)
+            if args_digest and args_digest != approval.binding.args_digest:
+                raise another_call(approval)
+            approval = await self._current(approval)
+            if approval.state is not ApprovalState.PENDING:
+                if approval.decided_by == principal.id and was_decided(approval) is decision:
+                    return approval
+                raise already_decided(approval)
+            said = untrusted_text(comment, self._redactor)
+            after = decided(approval, decision, principal.id, said, self._clock.unix_ms())
+            if await self._store.put(after):
+                break
+        await self._audit.append_durably(decided_event(after))
+        return after
+
+    async def get(self, principal: Principal, approval_id: str) -> Approval:
+        """Approvers see every approval, others their own. Raises HubFailure NOT_FOUND."""
+        approval = await self._store.get(approval_id)
+        if approval is None or not _may_see(principal, approval):
+            raise not_found(approval_id)
+        return await self._current(approval)
+
+    async def page(
+        self, principal: Principal, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
+    ) -> tuple[Sequence[Approval], int]:
+        """As `ApprovalStore.page`, of those that the principal may see."""
+        visible = visible_to(principal, where)
+        if visible is None:
+            return (), 0
+        await self.lapse(self._clock.unix_ms())
+        return await self._store.page(visible, after=after, limit=limit)
+
+    async def lapse(self, now_unix_ms: int) -> int:
+        """Put down which approvals are over; how many became so by this."""
+        count = 0
+        while True:
+            batch = await self._store.lapsed(now_unix_ms, _BATCH)
+            for approval in batch:
+                count += (await self._expire(approval)).state is ApprovalState.EXPIRED
+            if len(batch) < _BATCH:
+                return count
+
+    async def sweep(self) -> None:
+        """What somebody must do every few seconds: lapse what is over, forget what ended long ago."""
+        now_unix_ms = self._clock.unix_ms()
+        await self.lapse(now_unix_ms)
+        while await self._store.forget(now_unix_ms - self._keep_ms, _BATCH) == _BATCH:
+            pass
+
+    async def _granted(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval:
+        """The approval when its state lets this call go on to `use`."""
+        approval = await self._current(approval)
+        match approval.state:
+            case ApprovalState.APPROVED:
+                return approval
+            case ApprovalState.PENDING:
+                raise refusals.required(planned, verdict, approval, "Nobody has decided yet.")
+            case ApprovalState.REJECTED:
+                raise refusals.rejected(approval)
+            case ApprovalState.EXPIRED:
+                raise refusals.lapsed(approval)
+        if is_rerun(approval, planned.call) or effect_key(planned) is not None:
+            return approval
+        raise await self._anew(planned, verdict, refusals.used_up(approval))
+
+    async def _anew(self, planned: PlannedCall, verdict: Verdict, why: str, **facts: list[str]) -> ToolFailure:
+        """The refusal of a call whose approval does not serve: with the one that would."""
+        return refusals.required(planned, verdict, await self.ask(planned, verdict), why, **facts)
+
+    async def _room(self, planned: PlannedCall, verdict: Verdict) -> Approval | None:
+        """None when there is room for one more question, else the equal one that stands. Raises RATE_LIMITED."""
+        mine = ApprovalFilter(states=_PENDING, principal=planned.call.principal.id)
+        _, total = await self._store.page(mine, after=None, limit=1)
+        if total < self._max_pending:
+            return None
+        binding = binding_of(planned, verdict)
+        pending, _ = await self._store.page(mine, after=None, limit=total)
+        now_unix_ms = self._clock.unix_ms()
+        for approval in pending:
+            if approval.binding == binding and not is_over(approval, now_unix_ms):
+                return approval
+        raise refuse(
+            ErrorKind.RATE_LIMITED,
+            f"{total} of your calls wait for a person already, which is all that may. Wait until some are decided.",
+            limit="approvals.max_pending",
+        )
+
+    async def _put_on_record(self, approval: Approval, planned: PlannedCall) -> None:
+        """Into the audit log, and whoever is to be told is told. One that the log refuses is taken back."""
+        try:
+            await self._audit.append_durably(asked_event(approval, summarise(planned.args, self._redactor)))
+        except ToolFailure:
+            await self._store.put(expired(approval))
+            raise
+        except asyncio.CancelledError:
+            self._on_asked(approval)  # the event is chained, and the question stands
+            raise
+        self._on_asked(approval)
+
+    async def _current(self, approval: Approval) -> Approval:
+        """The approval as it stands by the clock, put down as such when that is new."""
+        return await self._expire(approval) if is_over(approval, self._clock.unix_ms()) else approval
+
+    async def _expire(self, approval: Approval) -> Approval:
+        """EXPIRED, unless somebody was faster: then as that left it."""
+        over = expired(approval)
+        if await self._store.put(over):
+            self._audit.append(expired_event(over, self._clock.unix_ms()))
+            return over
+        return await self._store.get(approval.approval_id) or over
+
+    async def _take(self, approval: Approval, call: Call, now_unix_ms: int) -> Approval:
+        """The approval as used by this call. Raises as `use`."""
+        taken = used(approval, call, now_unix_ms)
+        if await self._store.put(taken):
+            return taken
+        now = await self._store.get(approval.approval_id) or approval
+        if now == taken:
+            return taken  # kept, only the answer was lost
+        raise refusals.lapsed(now) if now.state is ApprovalState.EXPIRED else refusals.lost_race(now)
+
+
+def visible_to(principal: Principal, where: ApprovalFilter) -> ApprovalFilter | None:
+    """The filter narrowed to what the principal may see; None when that is nothing."""
+    if Role.APPROVER in principal.roles:
+        return where
+    return replace(where, principal=principal.id) if where.principal in ("", principal.id) else None
+
+
+def _may_see(principal: Principal, approval: Approval) -> bool:
+    return Role.APPROVER in principal.roles or approval.binding.principal == principal.id
+
+
+def _check_may_decide(principal: Principal, approval: Approval) -> None:
+    """Raises HubFailure PERMISSION_DENIED."""
+    if approval.binding.principal == principal.id:
+        raise own_request(approval)
+    if approval.approvers and Patterns(approval.approvers).match(principal.id) is None:
+        raise no_approver(principal, approval)
