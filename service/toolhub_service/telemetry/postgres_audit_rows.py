@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+import orjson
 import psycopg
 from psycopg import IsolationLevel
 from psycopg.sql import SQL, Composed
@@ -135,7 +136,7 @@ class PostgresEventTable:
     def insert(self, rows: list[Row]) -> None:
         """Raises IntegrityError when somebody else's rows stand where these belong."""
         columns = [list(column) for column in zip(*rows, strict=True)]
-        ((inserted, last_row),) = self._all(sql.INSERT, columns)
+        ((inserted, last_row),) = self._all(sql.INSERT, [orjson.dumps(column).decode() for column in columns])
         if inserted < len(rows):
             ((same, last_row),) = self._all(sql.SAME, (columns[0], columns[1], columns[10]))
             if same < len(rows):

@@ -35,18 +35,19 @@ SCHEMA: Final = (
         site text COLLATE "C" NOT NULL, number bigint NOT NULL, line text NOT NULL, PRIMARY KEY (site, number))""",
 )
 
+_NUMBERS: Final = frozenset({"sequence", "at_unix_ms"})
+_GIVEN: Final = ", ".join(["json_array_elements_text(%s)"] * len(_COLUMNS.split(", ")))
+_TYPED: Final = ", ".join(f"{name}::bigint" if name in _NUMBERS else name for name in _COLUMNS.split(", "))
 INSERT: Final = f"""
 WITH alone AS MATERIALIZED (SELECT {_LOCK}),
 kept AS (
     INSERT INTO audit_events ({_COLUMNS})
-    SELECT {_COLUMNS} FROM alone, unnest(
-        %s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[],
-        %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[]
-    ) WITH ORDINALITY AS given ({_COLUMNS}, place)
+    SELECT {_TYPED} FROM alone, ROWS FROM ({_GIVEN}) WITH ORDINALITY AS given ({_COLUMNS}, place)
     ORDER BY place
     ON CONFLICT (writer, sequence) DO NOTHING
     RETURNING arrival)
 SELECT count(*), coalesce(max(arrival), 0) FROM kept"""  # noqa: S608 — fixed text
+"""A JSON array for each column: arrays of psycopg's own take four times as long to write."""
 
 SAME: Final = """
 SELECT count(*), coalesce(max(arrival), 0)
