@@ -1,0 +1,115 @@
+"""Artifacts of a test: records in memory, bytes in a folder, a clock by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.clock import ManualClock
+from toolhub_service.app.system import SystemRandomness
+from toolhub_service.domain.artifact import Artifact
+from toolhub_service.domain.call import Call, ExecContext
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.principal import Principal
+from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.stores.blobs_disk import DiskBlobs
+
+TTL_S = 3_600.0
+MAX_BYTES = 8 * 1024 * 1024
+QUOTA_BYTES = 20 * 1024 * 1024
+ARGUMENT_MAX_BYTES = 100_000
+
+
+@dataclass
+class FewRecords:
+    """Records in memory; `broken` ones say so."""
+
+    found: dict[str, Artifact] = field(default_factory=dict)
+    is_broken: bool = False
+
+    async def add(self, artifact: Artifact) -> None:
+        self._judge()
+        self.found[artifact.artifact_id] = artifact
+
+    async def get(self, artifact_id: str) -> Artifact | None:
+        self._judge()
+        return self.found.get(artifact_id)
+
+    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]:
+        self._judge()
+        return [one for one in self.found.values() if one.expires_at_unix_ms <= now_unix_ms][:limit]
+
+    async def remove(self, artifact_id: str) -> bool:
+        self._judge()
+        removed = self.found.pop(artifact_id, None)
+        return removed is not None and all(one.sha256 != removed.sha256 for one in self.found.values())
+
+    async def usage(self, principal: str) -> tuple[int, int]:
+        self._judge()
+        owned = [one.size_bytes for one in self.found.values() if one.principal == principal]
+        return len(owned), sum(owned)
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def _judge(self) -> None:
+        if self.is_broken:
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The store of artifact records does not answer. Try again.")
+
+
+@dataclass
+class Kept:
+    """Artifacts and what lies beneath them."""
+
+    artifacts: Artifacts
+    records: FewRecords
+    blobs: DiskBlobs
+    folder: Path
+    clock: ManualClock
+
+    def files(self) -> list[str]:
+        """Digests that have bytes, and temporary files by name."""
+        return sorted(
+            path.name if path.parent.name == ".incoming" else path.parent.name + path.name
+            for path in self.folder.rglob("*")
+            if path.is_file() and path.name != ".lock"
+        )
+
+
+def kept_in(folder: Path, *, settle_s: float = 0.0, **terms: Any) -> Kept:
+    records, blobs, clock = FewRecords(), DiskBlobs(str(folder), settle_s=settle_s), ManualClock()
+    chosen = {
+        "ttl_s": TTL_S,
+        "max_bytes": MAX_BYTES,
+        "quota_bytes": QUOTA_BYTES,
+        "argument_max_bytes": ARGUMENT_MAX_BYTES,
+        "linger_s": 0.0,
+        **terms,
+    }
+    artifacts = Artifacts(records, blobs, clock, SystemRandomness(), **chosen)
+    return Kept(artifacts, records, blobs, folder, clock)
+
+
+def a_call(principal: str = "agent-a", *, call_id: str = "call-1", task_id: str = "task-1", **fields: Any) -> Call:
+    return Call(
+        call_id=call_id,
+        tool="test/text.say",
+        args={},
+        principal=Principal(principal),
+        context=ExecContext(request_id="request-1", task_id=task_id),
+        **fields,
+    )
+
+
+async def pieces(*chunks: bytes, breaks_with: BaseException | None = None) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+    if breaks_with is not None:
+        raise breaks_with
+
+
+async def whole(artifacts: Artifacts, artifact: Artifact, offset_bytes: int = 0, limit_bytes: int = 0) -> bytes:
+    return b"".join([chunk async for chunk in artifacts.read(artifact, offset_bytes, limit_bytes)])
