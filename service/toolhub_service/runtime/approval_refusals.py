@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.policy.table import APPROVAL_REMEDY
@@ -59,15 +59,12 @@ def rejected(approval: Approval) -> ToolFailure:
     """A person said no. The comment is the person's, and told as a quotation."""
     comment = approval.comment[:_COMMENT_MAX]
     said = f" The comment was: {comment!r}." if comment else ""
-    return refuse(
-        ErrorKind.APPROVAL_REJECTED,
-        f"{approval.binding.tool}: a person has rejected approval {approval.approval_id}.{said} "
-        "Do not send the same call again; do without it, or ask the user.",
-        retryable=False,
-        **_facts(approval),
-        comment=comment,
-        decided_by=approval.decided_by,
+    text = (
+        f"a person has rejected approval {approval.approval_id}.{said} "
+        "Do not send the same call again; do without it, or ask the user."
     )
+    facts = {"comment": comment, "decided_by": approval.decided_by}
+    return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, **facts)
 
 
 def lapsed(approval: Approval) -> ToolFailure:
@@ -77,24 +74,17 @@ def lapsed(approval: Approval) -> ToolFailure:
         if approval.decided_by
         else "lapsed: nobody decided in time, which counts as no"
     )
-    return refuse(
-        ErrorKind.APPROVAL_REJECTED,
-        f"{approval.binding.tool}: approval {approval.approval_id} {how}. "
-        "If the call is still wanted, invoke without an approval_id: that asks anew.",
-        retryable=False,
-        **_facts(approval),
-        expires_at=iso(approval.expires_at_unix_ms),
+    text = (
+        f"approval {approval.approval_id} {how}. "
+        "If the call is still wanted, invoke without an approval_id: that asks anew."
     )
+    return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, expires_at=iso(approval.expires_at_unix_ms))
 
 
 def lost_race(approval: Approval) -> ToolFailure:
     """Another call has used it between this call's check and its effect."""
-    return refuse(
-        ErrorKind.APPROVAL_REQUIRED,
-        f"{approval.binding.tool}: {used_up(approval)} Invoke without an approval_id to ask for another.",
-        retryable=False,
-        **_facts(approval),
-    )
+    text = f"{used_up(approval)} Invoke without an approval_id to ask for another."
+    return _refused(ErrorKind.APPROVAL_REQUIRED, approval, text)
 
 
 def iso(unix_ms: int) -> str:
@@ -102,10 +92,13 @@ def iso(unix_ms: int) -> str:
     return datetime.fromtimestamp(unix_ms / 1_000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _facts(approval: Approval) -> dict[str, JsonValue]:
-    return {
+def _refused(kind: ErrorKind, approval: Approval, text: str, **facts: str) -> ToolFailure:
+    details: dict[str, JsonValue] = {
         "approval_id": approval.approval_id,
         "approval_state": approval.state.value,
         "rule_id": approval.rule_id,
         "policy_revision": approval.binding.policy_revision,
+        **facts,
     }
+    message = f"{approval.binding.tool}: {text}"
+    return ToolFailure(ToolError(kind=kind, message=message, retryable=False, details=details))

@@ -173,7 +173,7 @@ class Approvals:
     async def get(self, principal: Principal, approval_id: str) -> Approval:
         """Approvers see every approval, others their own. Raises HubFailure NOT_FOUND."""
         approval = await self._store.get(approval_id)
-        if approval is None or not _may_see(principal, approval):
+        if approval is None or whose(principal) not in ("", approval.binding.principal):
             raise not_found(approval_id)
         return await self._current(approval)
 
@@ -181,11 +181,11 @@ class Approvals:
         self, principal: Principal, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Approval], int]:
         """As `ApprovalStore.page`, of those that the principal may see."""
-        visible = visible_to(principal, where)
-        if visible is None:
+        own = whose(principal)
+        if own and where.principal not in ("", own):
             return (), 0
         await self.lapse(self._clock.unix_ms())
-        return await self._store.page(visible, after=after, limit=limit)
+        return await self._store.page(replace(where, principal=own or where.principal), after=after, limit=limit)
 
     async def lapse(self, now_unix_ms: int) -> int:
         """Put down which approvals are over; how many became so by this."""
@@ -277,15 +277,9 @@ class Approvals:
         raise refusals.lapsed(now) if now.state is ApprovalState.EXPIRED else refusals.lost_race(now)
 
 
-def visible_to(principal: Principal, where: ApprovalFilter) -> ApprovalFilter | None:
-    """The filter narrowed to what the principal may see; None when that is nothing."""
-    if Role.APPROVER in principal.roles:
-        return where
-    return replace(where, principal=principal.id) if where.principal in ("", principal.id) else None
-
-
-def _may_see(principal: Principal, approval: Approval) -> bool:
-    return Role.APPROVER in principal.roles or approval.binding.principal == principal.id
+def whose(principal: Principal) -> str:
+    """Whose approvals the principal may see: everybody's (empty) with the role approver, else its own."""
+    return "" if Role.APPROVER in principal.roles else principal.id
 
 
 def _check_may_decide(principal: Principal, approval: Approval) -> None:

@@ -1,4 +1,5 @@
-"""Who may call which RPC: a role a service. What a tool call may do is the runtime's check_policy step."""
+"""Who may call which RPC: a role a service, and where one RPC is for others too, its own. What a tool call may do is
+the runtime's check_policy step."""
 
 from __future__ import annotations
 
@@ -17,6 +18,12 @@ ROLE_OF_SERVICE: dict[str, Role] = {
     "toolhub.v1.ApprovalService": Role.APPROVER,
     "toolhub.v1.AuditService": Role.AUDITOR,
 }
+ALSO_FOR: dict[str, Role] = {
+    "/toolhub.v1.ApprovalService/ListApprovals": Role.AGENT,
+    "/toolhub.v1.ApprovalService/GetApproval": Role.AGENT,
+    "/toolhub.v1.ApprovalService/WatchApprovals": Role.AGENT,
+}
+"""RPCs that another role may call besides, by path: those who ask for approvals see what becomes of them."""
 
 
 class PolicyLayer(Layer):
@@ -27,12 +34,13 @@ class PolicyLayer(Layer):
             return
         role = ROLE_OF_SERVICE.get(method.service)
         principal = current_principal()
-        if role is None or role not in principal.roles:
-            needed = role.value if role else "none"
-            raise RpcFailure(
-                grpc.StatusCode.PERMISSION_DENIED,
-                "ROLE_MISSING",
-                f"{principal.id} lacks the role {needed!r} that {method.service} needs; "
-                "an operator grants it under `roles` in the policy.",
-                {"role": needed, "service": method.service},
-            )
+        if role in principal.roles or ALSO_FOR.get(method.path) in principal.roles:
+            return
+        needed = role.value if role else "none"
+        raise RpcFailure(
+            grpc.StatusCode.PERMISSION_DENIED,
+            "ROLE_MISSING",
+            f"{principal.id} lacks the role {needed!r} that {method.service} needs; "
+            "an operator grants it under `roles` in the policy.",
+            {"role": needed, "service": method.service},
+        )

@@ -1,0 +1,66 @@
+"""ApprovalService: what people who approve use, and where those who asked look up what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from toolhub.v1 import approval_service_pb2 as pb
+from toolhub.v1 import approval_service_pb2_grpc
+from toolhub_service.domain.approval import ApprovalFilter
+from toolhub_service.runtime.approval_watch import ApprovalNews
+from toolhub_service.runtime.approvals import Approvals, whose
+from toolhub_service.transport.convert.approval import from_approval, to_approval_filter, to_decision
+from toolhub_service.transport.page_tokens import read_cursor, write_cursor
+from toolhub_service.transport.rpc import ServicerContext, current_principal
+
+_PAGE_DEFAULT = 100
+_PAGE_MAX = 1_000
+
+
+@dataclass(slots=True)
+class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
+    """Deciding takes the role approver, which the policy layer has checked; without it everybody sees their own."""
+
+    approvals: Approvals
+    news: ApprovalNews
+
+    async def ListApprovals(
+        self, request: pb.ListApprovalsRequest, context: ServicerContext
+    ) -> pb.ListApprovalsResponse:
+        limit = min(request.page_size or _PAGE_DEFAULT, _PAGE_MAX)
+        after = read_cursor(request.page_token)
+        found, total = await self.approvals.page(
+            current_principal(), to_approval_filter(request), after=after and after[:2], limit=limit + 1
+        )
+        page = found[:limit]
+        token = write_cursor((page[-1].requested_at_unix_ms, page[-1].approval_id, 0)) if len(found) > limit else ""
+        return pb.ListApprovalsResponse(
+            approvals=[from_approval(approval) for approval in page], next_page_token=token, total_size=total
+        )
+
+    async def GetApproval(self, request: pb.GetApprovalRequest, context: ServicerContext) -> pb.GetApprovalResponse:
+        approval = await self.approvals.get(current_principal(), request.approval_id)
+        return pb.GetApprovalResponse(approval=from_approval(approval))
+
+    async def DecideApproval(
+        self, request: pb.DecideApprovalRequest, context: ServicerContext
+    ) -> pb.DecideApprovalResponse:
+        approval = await self.approvals.decide(
+            current_principal(),
+            request.approval_id,
+            to_decision(request.decision),
+            request.comment,
+            request.args_digest,
+        )
+        return pb.DecideApprovalResponse(approval=from_approval(approval))
+
+    async def WatchApprovals(
+        self, request: pb.WatchApprovalsRequest, context: ServicerContext
+    ) -> AsyncIterator[pb.WatchApprovalsResponse]:
+        where = ApprovalFilter(principal=whose(current_principal()), tool=request.tool)
+        async with aclosing(self.news.watch(where)) as tail:
+            await context.send_initial_metadata(())  # from here on nothing is missed
+            async for approval in tail:
+                yield pb.WatchApprovalsResponse(approval=from_approval(approval))
