@@ -1,0 +1,148 @@
+"""Jobs in the memory of one process: for tests, and for hubs whose work may be lost with them.
+
+Nothing awaits between a look and a change, so each method is one compare-and-set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import TypeAlias
+
+from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally
+from toolhub_service.domain.job_machine import has_new_entry
+from toolhub_service.domain.job_state import JobState
+
+_Scope: TypeAlias = tuple[str, str, str]
+
+
+class MemoryJobs:
+    """Implements `JobStore`."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._open: dict[str, Job] = {}
+        """Those that are not final."""
+        self._histories: dict[str, list[JobStatus]] = {}
+        self._by_key: dict[_Scope, str] = {}
+        self._alive_until_unix_ms: dict[str, int] = {}
+        self._heard: Callable[[JobNews], None] | None = None
+
+    async def create(self, job: Job) -> Job | None:
+        scope = _scope(job)
+        if scope[-1]:
+            standing = self._by_key.setdefault(scope, job.job_id)
+            if standing != job.job_id:
+                return self._jobs[standing]
+        self._histories[job.job_id] = []
+        self._keep(job, new_entry=True)
+        return None
+
+    async def get(self, job_id: str) -> Job | None:
+        return self._jobs.get(job_id)
+
+    async def put(self, job: Job) -> bool:
+        before = self._jobs.get(job.job_id)
+        if before is None or before.version != job.version - 1:
+            return False
+        self._keep(job, new_entry=has_new_entry(job, before))
+        return True
+
+    async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
+        entries = self._histories.get(job_id, [])
+        if not entries:
+            return []
+        start = max(0, after_sequence + 1 - entries[0].sequence)
+        return entries[start : start + limit]
+
+    async def page(self, where: JobFilter, *, after: tuple[int, str] | None, limit: int) -> tuple[Sequence[Job], int]:
+        matching = sorted((job for job in self._jobs.values() if _matches(where, job)), key=_place, reverse=True)
+        behind = [job for job in matching if after is None or _place(job) < after]
+        return behind[:limit], len(matching)
+
+    async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
+        if alive_until_unix_ms:
+            self._alive_until_unix_ms[runner] = alive_until_unix_ms
+        else:
+            self._alive_until_unix_ms.pop(runner, None)
+
+    async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
+        found = [job for job in self._open.values() if self._is_unattended(job, now_unix_ms, queued_before_unix_ms)]
+        return sorted(found, key=lambda job: (job.status.at_unix_ms, job.job_id))[:limit]
+
+    async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
+        return self._is_alive(runner, now_unix_ms)
+
+    async def forget(self, now_unix_ms: int, limit: int) -> int:
+        finished = [job for job in self._jobs.values() if job.state.is_final and job.expires_at_unix_ms > 0]
+        expired = sorted((job for job in finished if job.expires_at_unix_ms <= now_unix_ms), key=_expiry)[:limit]
+        for job in expired:
+            del self._jobs[job.job_id], self._histories[job.job_id]
+            self._by_key.pop(_scope(job), None)
+        for runner, until_unix_ms in list(self._alive_until_unix_ms.items()):
+            if until_unix_ms <= now_unix_ms:
+                del self._alive_until_unix_ms[runner]
+        return len(expired)
+
+    async def tally(self) -> JobTally:
+        queued = [job for job in self._open.values() if job.state is JobState.QUEUED]
+        oldest = min(queued, key=lambda job: (job.status.at_unix_ms, job.created_at_unix_ms), default=None)
+        by_state = Counter(job.state for job in self._open.values())
+        return JobTally(dict(by_state), None if oldest is None else oldest.created_at_unix_ms)
+
+    def listen(self, heard: Callable[[JobNews], None]) -> None:
+        self._heard = heard
+
+    async def start(self) -> None:
+        """There is nothing to open."""
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _keep(self, job: Job, *, new_entry: bool) -> None:
+        status = job.status
+        self._jobs[job.job_id] = job
+        if status.state.is_final:
+            self._open.pop(job.job_id, None)
+        else:
+            self._open[job.job_id] = job
+        if new_entry:
+            self._histories[job.job_id].append(status)
+            if self._heard is not None:
+                self._heard(JobNews(job.job_id, status.sequence, status))
+
+    def _is_unattended(self, job: Job, now_unix_ms: int, queued_before_unix_ms: int) -> bool:
+        state = job.state
+        return (
+            state is JobState.AWAITING_APPROVAL
+            or job.deadline_unix_ms <= now_unix_ms
+            or (state is JobState.QUEUED and job.status.at_unix_ms < queued_before_unix_ms)
+            or (state is not JobState.QUEUED and not self._is_alive(job.runner, now_unix_ms))
+        )
+
+    def _is_alive(self, runner: str, now_unix_ms: int) -> bool:
+        return self._alive_until_unix_ms.get(runner, 0) > now_unix_ms
+
+
+def _scope(job: Job) -> _Scope:
+    return job.call.principal.id, job.call.tool, job.call.idempotency_key
+
+
+def _place(job: Job) -> tuple[int, str]:
+    return job.created_at_unix_ms, job.job_id
+
+
+def _expiry(job: Job) -> int:
+    return job.expires_at_unix_ms
+
+
+def _matches(where: JobFilter, job: Job) -> bool:
+    call = job.call
+    return (
+        where.principal in ("", call.principal.id)
+        and (not where.states or job.state in where.states)
+        and (not where.tool or fnmatchcase(call.tool, where.tool))
+        and where.request_id in ("", call.context.request_id)
+        and where.task_id in ("", call.context.task_id)
+    )

@@ -1,0 +1,122 @@
+"""One SQLite file that the embedded stores share, with each other and with the other processes of the hub.
+
+Changes go to one thread, which commits them in groups (`sqlite_file_writer`). Reads go to a few threads with own
+connections, which in WAL neither wait for the writer nor hold it up. The event loop itself never touches the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.stores.codec import UnreadableRecord
+from toolhub_service.stores.sqlite_file_schema import FileTooNew, connect, connect_to_read
+from toolhub_service.stores.sqlite_file_writer import Asked, Change, FileWriter, Watch, unavailable
+
+I = TypeVar("I")  # noqa: E741 — an item
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class SqliteFile:
+    """Start it before the stores that share it, close it after them."""
+
+    def __init__(self, path: Path, *, readers: int = 2, busy_timeout_s: float = 5.0, poll_s: float = 0.03) -> None:
+        """`poll_s`: how often other processes' changes are looked for, while somebody listens."""
+        self.path = path
+        self._readers = readers
+        self._busy_timeout_s = busy_timeout_s
+        self._poll_s = poll_s
+        self._writer: FileWriter | None = None
+        self._reading: ThreadPoolExecutor | None = None
+        self._own = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+
+    async def start(self) -> None:
+        """Make or migrate the file. Raises ToolFailure TOOL_UNAVAILABLE with a message for the operator."""
+        try:
+            opened = await asyncio.to_thread(self._connect)
+        except FileTooNew as error:
+            raise self._cannot_start(f"{error}. Start the newer hub, or move the file away.") from None
+        except (sqlite3.Error, OSError) as error:
+            raise self._cannot_start(f"{error}. Look at the folder, its owner and the disk.") from None
+        self._reading = ThreadPoolExecutor(self._readers, "hub-db-reader")
+        self._writer = FileWriter(self._connect, opened, asyncio.get_running_loop(), self._poll_s)
+
+    async def close(self) -> None:
+        """Make the changes that were asked for and let go of the file."""
+        writer, self._writer = self._writer, None
+        reading, self._reading = self._reading, None
+        if writer is not None and reading is not None:
+            await asyncio.to_thread(writer.stop)
+            await asyncio.to_thread(reading.shutdown)
+            for connection in self._opened:
+                connection.close()
+            self._opened.clear()
+            self._own = threading.local()
+
+    async def change(self, change: Change[I, A], item: I) -> A:
+        """The answer to the change, which is durable. Raises ToolFailure TOOL_UNAVAILABLE, and what it raises."""
+        if self._writer is None:
+            raise unavailable(cause="closed")
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._writer.put(Asked(change, item, answer))
+        return await answer
+
+    async def read(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """What `look` finds in one snapshot of the file. Raises ToolFailure TOOL_UNAVAILABLE."""
+        if self._reading is None:
+            raise unavailable(cause="closed")
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, look)
+
+    def watch(self, watch: Watch) -> None:
+        """Look for news, for the first time at once, until `unwatch`; does nothing when closed."""
+        if self._writer is not None:
+            self._writer.watch(watch)
+
+    def unwatch(self, watch: Watch) -> None:
+        if self._writer is not None:
+            self._writer.unwatch(watch)
+
+    def _connect(self) -> sqlite3.Connection:
+        return connect(self.path, busy_timeout_s=self._busy_timeout_s)
+
+    def _read(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """In a reader's thread."""
+        try:
+            connection = self._reader()
+            connection.execute("BEGIN")
+            try:
+                return look(connection)
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            self._let_go()
+            raise unavailable(error) from None
+        except UnreadableRecord:
+            raise unavailable(cause="record") from None
+
+    def _reader(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = connect_to_read(self.path, busy_timeout_s=self._busy_timeout_s)
+            self._opened.append(connection)
+        return connection
+
+    def _let_go(self) -> None:
+        """The next read of this thread makes a connection anew."""
+        connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if connection is not None:
+            self._own.connection = None
+            self._opened.remove(connection)
+            connection.close()
+
+    def _cannot_start(self, why: str) -> ToolFailure:
+        message = f"The hub's own store {self.path} cannot be opened: {why}"
+        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, component="store", cause="start")
