@@ -99,7 +99,7 @@ async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIte
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         state.connections += 1
         try:
-            while (asked := await _next_request(reader)) is not None:
+            while (asked := await next_request(reader)) is not None:
                 state.asked.append(asked)
                 state.arrived.set()
                 if await answer(asked, writer) is False:
@@ -119,7 +119,8 @@ async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIte
         await server.wait_closed()
 
 
-async def _next_request(reader: asyncio.StreamReader) -> Asked | None:
+async def next_request(reader: asyncio.StreamReader) -> Asked | None:
+    """The next request of a connection; None when the client has closed it."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:

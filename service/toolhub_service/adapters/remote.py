@@ -1,0 +1,272 @@
+"""Step 6 for work that runs somewhere else: at most once over there, whatever dies, breaks or stays silent here.
+
+    no mark                mint one and keep it, then start; keep the accepted mark, then follow
+    mark, not accepted     an earlier run died, or the answer was lost: look it up before anything is sent again
+        found              keep the accepted mark, then follow
+        certainly absent   start again under the same key
+        nobody can tell    OUTCOME_UNKNOWN: the job is LOST
+    accepted mark          follow again, never start
+
+Followed to its end, however it ends, it is collected. What a remote side forgets is OUTCOME_UNKNOWN, never done. The
+order of saving and sending is that of a write-ahead log; "look up before resend" is what an idempotency key would spare
+us where remote sides honour one, which n8n and ComfyUI do not.
+
+Three ways to be stopped, told apart:
+- somebody cancels the job: `RunningJobs.stopping` is set. The remote side is asked to stop and followed until it has.
+- the deadline passes: this coroutine is cancelled at or after `call.deadline_s` by the hub's clock. The remote side
+  is asked once, for a bounded time, to stop.
+- this process stops: this coroutine is cancelled before that. The remote side is left alone, for another run follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from toolhub_service.adapters.remote_telling import (
+    CANNOT_STOP,
+    LEFT_BEHIND,
+    STOPPED_LATE,
+    WILL_NOT_STOP,
+    WILL_STOP,
+    Doubt,
+    asked_to_stop,
+    attached,
+    evidence,
+    located,
+    may_run,
+    never_sent,
+    new_mark,
+    no_job,
+    not_taken,
+    refused,
+    sent,
+    unforeseen,
+    unknown,
+)
+from toolhub_service.adapters.remote_terms import RemoteTerms
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import RemoteUnclear, ToolFailure
+from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.job_ports import RemoteJob, RunningJobs
+from toolhub_service.domain.ports import Clock, EventSink, Randomness
+from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Outcome
+
+Answer = TypeVar("Answer")
+
+_TIMER_S: Final = 0.001
+"""A loop's timers may be early by the resolution of its clock."""
+
+
+class RemoteExecutor:
+    """What an adapter of remote work is composed of: one for each `RemoteJob`, for any number of jobs."""
+
+    def __init__(
+        self,
+        remote: RemoteJob,
+        running: RunningJobs,
+        clock: Clock,
+        randomness: Randomness,
+        terms: RemoteTerms | None = None,
+    ) -> None:
+        self.remote = remote
+        self.running = running
+        self.clock = clock
+        self.terms = terms or RemoteTerms()
+        self._randomness = randomness
+
+    async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
+        """As `Adapter.execute`; the call must be run as a job."""
+        if not call.call.job_id:
+            raise no_job(call)
+        run = _Run(self, call, sink)
+        try:
+            return await run.to_its_end()
+        except ToolFailure:
+            raise
+        except asyncio.CancelledError:
+            if self.clock.monotonic_s() >= call.deadline_s - _TIMER_S:
+                await run.stop_at_deadline()
+            raise
+        except Exception as defect:
+            raise unforeseen(call, run.mark) from defect
+
+    def pauses(self) -> _Pauses:
+        """For one thing that is tried again and again."""
+        return _Pauses(self.terms, self._randomness)
+
+
+class _Pauses:
+    """Growing, with jitter."""
+
+    __slots__ = ("_max_s", "_next_s", "_randomness")
+
+    def __init__(self, terms: RemoteTerms, randomness: Randomness) -> None:
+        self._next_s = terms.pause_first_s
+        self._max_s = terms.pause_max_s
+        self._randomness = randomness
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._randomness.uniform(self._next_s / 2, self._next_s))
+        self._next_s = min(2 * self._next_s, self._max_s)
+
+
+class _Run:
+    """One run of one job."""
+
+    __slots__ = ("_call", "_has_ended", "_is_asked_to_stop", "_job_id", "_on", "_sink", "_stopping", "_told", "mark")
+
+    def __init__(self, on: RemoteExecutor, call: GrantedCall, sink: EventSink) -> None:
+        self._on = on
+        self._call = call
+        self._sink = sink
+        self._job_id = call.call.job_id
+        self._stopping = on.running.stopping(self._job_id)
+        self._told = Progress(step=0)
+        self._is_asked_to_stop = False
+        self._has_ended = False
+        self.mark = new_mark(self._job_id)
+        """As it was last kept, or is to be."""
+
+    async def to_its_end(self) -> Outcome:
+        await self._have_it_taken()
+        await self._follow()
+        self._has_ended = True
+        return await self._collect()
+
+    async def stop_at_deadline(self) -> None:
+        """Ask once; in a task of its own, for this one is being cancelled, where timeouts do not nest (before 3.12)."""
+        if self._has_ended or self._is_asked_to_stop or not may_run(self.mark):
+            return
+        asking = asyncio.create_task(self._stop_once())
+        try:
+            await asyncio.wait({asking}, timeout=self._on.terms.stop_within_s)
+        finally:
+            if not asking.done():
+                asking.cancel()
+                self._tell(LEFT_BEHIND)
+
+    async def _have_it_taken(self) -> None:
+        """Until the remote side has it, and its accepted mark is kept."""
+        kept = await self._patiently(lambda: self._on.running.mark(self._job_id))
+        taken = self.mark = kept or self.mark
+        if not taken.accepted:
+            found = await self._look_up() if may_run(taken) else None
+            taken = found or await self._start()
+        await self._keep(attached(self.mark, taken))
+
+    async def _start(self) -> RemoteMark:
+        """Send it, and again only where it certainly was not taken; the accepted mark."""
+        for _ in range(self._on.terms.starts_max):
+            if self._stopping.is_set():
+                raise never_sent(self._call)
+            await self._keep(sent(self.mark, self._on.clock.unix_ms()))
+            try:
+                return await self._on.remote.start(self._call, self.mark)
+            except RemoteUnclear:
+                found = await self._look_up()
+            except ToolFailure:
+                await self._keep(refused(self.mark))
+                raise
+            if found is not None:
+                return found
+        raise not_taken(self._call, self.mark, self._on.terms.starts_max)
+
+    async def _look_up(self) -> RemoteMark | None:
+        """The accepted mark; None when the remote side has said for long enough that it has none."""
+        clock, terms, pauses = self._on.clock, self._on.terms, self._on.pauses()
+        began_s = clock.monotonic_s()
+        absent_since_s: float | None = None
+        while True:
+            try:
+                found = await self._on.remote.find(self._call, self.mark)
+            except (RemoteUnclear, ToolFailure) as unclear:
+                if clock.monotonic_s() - began_s >= terms.look_up_within_s:
+                    raise unknown(self._call, self.mark, Doubt.START, unclear) from unclear
+                absent_since_s = None
+            else:
+                if found is not None:
+                    return found
+                absent_since_s = clock.monotonic_s() if absent_since_s is None else absent_since_s
+                if clock.monotonic_s() - absent_since_s >= terms.absent_for_s:
+                    return None
+            await pauses.pause()
+
+    async def _follow(self) -> None:
+        """Until the remote side has ended it."""
+        stopper = asyncio.create_task(self._stop_when_asked())
+        try:
+            async for progress in self._on.remote.follow(self._call, self.mark):
+                self._told = progress
+                self._sink.progress(progress)
+        except (RemoteUnclear, ToolFailure) as unclear:
+            raise unknown(self._call, self.mark, Doubt.END, unclear) from unclear
+        finally:
+            stopper.cancel()
+            await asyncio.wait({stopper})
+
+    async def _collect(self) -> Outcome:
+        try:
+            outcome = await self._on.remote.collect(self._call, self.mark)
+        except RemoteUnclear as unclear:
+            raise unknown(self._call, self.mark, Doubt.RESULT, unclear) from unclear
+        except ToolFailure as verdict:
+            raise located(self._call, self.mark, verdict.error) from verdict
+        return outcome._replace(evidence=(*outcome.evidence, evidence(self._call, self.mark)))
+
+    async def _stop_when_asked(self) -> None:
+        """Ask the remote side to stop, as often as it takes to be heard.
+
+        That it is asked is kept first: a run that has lost the job to another one fails there, and asks for nothing.
+        """
+        await self._stopping.wait()
+        try:
+            await self._keep(asked_to_stop(self.mark, self._on.clock.unix_ms()))
+        except ToolFailure:
+            return
+        pauses = self._on.pauses()
+        while True:
+            try:
+                can_stop = await self._on.remote.cancel(self._call, self.mark)
+            except RemoteUnclear:
+                pass
+            except ToolFailure as refusal:
+                if not refusal.error.is_retryable:
+                    self._tell(WILL_NOT_STOP)
+                    return
+            else:
+                self._is_asked_to_stop = True
+                self._tell(WILL_STOP if can_stop else CANNOT_STOP)
+                return
+            await pauses.pause()
+
+    async def _stop_once(self) -> None:
+        try:
+            mark = self.mark if self.mark.accepted else await self._on.remote.find(self._call, self.mark)
+            if mark is not None:
+                can_stop = await self._on.remote.cancel(self._call, mark)
+                self._tell(STOPPED_LATE if can_stop else LEFT_BEHIND)
+        except (RemoteUnclear, ToolFailure):
+            self._tell(LEFT_BEHIND)
+
+    async def _keep(self, mark: RemoteMark) -> None:
+        await self._patiently(lambda: self._on.running.keep_mark(self._job_id, mark))
+        self.mark = mark
+
+    async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """What the job store says, however long it is away: without it, nothing may go on. The deadline bounds it."""
+        pauses = self._on.pauses()
+        while True:
+            try:
+                return await ask()
+            except ToolFailure as failure:
+                if not failure.error.is_retryable:
+                    raise
+            await pauses.pause()
+
+    def _tell(self, message: str) -> None:
+        """What happens to the work, beside how far it has come."""
+        self._sink.progress(replace(self._told, message=message))

@@ -1,0 +1,179 @@
+"""What every `RemoteJob` must do. Inherit `RemoteJobSuite` and give a `RemoteStage`: a driver and a remote side that
+misbehaves when it is told to.
+
+The suite is about what is told apart: refused (nothing runs), unclear (nobody can tell) and still to be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import Protocol
+
+import pytest
+
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure
+from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.job_ports import RemoteJob
+from toolhub_service.domain.progress import Progress
+
+WITHIN_S = 20.0
+MINTED = RemoteMark(key="3f2b8f6e-6d0c-5c55-9a4e-0c7a5c1f2a11")
+UNKNOWN_KEY = RemoteMark(key="00000000-0000-5000-8000-000000000000")
+
+
+class Trouble(Enum):
+    """What the remote side, or the way to it, does wrong."""
+
+    START_REFUSED = "start refused"
+    START_ANSWER_LOST = "the start is taken, its answer is lost"
+    START_LOST = "the start is lost on its way"
+    FIND_BROKEN = "the lookup does not answer"
+    FOLLOW_CUT = "the connection breaks once while following"
+    FORGOTTEN = "the job is forgotten"
+    STOP_BROKEN = "the request to stop gets no answer"
+    STOP_IMPOSSIBLE = "nothing can be stopped there"
+    COLLECT_CUT = "the connection breaks once while collecting"
+    RESULT_GONE = "the result is gone"
+
+
+class RemoteStage(Protocol):
+    @property
+    def remote(self) -> RemoteJob: ...
+
+    @property
+    def call(self) -> GrantedCall:
+        """Work that is not over until it is let go, unless it is stopped."""
+        ...
+
+    @property
+    def effects(self) -> int:
+        """How often work was begun over there."""
+        ...
+
+    def meet(self, trouble: Trouble) -> None:
+        """Have it happen from now on. Skips the test, with the reason, where this remote side cannot."""
+        ...
+
+    def let_go(self) -> None:
+        """The work goes on to its end, which is success."""
+        ...
+
+
+async def followed(stage: RemoteStage, mark: RemoteMark) -> list[Progress]:
+    async with asyncio.timeout(WITHIN_S):
+        return [progress async for progress in stage.remote.follow(stage.call, mark)]
+
+
+class RemoteJobSuite:
+    """The fixture `stage` is the subclass's."""
+
+    async def test_a_start_is_accepted_under_the_minted_key(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        assert (mark.key, mark.accepted, stage.effects) == (MINTED.key, True, 1)
+        assert mark.remote_id
+
+    async def test_a_refused_start_begins_nothing(self, stage: RemoteStage) -> None:
+        stage.meet(Trouble.START_REFUSED)
+        with pytest.raises(ToolFailure):
+            await stage.remote.start(stage.call, MINTED)
+        assert stage.effects == 0
+
+    async def test_a_start_whose_answer_is_lost_is_unclear_and_is_found(self, stage: RemoteStage) -> None:
+        stage.meet(Trouble.START_ANSWER_LOST)
+        with pytest.raises(RemoteUnclear):
+            await stage.remote.start(stage.call, MINTED)
+        found = await stage.remote.find(stage.call, MINTED)
+        assert found is not None
+        assert (found.accepted, stage.effects) == (True, 1)
+
+    async def test_a_start_that_is_lost_on_its_way_is_unclear_and_is_not_found(self, stage: RemoteStage) -> None:
+        stage.meet(Trouble.START_LOST)
+        with pytest.raises(RemoteUnclear):
+            await stage.remote.start(stage.call, MINTED)
+        assert await stage.remote.find(stage.call, MINTED) is None
+        assert stage.effects == 0
+
+    async def test_what_is_found_is_what_was_started(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        found = await stage.remote.find(stage.call, MINTED)
+        assert found is not None
+        assert found.remote_id == mark.remote_id
+        assert await stage.remote.find(stage.call, UNKNOWN_KEY) is None
+
+    async def test_a_lookup_without_an_answer_is_unclear(self, stage: RemoteStage) -> None:
+        stage.meet(Trouble.FIND_BROKEN)
+        with pytest.raises(RemoteUnclear):
+            await stage.remote.find(stage.call, MINTED)
+
+    async def test_it_is_followed_to_its_end_and_collected(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        stage.let_go()
+        await followed(stage, mark)
+        outcome = await stage.remote.collect(stage.call, mark)
+        assert outcome.value is not None
+
+    async def test_following_survives_a_broken_connection(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        stage.meet(Trouble.FOLLOW_CUT)
+        stage.let_go()
+        await followed(stage, mark)
+        await stage.remote.collect(stage.call, mark)
+
+    async def test_what_the_remote_side_has_forgotten_is_unclear_and_never_over(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        stage.meet(Trouble.FORGOTTEN)
+        with pytest.raises(RemoteUnclear):
+            await followed(stage, mark)
+
+    async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        assert await stage.remote.cancel(stage.call, mark) is True
+        await followed(stage, mark)
+        with pytest.raises(ToolFailure) as caught:
+            await stage.remote.collect(stage.call, mark)
+        assert caught.value.error.kind is ErrorKind.CANCELLED
+
+    async def test_one_that_is_over_can_be_asked_to_stop_without_harm(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        stage.let_go()
+        await followed(stage, mark)
+        await stage.remote.cancel(stage.call, mark)
+        await stage.remote.collect(stage.call, mark)
+
+    async def test_a_remote_side_that_cannot_stop_says_so(self, stage: RemoteStage) -> None:
+        stage.meet(Trouble.STOP_IMPOSSIBLE)
+        mark = await stage.remote.start(stage.call, MINTED)
+        assert await stage.remote.cancel(stage.call, mark) is False
+
+    async def test_a_request_to_stop_without_an_answer_is_unclear(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        stage.meet(Trouble.STOP_BROKEN)
+        with pytest.raises(RemoteUnclear):
+            await stage.remote.cancel(stage.call, mark)
+
+    async def test_collecting_survives_a_broken_connection(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        stage.let_go()
+        await followed(stage, mark)
+        stage.meet(Trouble.COLLECT_CUT)
+        await stage.remote.collect(stage.call, mark)
+
+    async def test_a_result_that_is_gone_is_unclear(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        stage.let_go()
+        await followed(stage, mark)
+        stage.meet(Trouble.RESULT_GONE)
+        with pytest.raises(RemoteUnclear):
+            await stage.remote.collect(stage.call, mark)
+
+    async def test_a_follower_that_leaves_leaves_nothing_behind(self, stage: RemoteStage) -> None:
+        mark = await stage.remote.start(stage.call, MINTED)
+        before = asyncio.all_tasks()
+        following = asyncio.create_task(followed(stage, mark))
+        await asyncio.sleep(0)
+        following.cancel()
+        await asyncio.wait({following})
+        assert following.cancelled()
+        assert asyncio.all_tasks() == before
