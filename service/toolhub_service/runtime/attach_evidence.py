@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
@@ -11,9 +13,15 @@ from toolhub_service.runtime.redact import redact_evidence
 from toolhub_service.runtime.walk import Walk
 
 
-def attach_evidence(
-    walk: Walk, outcome: Outcome, now_unix_ms: int, redactor: Redactor, *, show_raw: bool
-) -> ToolResult:
+class Attached(NamedTuple):
+    """A successful answer with its evidence."""
+
+    result: ToolResult
+    whole: bytes | None
+    """Canonical JSON of the value where it was cut, to be kept as an artifact; the cut is the last evidence then."""
+
+
+def attach_evidence(walk: Walk, outcome: Outcome, now_unix_ms: int, redactor: Redactor, *, show_raw: bool) -> Attached:
     """The successful answer, cut to the tool's inline limit."""
     spec = walk.spec
     assert spec is not None  # the pipeline calls this step only after resolve
@@ -21,8 +29,8 @@ def attach_evidence(
     evidence = outcome.evidence or (_call_evidence(walk, f"{spec.name} {spec.version} answered"),)
     evidence = tuple([redact_evidence(item, redactor) for item in evidence])
     if cut is not None:
-        evidence = (*evidence, cut)
-    return ToolResult(
+        evidence = (*evidence, cut.evidence)
+    result = ToolResult(
         ok=True,
         call_id=walk.call.call_id,
         tool=spec.name,
@@ -37,6 +45,7 @@ def attach_evidence(
         durations_us=walk.durations_us,
         raw=outcome.raw if show_raw else None,
     )
+    return Attached(result, None if cut is None else cut.whole)
 
 
 def attach_refusal(walk: Walk, error: ToolError, now_unix_ms: int) -> ToolResult:

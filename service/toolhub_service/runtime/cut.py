@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import cast
+from typing import NamedTuple, cast
 
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
@@ -13,8 +13,16 @@ _MARKER_BYTES = 96
 """Room for the marker and its JSON escapes."""
 
 
-def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Evidence | None]:
-    """The value with at most `max_bytes` of canonical JSON, and the evidence of what was cut (None: nothing was).
+class Cut(NamedTuple):
+    """What was cut, and from what."""
+
+    evidence: Evidence
+    whole: bytes
+    """Canonical JSON of the value before."""
+
+
+def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
+    """The value with at most `max_bytes` of canonical JSON, and what was cut (None: nothing was).
 
     Only the value's own strings and lists are shortened, so that the shape survives where it can; what does not
     fit even then becomes a string that says so.
@@ -27,7 +35,7 @@ def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Evidence | None
         shortened = f"[result of {len(encoded)} bytes left out: the limit is {max_bytes} bytes]"
     whole = hashlib.sha256(encoded).hexdigest()
     summary = f"result cut from {len(encoded)} to about {max_bytes} bytes"
-    return shortened, Evidence(type=EvidenceType.METRIC, ref="result", summary=summary, sha256=whole)
+    return shortened, Cut(Evidence(EvidenceType.METRIC, "result", summary, sha256=whole), encoded)
 
 
 def _shorten(value: JsonValue, excess_bytes: int) -> JsonValue:

@@ -126,7 +126,7 @@ class Pipeline:
         validate_output(spec, outcome, schemas)
 
         walk.enter(StepName.ATTACH_EVIDENCE)
-        result = attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
+        result, _ = attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
         return self._record(walk, result)
 
     async def _ask(self, walk: Walk, granted: GrantedCall) -> None:

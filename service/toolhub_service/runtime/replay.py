@@ -26,7 +26,7 @@ def kept(walk: Walk, answer: ToolResult | None, now_unix_ms: int) -> ToolResult:
     if answer.ok and walk.spec is not None and walk.spec.limits.max_result_bytes > MAX_KEPT_BYTES:
         value, cut = cut_to(answer.value, MAX_KEPT_BYTES)
         if cut is not None:
-            proof = cut._replace(created_at_unix_ms=now_unix_ms)
+            proof = cut.evidence._replace(created_at_unix_ms=now_unix_ms)
             return answer._replace(value=value, truncated=True, raw=None, evidence=(*answer.evidence, proof))
     return answer if answer.raw is None else answer._replace(raw=None)
 

@@ -25,14 +25,15 @@ def test_value_within_its_cap_is_left_alone() -> None:
 
 def test_longest_string_is_shortened_and_the_shape_stays() -> None:
     value = {"name": "a.txt", "text": "x" * 10_000}
-    cut, evidence = cut_to(value, CAP)
+    cut, what = cut_to(value, CAP)
     assert isinstance(cut, dict)
     assert cut["name"] == "a.txt"
     assert str(cut["text"]).startswith("xxx")
     assert "characters left out]" in str(cut["text"])
     assert len(dumps(cut)) <= CAP
-    assert evidence is not None
-    assert evidence.sha256 == hashlib.sha256(dumps(value)).hexdigest()
+    assert what is not None
+    assert what.whole == dumps(value)
+    assert what.evidence.sha256 == hashlib.sha256(dumps(value)).hexdigest()
 
 
 def test_list_loses_its_end_and_says_how_much() -> None:
@@ -61,9 +62,9 @@ json_values = st.recursive(
 @settings(deadline=None)
 @given(value=json_values, max_bytes=st.integers(200, 2_000))
 def test_whatever_is_cut_fits_its_cap(value: Any, max_bytes: int) -> None:
-    cut, evidence = cut_to(value, max_bytes)
+    cut, what = cut_to(value, max_bytes)
     assert len(dumps(cut)) <= max_bytes
-    assert (evidence is None) == (len(dumps(value)) <= max_bytes)
+    assert (what is None) == (len(dumps(value)) <= max_bytes)
 
 
 @pytest.mark.promise("evidence.cut-is-proved")
