@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
@@ -91,6 +92,7 @@ class RedisLink:
 
 def _connection(url: str) -> AbstractConnection:
     try:
+        _judge_options(urlsplit(url).query)
         pool = ConnectionPool.from_url(  # only its reading of URLs
             url,
             protocol=2,
@@ -104,9 +106,15 @@ def _connection(url: str) -> AbstractConnection:
         raise HubFailure(
             HubStatus.INVALID_ARGUMENT,
             "REDIS_URL_INVALID",
-            "stores.redis_url is no URL of a Redis: redis://[user:password@]host[:port][/database], rediss:// for TLS, "
-            "unix://path for a socket.",
+            "stores.redis_url is no URL of a Redis: redis://[user:password@]host[:port][/database], rediss:// for TLS "
+            "(with options ?ssl_ca_certs=, ssl_certfile=, ssl_keyfile=), unix://path[?db=] for a socket.",
         ) from None
+
+
+def _judge_options(query: str) -> None:
+    """How the link uses its connections is its own to say."""
+    if any(name != "db" and not name.startswith("ssl_") for name in parse_qs(query)):
+        raise ValueError
 
 
 def _facts(info: bytes) -> dict[str, str]:

@@ -23,6 +23,7 @@ local function tell(kind, ...)
     fields[#fields + 1] = value
   end
   call('XADD', P .. 'feed', 'MAXLEN', '~', {KEPT}, number .. '-0', unpack(fields))
+  return number
 end
 """
 

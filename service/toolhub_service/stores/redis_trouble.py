@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Randomness
@@ -57,6 +64,8 @@ def reason_of(error: Exception) -> str:
             return "it refuses the user or the password"
         case BusyLoadingError():
             return "it is loading its data"
+        case OutOfMemoryError():
+            return "its memory is full"
         case ResponseError():
             code = str(error).partition(" ")[0]
             return f"it answered {code}" if code.isalpha() and code.isupper() else "it refused a command"

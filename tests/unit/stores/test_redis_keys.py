@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from tests.fakes.clock import FixedRandomness, ManualClock
+from tests.fakes.clock import ManualClock
 from tests.ports.key_store_suite import CAPACITY, KeyStoreSuite
+from tests.unit.stores.redis_links import link, other_link
 from toolhub_service.domain.ports import KeyStore
 from toolhub_service.stores.redis_keys import RedisKeys
 from toolhub_service.stores.redis_link import RedisLink
+
+__all__ = ["link", "other_link"]
 
 
 @pytest.fixture
@@ -19,15 +20,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def link(redis_url: str) -> AsyncIterator[RedisLink]:
-    link = RedisLink(redis_url, FixedRandomness())
-    await link.start()
-    yield link
-    await link.close()
-
-
-@pytest.fixture
 async def store(link: RedisLink, clock: ManualClock) -> KeyStore:
+    await link.start()
     return RedisKeys(link, clock, max_keys=CAPACITY)
 
 

@@ -1,0 +1,96 @@
+"""Pages of what is kept in hashes and listed in sorted sets by time: newest first, with the count of all that match.
+
+The shortest list that holds every match is read. Where being on it is all that was asked, its length is the count;
+else what it names is judged one by one, a thousand at a time, so that no script holds the server up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from toolhub_service.stores.redis_link import RedisLink
+from toolhub_service.stores.redis_script import RedisScript
+
+_AT_ONCE = 1_000
+
+_LIST = RedisScript(
+    """
+local kind, list, most, at, id = ARGV[1], P .. ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local start = 0
+if at ~= '' then
+  start = call('ZCOUNT', list, '(' .. at, '+inf')
+  for _, same in ipairs(call('ZREVRANGEBYSCORE', list, at, at)) do
+    if same < id then
+      break
+    end
+    start = start + 1
+  end
+end
+local rows = {}
+local members = call('ZREVRANGE', list, start, start + most - 1, 'WITHSCORES')
+for position = 1, #members, 2 do
+  local row = call('HMGET', P .. kind .. members[position], unpack(ARGV, 6))
+  table.insert(row, 1, members[position + 1])
+  table.insert(row, 1, members[position])
+  rows[#rows + 1] = row
+end
+return rows
+"""
+)
+"""kind, list, limit, time and id of the cursor or empty, fields → id, time and fields of each"""
+
+Facts = Sequence[str]
+
+
+class RedisPages:
+    def __init__(self, link: RedisLink, kind: str, fields: Sequence[str]) -> None:
+        """`kind`: what the keys of the hashes begin with, such as `job:`. `fields`: what a filter looks at."""
+        self._link = link
+        self._kind = kind
+        self._fields = fields
+
+    async def page(
+        self,
+        lists: Sequence[str],
+        matches: Callable[[Facts], bool] | None,
+        *,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> tuple[list[str], int]:
+        """Ids, newest first, and how many match. `lists` hold every match; `matches` None: the one list is the answer.
+
+        Raises ToolFailure TOOL_UNAVAILABLE.
+        """
+        if matches is None:
+            count = int(await self._link.run("ZCARD", self._link.key(lists[0])))
+            return [row[0] for row in await self._rows(lists[0], after, limit)] if limit else [], count
+        return await self._judged(await self._shortest(lists), matches, after, limit)
+
+    async def _judged(
+        self, name: str, matches: Callable[[Facts], bool], after: tuple[int, str] | None, limit: int
+    ) -> tuple[list[str], int]:
+        ids: list[str] = []
+        count = 0
+        cursor: tuple[int, str] | None = None
+        while rows := await self._rows(name, cursor, _AT_ONCE):
+            for item, at, *facts in rows:
+                if not matches(facts):
+                    continue
+                count += 1
+                if len(ids) < limit and (after is None or (int(at), item) < after):
+                    ids.append(item)
+            if len(rows) < _AT_ONCE:
+                break
+            cursor = int(rows[-1][1]), rows[-1][0]
+        return ids, count
+
+    async def _shortest(self, lists: Sequence[str]) -> str:
+        if len(lists) == 1:
+            return lists[0]
+        lengths = {name: int(await self._link.run("ZCARD", self._link.key(name))) for name in lists}
+        return min(lengths, key=lengths.__getitem__)
+
+    async def _rows(self, name: str, cursor: tuple[int, str] | None, limit: int) -> list[list[str]]:
+        at, item = ("", "") if cursor is None else (str(cursor[0]), cursor[1])
+        rows = await self._link.call(_LIST, self._kind, name, limit, at, item, *self._fields)
+        return [[(part or b"").decode() for part in row] for row in rows]
