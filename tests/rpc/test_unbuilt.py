@@ -17,7 +17,7 @@ from toolhub_service.transport.server import _descriptors
 BUILT = {
     *(
         "ToolService." + name
-        for name in ("ListTools", "SearchTools", "GetTool", "ExportTools", "Invoke", "InvokeStream")
+        for name in ("ListTools", "SearchTools", "GetTool", "ExportTools", "Invoke", "InvokeStream", "InvokeSession")
     ),
     *("RegistryService." + name for name in ("RegisterTool", "RegisterTools", "UnregisterTool")),
     *("RegistryService." + name for name in ("GetSnapshot", "ListSources")),

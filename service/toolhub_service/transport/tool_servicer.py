@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import Clock, Invoker, Randomness
 from toolhub_service.domain.progress import Chunk, Progress
@@ -19,14 +18,14 @@ from toolhub_service.runtime.sinks import SILENT
 from toolhub_service.transport.call_ids import new_call_id
 from toolhub_service.transport.convert.call import AsksForCall, to_call, wants_struct
 from toolhub_service.transport.convert.result import from_chunk, from_plan, from_progress, write_result
+from toolhub_service.transport.deadlines import answer_deadline_s
 from toolhub_service.transport.discovery import Discovery
 from toolhub_service.transport.rpc import ServicerContext, current_principal
+from toolhub_service.transport.session_terms import MAX_IN_FLIGHT
+from toolhub_service.transport.sessions import Sessions
 from toolhub_service.transport.stream_sink import StreamSink
 
 Response = TypeVar("Response", pb.InvokeResponse, pb.InvokeStreamResponse)
-
-_ANSWER_RESERVE_S = 0.1
-"""Kept back from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult."""
 
 
 @dataclass(slots=True)
@@ -37,6 +36,12 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     discovery: Discovery
     clock: Clock
     randomness: Randomness
+    session_max_in_flight: int = MAX_IN_FLIGHT
+    """Calls of one session."""
+    sessions: Sessions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sessions = Sessions(self.invoker, self.clock, self.randomness, max_in_flight=self.session_max_in_flight)
 
     async def Invoke(self, request: pb.InvokeRequest, context: ServicerContext) -> pb.InvokeResponse:
         answer = await self.invoker.invoke(self._call(request, context), SILENT)
@@ -55,10 +60,12 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         finally:
             await _cancelled(running)
 
-    async def InvokeSession(  # type: ignore[override]  # the coroutine style of a stream: it never answers
+    async def InvokeSession(  # type: ignore[override]  # its messages come serialised; interceptors/stack.py lets them pass
         self, request_iterator: AsyncIterator[pb.InvokeSessionRequest], context: ServicerContext
-    ) -> None:
-        raise HubFailure(HubStatus.UNIMPLEMENTED, "NOT_BUILT", "InvokeSession is not served yet; use Invoke.")
+    ) -> AsyncIterator[bytes]:
+        async with self.sessions.opened(request_iterator, context) as session:
+            while (message := await session.next_message()) is not None:
+                yield message
 
     async def ListTools(self, request: pb.ListToolsRequest, context: ServicerContext) -> pb.ListToolsResponse:
         return self.discovery.list_tools(request, current_principal())
@@ -73,10 +80,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         return self.discovery.export_tools(request, current_principal())
 
     def _call(self, request: AsksForCall, context: ServicerContext) -> Call:
-        remaining_s = context.time_remaining()
-        deadline_s = None
-        if remaining_s is not None:
-            deadline_s = self.clock.monotonic_s() + remaining_s - min(_ANSWER_RESERVE_S, remaining_s / 10)
+        deadline_s = answer_deadline_s(self.clock, context)
         call_id = new_call_id(self.clock, self.randomness)
         return to_call(request, current_principal(), call_id=call_id, deadline_s=deadline_s)
 

@@ -78,7 +78,7 @@ class Stack(grpc.GenericRpcHandler):
         return make(
             wrap(method, behaviour),
             request_deserializer=_lenient(handler.request_deserializer),
-            response_serializer=handler.response_serializer,
+            response_serializer=_sparing(handler.response_serializer) if streams else handler.response_serializer,
         )
 
     def _around_coroutine(self, method: Method, behaviour: Behaviour) -> Behaviour:
@@ -166,6 +166,13 @@ def _lenient(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], An
             return _UNREADABLE
 
     return read
+
+
+def _sparing(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """The serializer, letting pass what a stream has serialised itself."""
+    if serialize is None:
+        return None
+    return lambda message: message if type(message) is bytes else serialize(message)
 
 
 def _method(path: str, handler: Any) -> Method:

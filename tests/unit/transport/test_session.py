@@ -1,0 +1,308 @@
+"""A session with calls that end when the test says so: who leads, what runs at once, what is read, what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+
+import pytest
+
+from toolhub.v1 import call_pb2, error_pb2
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.domain.call import Call
+from toolhub_service.domain.plan import Plan
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.progress import Chunk, Progress
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.transport.convert.call import to_call
+from toolhub_service.transport.session import Session
+from toolhub_service.transport.session_answers import cancelled_by_caller
+from toolhub_service.transport.session_terms import SessionTerms
+
+
+class Stage:
+    """A session, its caller, and the runtime behind it: `quick` answers at once, every other tool when it is let go."""
+
+    def __init__(self, max_in_flight: int = 4) -> None:
+        self.inbox: asyncio.Queue[pb.InvokeSessionRequest | None] = asyncio.Queue()
+        self.read = 0
+        self.begun: list[str] = []
+        self.tasks: list[asyncio.Task[object] | None] = []
+        self.let_go: dict[str, asyncio.Event] = {}
+        self.stopped: list[str] = []
+        terms = SessionTerms(self, self.begin, lambda _: {}, lambda call: cancelled_by_caller(call, 1), max_in_flight)
+        self.session = Session(self.requests(), terms)
+        self.session.begin()
+
+    async def requests(self) -> AsyncIterator[pb.InvokeSessionRequest]:
+        while (message := await self.inbox.get()) is not None:
+            self.read += 1
+            yield message
+
+    def begin(self, request: pb.SessionCall) -> Call:
+        return to_call(request, Principal("local"), call_id=f"hub-{request.call_id}", deadline_s=None)
+
+    async def invoke(self, call: Call, sink: EventSink) -> ToolResult | Plan:
+        if call.args_error is not None:
+            return ToolResult(ok=False, call_id=call.call_id, tool=call.tool, error=call.args_error)
+        self.begun.append(call.tool)
+        self.tasks.append(asyncio.current_task())
+        if call.tool == "crash":
+            raise ValueError("a defect")
+        if call.tool != "quick":
+            sink.progress(Progress(1))
+            try:
+                await self.let_go.setdefault(call.tool, asyncio.Event()).wait()
+            except asyncio.CancelledError:
+                self.stopped.append(call.tool)
+                if call.tool != "stubborn":
+                    raise
+            sink.chunk(Chunk(b"done"))
+        return ToolResult(ok=True, call_id=call.call_id, tool=call.tool)
+
+    def send(self, *calls: str, cancel: tuple[str, ...] = ()) -> None:
+        """Calls as `name` (of a tool called likewise) or `name=tool`."""
+        message = pb.InvokeSessionRequest(cancel_call_ids=cancel)
+        for call in calls:
+            name, _, tool = call.partition("=")
+            message.calls.add(call_id=name, intent=call_pb2.ToolIntent(tool=tool or name))
+        self.inbox.put_nowait(message)
+
+    def close(self) -> None:
+        self.inbox.put_nowait(None)
+
+    async def message(self) -> list[pb.SessionEvent] | None:
+        data = await self.session.next_message()
+        return None if data is None else list(pb.InvokeSessionResponse.FromString(data).events)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(1_000):
+            if holds():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("it never came to that")
+
+    async def results(self, count: int) -> dict[str, pb.SessionEvent]:
+        found: dict[str, pb.SessionEvent] = {}
+        while len(found) < count:
+            events = await self.message()
+            assert events is not None
+            for event in events:
+                assert event.call_id not in found, "nothing comes after the result"
+                if event.WhichOneof("event") == "result":
+                    found[event.call_id] = event
+        return found
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    yield stage
+    await stage.session.end()
+
+
+def kind(event: pb.SessionEvent) -> int:
+    return event.result.error.kind
+
+
+async def test_calls_that_never_wait_are_run_by_one_task_and_answered_in_one_message(stage: Stage) -> None:
+    stage.send("a=quick", "b=quick", "c=quick")
+    events = await stage.message()
+    assert events is not None
+    assert [event.call_id for event in events] == ["a", "b", "c"]
+    assert [event.result.call_id for event in events] == ["hub-a", "hub-b", "hub-c"]
+    assert len(set(stage.tasks)) == 1
+
+
+async def test_call_that_waits_holds_up_neither_the_rest_of_its_message_nor_reading(stage: Stage) -> None:
+    stage.send("slow", "a=quick")
+    stage.send("b=quick")
+    assert set(await stage.results(2)) == {"a", "b"}
+    stage.let_go["slow"].set()
+    assert set(await stage.results(1)) == {"slow"}
+
+
+async def test_calls_begin_in_their_order_and_wait_at_the_same_time(stage: Stage) -> None:
+    stage.send("x", "y", "z")
+    await stage.until(lambda: len(stage.begun) == 3)
+    assert stage.begun == ["x", "y", "z"]
+    assert len(set(stage.tasks)) == 3
+    for name in ("z", "x", "y"):
+        stage.let_go[name].set()
+        assert set(await stage.results(1)) == {name}
+
+
+async def test_events_of_a_call_keep_their_order_and_end_with_the_result(stage: Stage) -> None:
+    stage.send("slow")
+    first = await stage.message()
+    assert first is not None
+    assert [event.WhichOneof("event") for event in first] == ["progress"]
+    stage.let_go["slow"].set()
+    rest = await stage.message()
+    assert rest is not None
+    assert [event.WhichOneof("event") for event in rest] == ["chunk", "result"]
+
+
+async def test_no_more_than_the_bound_is_begun_and_nothing_more_is_read(stage: Stage) -> None:
+    stage.send(*[f"w{number}" for number in range(6)])
+    stage.send("late=quick")
+    await stage.until(lambda: len(stage.begun) == 4)
+    await stage.until(lambda: stage.read == 1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert stage.begun == ["w0", "w1", "w2", "w3"]
+    assert stage.read == 1
+    stage.let_go["w1"].set()
+    await stage.results(1)
+    await stage.until(lambda: len(stage.begun) == 5)
+    assert stage.read == 1
+    stage.let_go["w0"].set()
+    await stage.results(1)
+    await stage.until(lambda: stage.read == 2)
+    stage.let_go["w2"].set()
+    assert set(await stage.results(2)) == {"w2", "late"}
+
+
+async def test_caller_within_its_bound_can_always_cancel(stage: Stage) -> None:
+    stage.send("w0", "w1", "w2", "w3")
+    stage.send(cancel=("w2",))
+    found = await stage.results(1)
+    assert kind(found["w2"]) == error_pb2.ERROR_KIND_CANCELLED
+    assert stage.stopped == ["w2"]
+
+
+async def test_cancelled_call_is_answered_once_and_the_others_go_on(stage: Stage) -> None:
+    stage.send("x", "y")
+    await stage.until(lambda: len(stage.begun) == 2)
+    stage.send(cancel=("x", "x", "unknown"))
+    found = await stage.results(1)
+    assert found["x"].result.error.message == "The caller cancelled the call."
+    assert found["x"].result.evidence
+    stage.let_go["y"].set()
+    assert (await stage.results(1))["y"].result.ok
+    stage.close()
+    assert await stage.message() is None
+
+
+async def test_call_cancelled_before_it_began_never_runs_and_is_answered(stage: Stage) -> None:
+    stage.send("w0", "w1", "w2", "w3", "w4", cancel=("w4",))
+    await stage.until(lambda: len(stage.begun) == 4)
+    stage.let_go["w0"].set()
+    found = await stage.results(2)
+    assert found["w4"].result.error.message == "The caller cancelled the call."
+    assert "w4" not in stage.begun
+
+
+async def test_call_that_ends_well_in_spite_of_being_cancelled_keeps_its_result(stage: Stage) -> None:
+    stage.send("stubborn")
+    await stage.until(lambda: len(stage.begun) == 1)
+    stage.send(cancel=("stubborn",))
+    assert (await stage.results(1))["stubborn"].result.ok
+    stage.send("a=quick")
+    assert set(await stage.results(1)) == {"a"}
+
+
+async def test_finished_call_frees_its_name(stage: Stage) -> None:
+    for _ in range(3):
+        stage.send("a=quick")
+        assert (await stage.results(1))["a"].result.ok
+
+
+async def test_second_call_of_a_name_in_flight_is_refused_and_the_first_goes_on(stage: Stage) -> None:
+    stage.send("x", "x=quick")
+    refused = (await stage.results(1))["x"].result
+    assert not refused.ok
+    assert "call_id" in refused.error.message
+    stage.send(cancel=())
+    stage.let_go["x"].set()
+    assert (await stage.results(1))["x"].result.ok
+    assert stage.begun == ["x"]
+
+
+async def test_half_close_lets_what_is_in_flight_finish(stage: Stage) -> None:
+    stage.send("x", "a=quick")
+    stage.close()
+    await stage.results(1)
+    stage.let_go["x"].set()
+    assert set(await stage.results(1)) == {"x"}
+    assert await stage.message() is None
+    assert not stage.session.is_cut_short
+
+
+async def test_session_without_a_call_ends_with_its_caller(stage: Stage) -> None:
+    stage.close()
+    assert await stage.message() is None
+
+
+async def test_end_stops_everything_and_leaves_no_task() -> None:
+    before = asyncio.all_tasks()
+    stage = Stage()
+    stage.send("x", "y", "z")
+    await stage.until(lambda: len(stage.begun) == 3)
+    await stage.session.end()
+    assert sorted(stage.stopped) == ["x", "y", "z"]
+    assert asyncio.all_tasks() == before
+
+
+async def test_told_to_stop_reading_it_answers_what_it_has_read_and_ends(stage: Stage) -> None:
+    stage.send("x")
+    await stage.until(lambda: len(stage.begun) == 1)
+    stage.session.stop_reading()
+    stage.send("late=quick")
+    stage.let_go["x"].set()
+    assert set(await stage.results(1)) == {"x"}
+    assert await stage.message() is None
+    assert stage.session.is_cut_short
+    assert stage.read == 0 or "quick" not in stage.begun
+
+
+async def test_idle_session_that_is_told_to_stop_reading_ends_at_once(stage: Stage) -> None:
+    await asyncio.sleep(0)
+    stage.session.stop_reading()
+    assert await stage.message() is None
+
+
+async def test_all_cancelled_is_all_answered(stage: Stage) -> None:
+    stage.send(*[f"w{number}" for number in range(6)])
+    await stage.until(lambda: len(stage.begun) == 4)
+    stage.session.stop_reading()
+    stage.session.cancel_all()
+    found = await stage.results(6)
+    assert {event.result.error.message for event in found.values()} == {"The caller cancelled the call."}
+    assert await stage.message() is None
+
+
+async def test_defect_ends_the_session_after_what_was_answered(stage: Stage) -> None:
+    stage.send("a=quick", "b=crash", "c=quick")
+    assert set(await stage.results(1)) == {"a"}
+    with pytest.raises(ValueError, match="a defect"):
+        await stage.message()
+
+
+async def test_large_message_lets_others_have_their_turn() -> None:
+    stage = Stage(max_in_flight=1_000)
+    turns: list[int] = []
+
+    async def other() -> None:
+        while len(stage.begun) < 200:
+            turns.append(len(stage.begun))
+            await asyncio.sleep(0)
+
+    stage.send(*[f"c{number}=quick" for number in range(200)])
+    await asyncio.gather(other(), stage.results(200))
+    assert max(after - before for before, after in pairwise(turns)) <= 64
+    await stage.session.end()
+
+
+async def test_reader_that_never_reads_holds_up_the_caller_and_nothing_is_lost() -> None:
+    stage = Stage(max_in_flight=8)
+    for number in range(20):
+        stage.send(f"c{number}=quick", f"d{number}=quick")
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert len(stage.begun) == 8
+    assert stage.read <= 5
+    assert len(await stage.results(40)) == 40
+    await stage.session.end()
