@@ -1,0 +1,100 @@
+"""Tools whose effects can be counted from outside, for hubs that are killed while they run them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.tool import Annotations, ToolLimits
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+Seconds = Annotated[float, Meta(description="Seconds.", ge=0, le=60)]
+Marker = Annotated[str, Meta(description="Names the job, of the caller's choice.", min_length=1, max_length=100)]
+LIMITS = ToolLimits(timeout_s=120.0, max_concurrency=1_000)
+
+
+class Marked(ToolOutput, frozen=True):
+    marker: str
+
+
+class EffectIn(ToolInput, frozen=True):
+    marker: Marker
+    before_s: Seconds = 0.0
+    after_s: Seconds = 0.0
+
+
+class EffectOnce(Tool[EffectIn, Marked]):
+    """Not to be repeated: each run adds a line to the ledger, which the process that dies leaves behind."""
+
+    name = "chaos/effect.once"
+    description = "Wait, write the marker into the ledger, wait."
+    limits = LIMITS
+    In, Out = EffectIn, Marked
+
+    def __init__(self, ledger: str) -> None:
+        self._ledger = ledger
+
+    async def run(self, args: EffectIn, context: ToolContext) -> Marked:
+        await asyncio.sleep(args.before_s)
+        append(Path(self._ledger), args.marker)
+        await asyncio.sleep(args.after_s)
+        return Marked(marker=args.marker)
+
+
+class StepsIn(ToolInput, frozen=True):
+    marker: Marker
+    steps: Annotated[int, Meta(description="How many.", ge=1, le=10_000)]
+    step_s: Seconds = 0.0
+
+
+class WorkSteps(Tool[StepsIn, Marked]):
+    """May be repeated from the start."""
+
+    name = "chaos/work.steps"
+    description = "Take so many steps and tell of each."
+    annotations = Annotations(idempotent=True, supports_progress=True)
+    limits = LIMITS
+    In, Out = StepsIn, Marked
+
+    async def run(self, args: StepsIn, context: ToolContext) -> Marked:
+        for step in range(1, args.steps + 1):
+            await asyncio.sleep(args.step_s)
+            context.sink.progress(Progress(step, args.steps, "steps"))
+        return Marked(marker=args.marker)
+
+
+class ReadIn(ToolInput, frozen=True):
+    marker: Marker
+
+
+class QuickRead(Tool[ReadIn, Marked]):
+    name = "chaos/quick.read"
+    description = "Give the marker back."
+    annotations = Annotations(read_only=True, idempotent=True)
+    limits = LIMITS
+    In, Out = ReadIn, Marked
+
+    async def run(self, args: ReadIn, context: ToolContext) -> Marked:
+        return Marked(marker=args.marker)
+
+
+def append(ledger: Path, marker: str) -> None:
+    """One line in one write, whichever processes write at the same time."""
+    descriptor = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(descriptor, f"{marker} {os.getpid()}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def effects(ledger: Path) -> Iterator[str]:
+    """The marker of every effect there was."""
+    if ledger.exists():
+        yield from (line.split()[0] for line in ledger.read_text().splitlines())

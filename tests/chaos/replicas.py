@@ -1,0 +1,110 @@
+"""Hub processes that are killed at random and started again, on the same port and the same data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.hub import OPEN_POLICY
+from tests.processes import Served, served
+from tests.services.server_process import free_port
+
+TOOLS = ("EffectOnce", "WorkSteps", "QuickRead")
+IMPATIENT = {
+    "TOOLHUB_JOBS_HEARTBEAT_S": "0.2",
+    "TOOLHUB_JOBS_DEAD_AFTER_S": "1.0",
+    "TOOLHUB_SERVER_DRAIN_S": "2",
+    "TOOLHUB_METRICS_LISTEN": "",
+    "TOOLHUB_LOGS_LEVEL": "warning",
+}
+"""A dead process is noticed soon, so that a life of a second or two is long enough to take its jobs over."""
+
+
+@dataclass(slots=True)
+class Replica:
+    folder: Path
+    config: Path
+    environment: Mapping[str, str]
+    port: int = field(default_factory=free_port)
+    errors: list[str] = field(default_factory=list)
+    """What all its lives have written to stderr."""
+    died: list[int] = field(default_factory=list)
+    """Exit statuses of lives that nobody ended."""
+    is_serving: asyncio.Event = field(default_factory=asyncio.Event)
+    _served: Served | None = None
+    _life: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def start(self) -> None:
+        opening = served(
+            self.folder, "--config", str(self.config), environment=self.environment, listen=f"127.0.0.1:{self.port}"
+        )
+        self._served = await self._life.enter_async_context(opening)
+        self.is_serving.set()
+
+    async def end(self, number: signal.Signals) -> None:
+        """SIGKILL, or SIGTERM for an orderly end."""
+        running = self._served
+        assert running is not None
+        self.is_serving.clear()
+        if running.process.returncode is not None:
+            self.died.append(running.process.returncode)
+        else:
+            running.signal(number)
+        await self._life.aclose()
+        self.errors += running.errors
+
+    async def die_and_rise(self) -> None:
+        await self.end(signal.SIGKILL)
+        await self.start()
+
+
+def configured(folder: Path, ledger: Path) -> Path:
+    """A configuration with the tools of the chaos, which may do whatever they like."""
+    folder.mkdir(parents=True, exist_ok=True)
+    policy, config = folder / "policy.yaml", folder / "toolhub.yaml"
+    policy.write_text(OPEN_POLICY)
+    custom = [{"tool": f"tests.chaos.chaos_tools:{name}", "args": _arguments(name, ledger)} for name in TOOLS]
+    tools: dict[str, Any] = {"trusted_namespaces": ["tests.chaos"], "custom": custom}
+    config.write_text(json.dumps({"policy": {"file": str(policy)}, "tools": tools}))
+    return config
+
+
+def _arguments(name: str, ledger: Path) -> dict[str, str]:
+    return {"ledger": str(ledger)} if name == "EffectOnce" else {}
+
+
+@asynccontextmanager
+async def running(folder: Path, ledger: Path, count: int, **environment: str) -> AsyncIterator[list[Replica]]:
+    """So many replicas, each with a folder of its own; stopped in good order at the end."""
+    config = configured(folder, ledger)
+    replicas = [Replica(folder / f"hub-{n}", config, {**IMPATIENT, **environment}) for n in range(count)]
+    await asyncio.gather(*(replica.start() for replica in replicas))
+    try:
+        yield replicas
+    finally:
+        await asyncio.gather(*(replica.end(signal.SIGTERM) for replica in replicas))
+
+
+async def kill_at_random(replicas: Sequence[Replica], kills: int, random: Random, pause_s: tuple[float, float]) -> None:
+    """Kill one that serves, again and again; the others go on meanwhile, or are still starting themselves."""
+    async with asyncio.TaskGroup() as rising:
+        for _ in range(kills):
+            await asyncio.sleep(random.uniform(*pause_s))
+            victim = await _one_that_serves(replicas, random)
+            victim.is_serving.clear()
+            rising.create_task(victim.die_and_rise())
+
+
+async def _one_that_serves(replicas: Sequence[Replica], random: Random) -> Replica:
+    victim = random.choice(replicas)
+    if not victim.is_serving.is_set() and (serving := [one for one in replicas if one.is_serving.is_set()]):
+        victim = random.choice(serving)
+    await victim.is_serving.wait()
+    return victim
