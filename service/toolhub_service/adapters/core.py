@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from toolhub_service.adapters.workspaces import Workspaces
+from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -42,9 +43,16 @@ class CoreAdapter:
     kind = ToolKind.CORE
 
     def __init__(
-        self, tools: Iterable[AnyTool], workspaces: Workspaces, *, custom_tools: Iterable[AnyTool] = ()
+        self,
+        tools: Iterable[AnyTool],
+        workspaces: Workspaces,
+        *,
+        custom_tools: Iterable[AnyTool] = (),
+        desk: ArtifactDesk | None = None,
     ) -> None:
+        """`desk`: where tools keep large outputs; None: nowhere."""
         self._workspaces = workspaces
+        self._desk = desk
         self._built_in = tuple(tools)
         self._custom = tuple(custom_tools)
         self._tools = {tool.name: tool for tool in self._custom + self._built_in}
@@ -107,6 +115,8 @@ class CoreAdapter:
             sink=sink,
             open_workspace=partial(self._workspaces.open, asked),
             idempotency_key=call.idempotency_key,
+            call=asked,
+            desk=self._desk,
         )
 
     def _tool(self, planned: PlannedCall) -> AnyTool:

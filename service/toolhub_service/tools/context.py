@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from toolhub_service.domain.artifact import ArtifactRef
+from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRef
+from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.call import Call
 from toolhub_service.domain.constraints import Constraints
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import EventSink
@@ -26,6 +28,10 @@ class ToolContext:
     sink: EventSink
     open_workspace: Callable[[], Workspace]
     idempotency_key: str = ""
+    call: Call | None = None
+    """The call as it was asked; with `desk`, whose output is kept in its name."""
+    desk: ArtifactDesk | None = None
+    """Where large values are kept and read; None where the hub keeps none."""
     evidence: list[Evidence] = field(default_factory=list)
     artifacts: list[ArtifactRef] = field(default_factory=list)
     truncated: bool = False
@@ -43,6 +49,18 @@ class ToolContext:
     def proves(self, type: EvidenceType, ref: str, summary: str, *, sha256: str = "", **attributes: str) -> None:
         """Lay down one piece of evidence."""
         self.evidence.append(Evidence(type=type, ref=ref, summary=summary, sha256=sha256, attributes=attributes))
+
+    async def keep(self, chunks: AsyncIterator[bytes], *, media_type: str = OCTETS, name: str = "") -> Artifact | None:
+        """Keep a large output as an artifact that travels with the result; None where the hub keeps none.
+
+        Raises ToolFailure FILE_TOO_LARGE, BUDGET_EXCEEDED, IO_ERROR, TOOL_UNAVAILABLE: an output that is a courtesy
+        should then be left out, with evidence that says so.
+        """
+        if self.desk is None or self.call is None:
+            return None
+        artifact = await self.desk.keep(chunks, call=self.call, media_type=media_type, name=name)
+        self.artifacts.append(artifact.ref)
+        return artifact
 
     def close(self) -> None:
         """Release the workspace's descriptor."""

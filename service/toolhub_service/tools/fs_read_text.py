@@ -1,24 +1,28 @@
 """core/fs.readText: a text file or some of its lines.
 
 A file is read to its end whatever is asked for, so that line count and digest speak of the whole; therefore files of
-more than 20 times `max_read_bytes` are refused with FILE_TOO_LARGE (100 MiB where the bound is 5 MiB).
+more than 20 times `max_read_bytes` are refused with FILE_TOO_LARGE (100 MiB where the bound is 5 MiB). When the text is
+cut the whole file is kept as an artifact beside it, where the hub keeps artifacts and there is room.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated
 
 from msgspec import Meta
 
 from toolhub_service.domain import capability
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, ArgumentRole, Example, GuardedArgument
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_values import Encoding, FilePath, judge_size
 from toolhub_service.tools.line_reading import LineReading
-from toolhub_service.tools.off_loop import off_loop_if_large
+from toolhub_service.tools.off_loop import heed, off_loop, off_loop_if_large
+from toolhub_service.tools.source_file import CHUNK_BYTES, SourceFile
 from toolhub_service.tools.text_encoding import judge_encoding
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -69,6 +73,8 @@ class ReadText(Tool["ReadText.In", "ReadText.Out"]):
                 size_bytes=str(file.size_bytes),
                 first_lines_sha256=reading.head_sha256,
             )
+            if reading.truncated:
+                await _keep_whole(file, context)
             return self.Out(
                 path=file.path,
                 text=reading.text,
@@ -76,6 +82,37 @@ class ReadText(Tool["ReadText.In", "ReadText.Out"]):
                 truncated=reading.truncated,
                 total_lines=reading.total_lines,
             )
+
+
+async def _keep_whole(file: SourceFile, context: ToolContext) -> None:
+    """The text that was asked for is answered whatever becomes of the artifact."""
+    file.rewind()
+    name = file.path.rpartition("/")[2]
+    try:
+        artifact = await context.keep(_chunks(file), media_type="text/plain", name=name)
+    except ToolFailure as failure:
+        why = failure.error.kind.value
+        context.proves(EvidenceType.FILE, file.path, f"the whole file could not be kept as an artifact: {why}")
+        return
+    if artifact is not None:
+        summary = f"the whole file is artifact {artifact.artifact_id}, {artifact.size_bytes} bytes"
+        context.proves(EvidenceType.FILE, file.path, summary, sha256=artifact.sha256)
+
+
+async def _chunks(file: SourceFile) -> AsyncIterator[bytes]:
+    """As large as it was when opened, so that a growing file comes to an end."""
+    left_bytes = file.size_bytes
+    while left_bytes > 0:
+        data = await off_loop(partial(_read, file, min(CHUNK_BYTES, left_bytes)))
+        if not data:
+            return
+        left_bytes -= len(data)
+        yield data
+
+
+def _read(file: SourceFile, size_bytes: int, stop: threading.Event) -> bytes:
+    heed(stop)
+    return file.read(size_bytes)
 
 
 def _reading(args: ReadText.In, context: ToolContext) -> LineReading:

@@ -54,6 +54,10 @@ class SourceFile:
         with telling(self.path):
             return os.read(self._descriptor, size_bytes)
 
+    def rewind(self) -> None:
+        """To be read again from the beginning."""
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+
     def chunks(self, stop: threading.Event | None = None) -> Iterator[bytes]:
         """The file as large as it was when opened, 1 MiB at a time, so that a growing file comes to an end.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -36,6 +36,22 @@ class Echo(Tool[TextIn, TextOut]):
 
     async def run(self, args: TextIn, context: ToolContext) -> TextOut:
         return TextOut(text=args.text, call_id=context.call_id)
+
+
+class Keeps(Tool[TextIn, TextOut]):
+    """Keeps its text as an artifact."""
+
+    name = "test/text.keep"
+    description = "Keep the text."
+    annotations = Annotations(read_only=True)
+    In, Out = TextIn, TextOut
+
+    async def run(self, args: TextIn, context: ToolContext) -> TextOut:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield args.text.encode()
+
+        artifact = await context.keep(chunks(), media_type="text/plain", name="text.txt")
+        return TextOut(text="" if artifact is None else artifact.artifact_id)
 
 
 class Proves(Tool[TextIn, TextOut]):

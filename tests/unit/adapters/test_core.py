@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.artifacts import kept_in, whole
 from tests.ports.adapter_suite import SILENT, AdapterSuite, ListeningSink, Prepared, granted
-from tests.unit.adapters.small_tools import Crashes, Echo, Proves, Refuses, Waits
+from tests.unit.adapters.small_tools import Crashes, Echo, Keeps, Proves, Refuses, Waits
 from toolhub_service.adapters.core import CoreAdapter
 from toolhub_service.adapters.workspaces import Workspaces, WorkspaceSharing
 from toolhub_service.domain.call import ExecContext
@@ -171,3 +172,20 @@ def test_a_call_without_a_session_has_its_requests_folder() -> None:
 
 def test_execute_is_a_coroutine_function_so_that_no_task_is_needed() -> None:
     assert inspect.iscoroutinefunction(CoreAdapter.execute)
+
+
+async def test_tools_keep_large_outputs_in_the_name_of_their_call(tmp_path: Path) -> None:
+    kept = kept_in(tmp_path / "blobs")
+    tool = Keeps()
+    adapter = CoreAdapter([], Workspaces(str(tmp_path)), custom_tools=[tool], desk=kept.artifacts)
+    call = granted(spec(tool), {"text": "large"})
+    (ref,) = (await adapter.execute(call, SILENT)).artifacts
+    artifact = await kept.artifacts.open(call.call.principal.id, ref.artifact_id)
+    assert artifact.call_id == call.call.call_id
+    assert await whole(kept.artifacts, artifact) == b"large"
+
+
+async def test_tool_of_a_hub_without_artifacts_keeps_nothing_and_goes_on(tmp_path: Path) -> None:
+    tool = Keeps()
+    outcome = await adapter_of(tmp_path, tool).execute(granted(spec(tool), {"text": "large"}), SILENT)
+    assert outcome.artifacts == ()
