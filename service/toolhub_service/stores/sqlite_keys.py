@@ -1,0 +1,165 @@
+"""Idempotency keys in the hub's own file, shared by its processes: a claim is on disk before its call may run.
+
+Bounded in keys and bytes by counters that triggers keep: when full, it refuses new keys and forgets none. A waiter is
+woken at once by its own process, and by a look at the file after another one has committed; that look is taken for all
+waiters together, and only while there are any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.key import EffectKey, KeyRecord
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.stores.codec import decode_key_record, encode_key_record
+from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_file_writer import Change
+from toolhub_service.stores.sqlite_keys_waiting import Waiting, held_record
+
+_RECORD_BYTES: Final = 2_048
+"""About what a record weighs besides its result."""
+_EXPIRED_AT_ONCE: Final = 100
+"""Records that a group of claims removes at most: more than it puts in, in the long run."""
+_SCOPE: Final = "principal = ? AND tool = ? AND key = ?"
+_PUT: Final = """
+    INSERT INTO keys VALUES (?, ?, ?, ?, 0, ?, ?, ?) ON CONFLICT (principal, tool, key) DO UPDATE SET
+    owner = excluded.owner, settled = 0, expires_at_unix_ms = excluded.expires_at_unix_ms,
+    size_bytes = excluded.size_bytes, record = excluded.record"""
+_SETTLE: Final = f"UPDATE keys SET settled = 1, expires_at_unix_ms = ?, size_bytes = ?, record = ? WHERE {_SCOPE}"  # noqa: S608 — fixed text
+
+
+class _Claim(NamedTuple):
+    key: EffectKey
+    record: KeyRecord
+    replacing: str
+    now_unix_ms: int
+
+
+class _End(NamedTuple):
+    """Of a claim: settled with a result, or released without one."""
+
+    key: EffectKey
+    owner: str
+    now_unix_ms: int
+    result: ToolResult | None = None
+    expires_at_unix_ms: int = 0
+
+
+class SqliteKeys:
+    """Implements `KeyStore`. The file is started before and closed after it."""
+
+    def __init__(
+        self, file: SqliteFile, clock: Clock, *, max_keys: int = 100_000, max_bytes: int = 256 * 1024 * 1024
+    ) -> None:
+        """`max_bytes` bounds what the stored results hold, as they are written."""
+        self._file = file
+        self._clock = clock
+        self._max_keys = max_keys
+        self._max_bytes = max_bytes
+        self._waiting = Waiting(file)
+        self._claiming: Change[_Claim, KeyRecord | None] = Change(self._claim_all)
+
+    async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
+        standing = await self._file.change(self._claiming, _Claim(key, record, replacing, self._clock.unix_ms()))
+        if standing is None and replacing:
+            self._waiting.changed(key)
+        return standing
+
+    async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
+        return await self._end(_End(key, owner, self._clock.unix_ms(), result, expires_at_unix_ms))
+
+    async def release(self, key: EffectKey, owner: str) -> bool:
+        return await self._end(_End(key, owner, self._clock.unix_ms()))
+
+    async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
+        with self._waiting.on(key, owner) as changed:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while await self._runs(key, owner):
+                        await changed.wait()
+                        changed.clear()
+            except TimeoutError:
+                return not await self._runs(key, owner)
+        return True
+
+    async def _end(self, end: _End) -> bool:
+        done = await self._file.change(_ENDING, end)
+        if done:
+            self._waiting.changed(end.key)
+        return done
+
+    async def _runs(self, key: EffectKey, owner: str) -> bool:
+        """Whether the owner's claim still stands."""
+        look = partial(held_record, key=key, owner=owner, now_unix_ms=self._clock.unix_ms())
+        return await self._file.read(look) is not None
+
+    def _claim_all(self, connection: sqlite3.Connection, claims: Sequence[_Claim]) -> list[Any]:
+        now_unix_ms = max(claim.now_unix_ms for claim in claims)
+        connection.execute(
+            "DELETE FROM keys WHERE rowid IN (SELECT rowid FROM keys WHERE expires_at_unix_ms <= ? LIMIT ?)",
+            (now_unix_ms, _EXPIRED_AT_ONCE + len(claims)),
+        )
+        return [self._claim(connection, claim) for claim in claims]
+
+    def _claim(self, connection: sqlite3.Connection, claim: _Claim) -> KeyRecord | None | ToolFailure:
+        row = connection.execute(
+            f"SELECT owner, settled, expires_at_unix_ms, record FROM keys WHERE {_SCOPE}",  # noqa: S608 — fixed text
+            claim.key,
+        ).fetchone()
+        if row is not None:
+            owner, settled, expires_at_unix_ms, record = row
+            if expires_at_unix_ms > claim.now_unix_ms and (settled or owner != claim.replacing):
+                return decode_key_record(record)
+        elif (room_in_ms := self._room_in_ms(connection, claim.now_unix_ms)) is not None:
+            return _full(room_in_ms)
+        record = encode_key_record(claim.record)
+        connection.execute(
+            _PUT,
+            (*claim.key, claim.record.owner, claim.record.expires_at_unix_ms, _RECORD_BYTES, record),
+        )
+        return None
+
+    def _room_in_ms(self, connection: sqlite3.Connection, now_unix_ms: int) -> int | None:
+        """When the first key expires, if there is no room before; None: there is."""
+        keys, size_bytes = connection.execute("SELECT keys, size_bytes FROM key_usage").fetchone()
+        if keys < self._max_keys and size_bytes < self._max_bytes:
+            return None
+        (first,) = connection.execute("SELECT min(expires_at_unix_ms) FROM keys").fetchone()
+        return (first or now_unix_ms) - now_unix_ms
+
+
+def _end_all(connection: sqlite3.Connection, ends: Sequence[_End]) -> list[bool]:
+    return [_end(connection, end) for end in ends]
+
+
+def _end(connection: sqlite3.Connection, end: _End) -> bool:
+    held = held_record(connection, end.key, end.owner, end.now_unix_ms)
+    if held is None:
+        return False
+    if end.result is None:
+        connection.execute(f"DELETE FROM keys WHERE {_SCOPE}", end.key)  # noqa: S608 — fixed text
+        return True
+    settled = replace(decode_key_record(held), result=end.result, expires_at_unix_ms=end.expires_at_unix_ms)
+    record = encode_key_record(settled)
+    connection.execute(_SETTLE, (end.expires_at_unix_ms, _RECORD_BYTES + len(record), record, *end.key))
+    return True
+
+
+def _full(room_in_ms: int) -> ToolFailure:
+    return refuse(
+        ErrorKind.RATE_LIMITED,
+        "The hub remembers as many idempotency keys as it can, and forgets none early. Send the call without a key "
+        "if having its effect twice does no harm, or ask an operator to raise idempotency.max_keys or max_bytes.",
+        retry_after_s=max(1.0, room_in_ms / 1_000),
+        limit="idempotency",
+    )
+
+
+_ENDING: Final[Change[_End, bool]] = Change(_end_all)

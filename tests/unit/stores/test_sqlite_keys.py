@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.fakes.clock import ManualClock
+from tests.ports.key_store_suite import (
+    AT_ONCE,
+    CAPACITY,
+    KEY,
+    LONG_S,
+    RESULT,
+    TTL_S,
+    KeyStoreSuite,
+    a_record,
+    in_ttl,
+)
+from tests.unit.stores.sqlite_files import file, other_file
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.ports import KeyStore
+from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_keys import SqliteKeys
+
+__all__ = ["file", "other_file"]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+class TestSqliteKeys(KeyStoreSuite):
+    @pytest.fixture
+    def store(self, file: SqliteFile, clock: ManualClock) -> KeyStore:
+        return SqliteKeys(file, clock, max_keys=CAPACITY)
+
+
+@pytest.fixture
+def keys(file: SqliteFile, clock: ManualClock) -> SqliteKeys:
+    return SqliteKeys(file, clock)
+
+
+@pytest.fixture
+def others(other_file: SqliteFile, clock: ManualClock) -> SqliteKeys:
+    return SqliteKeys(other_file, clock)
+
+
+async def test_processes_share_claims_and_answers(keys: SqliteKeys, others: SqliteKeys, clock: ManualClock) -> None:
+    claims = [(keys, others)[n % 2].claim(KEY, a_record(clock, f"owner-{n}")) for n in range(50)]
+    answers = await asyncio.gather(*claims)
+    assert answers.count(None) == 1
+    owner = f"owner-{answers.index(None)}"
+    assert await others.settle(KEY, owner, RESULT, in_ttl(clock))
+    standing = await keys.claim(KEY, a_record(clock, "late"))
+    assert standing is not None
+    assert standing.result == RESULT
+
+
+@pytest.mark.parametrize("how", ["settle", "release", "replace"])
+async def test_waiter_wakes_when_another_process_ends_the_claim(
+    keys: SqliteKeys, others: SqliteKeys, clock: ManualClock, how: str
+) -> None:
+    await keys.claim(KEY, a_record(clock))
+    waiting = [asyncio.create_task(keys.ended(KEY, "owner-1", LONG_S)) for _ in range(3)]
+    assert not await keys.ended(KEY, "owner-1", AT_ONCE)
+    if how == "settle":
+        assert await others.settle(KEY, "owner-1", RESULT, in_ttl(clock))
+    elif how == "release":
+        assert await others.release(KEY, "owner-1")
+    else:
+        assert await others.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1") is None
+    assert await asyncio.gather(*waiting) == [True] * 3
+
+
+async def test_end_of_another_claim_on_the_key_does_not_wake_for_good(keys: SqliteKeys, clock: ManualClock) -> None:
+    await keys.claim(KEY, a_record(clock))
+    await keys.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1")
+    waiting = asyncio.create_task(keys.ended(KEY, "owner-2", LONG_S))
+    assert await keys.ended(KEY, "owner-1", LONG_S)
+    assert not await keys.ended(KEY, "owner-2", AT_ONCE)
+    assert not waiting.done()
+    await keys.release(KEY, "owner-2")
+    assert await waiting
+
+
+async def test_answers_are_bounded_in_bytes_and_given_back(file: SqliteFile, clock: ManualClock) -> None:
+    keys = SqliteKeys(file, clock, max_bytes=100_000)
+    await keys.claim(KEY._replace(key="large"), a_record(clock))
+    await keys.settle(KEY._replace(key="large"), "owner-1", RESULT._replace(value="x" * 99_000), in_ttl(clock))
+    with pytest.raises(ToolFailure) as refused:
+        await keys.claim(KEY, a_record(clock))
+    assert refused.value.error.kind is ErrorKind.RATE_LIMITED
+    clock.advance(TTL_S)
+    assert await keys.claim(KEY, a_record(clock)) is None
+
+
+async def test_released_and_replaced_keys_leave_no_count_behind(file: SqliteFile, clock: ManualClock) -> None:
+    keys = SqliteKeys(file, clock, max_bytes=10_000)
+    for _ in range(30):
+        assert await keys.claim(KEY, a_record(clock)) is None
+        assert await keys.claim(KEY, a_record(clock, "owner-2"), replacing="owner-1") is None
+        assert await keys.release(KEY, "owner-2")
+    usage = await file.read(lambda connection: connection.execute("SELECT * FROM key_usage").fetchone())
+    assert usage == (0, 0)
+
+
+async def test_what_has_expired_is_dropped_without_being_asked_for(file: SqliteFile, clock: ManualClock) -> None:
+    keys = SqliteKeys(file, clock)
+    for number in range(30):
+        await keys.claim(KEY._replace(key=f"k-{number}"), a_record(clock))
+    clock.advance(10 * TTL_S)
+    await keys.claim(KEY, a_record(clock))
+    usage = await file.read(lambda connection: connection.execute("SELECT keys FROM key_usage").fetchone())
+    assert usage == (1,)
