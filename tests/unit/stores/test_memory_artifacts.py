@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.ports.artifact_records_suite import ArtifactRecordsSuite
+from toolhub_service.domain.artifact_ports import ArtifactRecords
+from toolhub_service.stores.memory_artifacts import MemoryArtifacts
+
+
+class TestMemoryArtifacts(ArtifactRecordsSuite):
+    @pytest.fixture
+    def store(self) -> ArtifactRecords:
+        return MemoryArtifacts()
+
+    @pytest.fixture
+    def other(self) -> None:
+        """Memory is shared with nobody."""
