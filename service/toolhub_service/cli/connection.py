@@ -147,7 +147,11 @@ def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
 
 def _channel(address: str, ca_file: Path | None) -> grpc.Channel:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its connection noise is told in our own words
-    options = [("grpc.max_receive_message_length", -1)]
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.initial_reconnect_backoff_ms", 200),  # whoever watches wants to see a hub that was started again
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+    ]
     if ca_file is None:
         return grpc.insecure_channel(address, options)
     try:

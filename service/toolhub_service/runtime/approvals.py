@@ -188,7 +188,7 @@ class Approvals:
         return await self._store.page(replace(where, principal=own or where.principal), after=after, limit=limit)
 
     async def lapse(self, now_unix_ms: int) -> int:
-        """Put down which approvals are over; how many became so by this."""
+        """Put down which approvals are over; how many were found to be."""
         count = 0
         while True:
             batch = await self._store.lapsed(now_unix_ms, _BATCH)

@@ -1,0 +1,239 @@
+"""`toolhub approvals …`: what waits for a person, and the person's answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from toolhub.v1 import approval_pb2
+from toolhub.v1 import approval_service_pb2 as pb
+from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
+from toolhub_service.cli.approval_following import Following
+from toolhub_service.cli.approval_view import (
+    is_pending,
+    line,
+    print_approval,
+    print_approvals,
+    state_of,
+)
+from toolhub_service.cli.connection import Connection, connected_by, connection_options
+from toolhub_service.cli.output import json_option, message_as_json, note, print_json, print_json_line, wants_json
+from toolhub_service.cli.root import SuggestingGroup
+
+_PAGE = 1_000
+_STATES = ("pending", "approved", "rejected", "expired", "used")
+_EVERY = "all"
+
+
+@click.group(cls=SuggestingGroup)
+def approvals() -> None:
+    """See what waits for a person, and approve or deny it."""
+
+
+@approvals.command("list")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice((*_STATES, _EVERY), case_sensitive=False),
+    default=("pending",),
+    show_default=True,
+    help="Only approvals in this state; may be given several times.",
+)
+@click.option("--principal", default="", help="Only what this principal has asked for.")
+@click.option("--tool", default="", help="Only this tool; a glob such as 'core/fs.*' is welcome.")
+@click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@json_option
+@connection_options
+def list_approvals(count: int, as_json: bool, **options: Any) -> None:
+    """What waits for a decision, newest first; with --state all, everything there was.
+
+    Who is no approver sees what was asked for under its own name.
+
+    \b
+    Examples:
+      toolhub approvals list
+      toolhub approvals list --state approved --state used --tool 'core/fs.*'
+      toolhub approvals list --state all --principal research-agent --json
+    """
+    with connected_by(options) as connection:
+        found, total = _listed(connection, _filter(options), count)
+    if wants_json(as_json):
+        print_json({"approvals": [message_as_json(approval) for approval in found], "totalSize": total})
+        return
+    if not found:
+        note("Nothing waits for a decision" if options["states"] == ("pending",) else "No approval fits")
+        return
+    print_approvals(found)
+    shown = f"{len(found)} of {total}" if total > len(found) else str(total)
+    note(f"{shown}; `toolhub approvals show ID` tells all about one")
+
+
+@approvals.command()
+@click.argument("approval_id", metavar="ID")
+@json_option
+@connection_options
+def show(approval_id: str, as_json: bool, **options: Any) -> None:
+    """Who asks for what: the arguments (redacted), the rule, the reason, the caller's purpose, the time left.
+
+    \b
+    Example:
+      toolhub approvals show apr_018f2c9e5b7a3d41c6e0
+    """
+    with connected_by(options) as connection:
+        approval = _get(connection, approval_id)
+    _print(approval, as_json)
+
+
+@approvals.command()
+@click.argument("approval_id", metavar="ID")
+@click.option("-m", "--comment", default="", help="Why; kept in the audit log.")
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask on the terminal.")
+@json_option
+@connection_options
+def approve(approval_id: str, comment: str, is_sure: bool, as_json: bool, **options: Any) -> None:
+    """Let the call run, once, exactly as it was shown.
+
+    On a terminal the call is shown and you are asked first.
+
+    \b
+    Examples:
+      toolhub approvals approve apr_018f2c9e5b7a3d41c6e0
+      toolhub approvals approve apr_018f2c9e5b7a3d41c6e0 --yes -m "agreed in the morning round"
+    """
+    with connected_by(options) as connection:
+        asked = _get(connection, approval_id)
+        if is_pending(asked) and not is_sure and sys.stdin.isatty():
+            _confirm(asked, as_json)
+        after = _decide(connection, asked, approval_pb2.DECISION_APPROVE, comment)
+    _print_decision(after, as_json)
+
+
+@approvals.command()
+@click.argument("approval_id", metavar="ID")
+@click.option("-m", "--comment", default="", help="Why; the caller is told, and it is kept in the audit log.")
+@json_option
+@connection_options
+def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
+    """Refuse the call; say why with -m, for the caller is told.
+
+    \b
+    Example:
+      toolhub approvals deny apr_018f2c9e5b7a3d41c6e0 -m "not this folder; use reports/"
+    """
+    with connected_by(options) as connection:
+        asked = _get(connection, approval_id)
+        after = _decide(connection, asked, approval_pb2.DECISION_REJECT, comment)
+    _print_decision(after, as_json)
+
+
+@approvals.command()
+@click.option("--tool", default="", help="Only this tool; a glob such as 'core/fs.*' is welcome.")
+@json_option
+@connection_options
+def watch(tool: str, as_json: bool, **options: Any) -> None:
+    """What waits, then each change as it happens, until interrupted. Goes on when the hub was started again.
+
+    With --json one line a change; on a terminal a board with the time that is left.
+
+    \b
+    Examples:
+      toolhub approvals watch
+      toolhub approvals watch --json | while read -r line; do notify-send "$line"; done
+    """
+    with connected_by(options) as connection, suppress(KeyboardInterrupt):
+        if wants_json(as_json):
+            for approval in Following(connection, tool, lost=_told_lost):
+                print_json_line(message_as_json(approval))
+        else:
+            _watch_board(connection, tool)
+
+
+def _watch_board(connection: Connection, tool: str) -> None:
+    from toolhub_service.cli.approval_board import Board
+
+    with Board() as board:
+        for approval in Following(connection, tool, lost=board.lost, found=board.found):
+            board.show(approval)
+
+
+def _told_lost(pause_s: float) -> None:
+    note(f"the hub does not answer; asking again in {pause_s:.1f} s", err=True)
+
+
+def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:
+    names = [] if _EVERY in options["states"] else options["states"]
+    states = [approval_pb2.ApprovalState.Value(f"APPROVAL_STATE_{name.upper()}") for name in names]
+    return pb.ListApprovalsRequest(states=states, principal=options["principal"], tool=options["tool"])
+
+
+def _listed(
+    connection: Connection, where: pb.ListApprovalsRequest, count: int
+) -> tuple[list[approval_pb2.Approval], int]:
+    """(the newest `count` that fit, how many fit)."""
+    found: list[approval_pb2.Approval] = []
+    for page in _pages(connection, where, count):
+        found.extend(page.approvals)
+        if len(found) >= count or not page.next_page_token:
+            return found[:count], page.total_size
+    return found, len(found)
+
+
+def _pages(connection: Connection, where: pb.ListApprovalsRequest, count: int) -> Iterator[pb.ListApprovalsResponse]:
+    where.page_size = min(count, _PAGE)
+    while True:
+        page = _stub(connection).ListApprovals(where, timeout=connection.timeout_s, metadata=connection.metadata)
+        yield page
+        where.page_token = page.next_page_token
+
+
+def _get(connection: Connection, approval_id: str) -> approval_pb2.Approval:
+    request = pb.GetApprovalRequest(approval_id=approval_id)
+    answer = _stub(connection).GetApproval(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    return answer.approval
+
+
+def _decide(
+    connection: Connection, asked: approval_pb2.Approval, decision: approval_pb2.Decision.ValueType, comment: str
+) -> approval_pb2.Approval:
+    """The digest of what was shown goes with it: nobody agrees to anything else."""
+    request = pb.DecideApprovalRequest(
+        approval_id=asked.approval_id, decision=decision, comment=comment, args_digest=asked.args_digest
+    )
+    answer = _stub(connection).DecideApproval(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    return answer.approval
+
+
+def _confirm(asked: approval_pb2.Approval, as_json: bool) -> None:
+    """Shows the call and asks. A no is no decision: the approval stays as it is."""
+    if wants_json(as_json):
+        click.echo(line(asked), err=True)
+    else:
+        print_approval(asked)
+        click.echo()
+    if not click.confirm("Let it run, once?", default=False, err=True):
+        raise click.ClickException("Nothing was decided; `toolhub approvals deny ID` says no.")
+
+
+def _stub(connection: Connection) -> ApprovalServiceStub:
+    return ApprovalServiceStub(connection.channel)
+
+
+def _print(approval: approval_pb2.Approval, as_json: bool) -> None:
+    if wants_json(as_json):
+        print_json(message_as_json(approval))
+    else:
+        print_approval(approval)
+
+
+def _print_decision(approval: approval_pb2.Approval, as_json: bool) -> None:
+    if wants_json(as_json):
+        print_json(message_as_json(approval))
+        return
+    click.echo(line(approval))
+    if state_of(approval) == "APPROVED":
+        note("the job goes on" if approval.job_id else "the caller invokes again with this approval_id")

@@ -1,0 +1,274 @@
+"""`toolhub approvals …` against a real server: what a person sees, decides and follows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.e2e.terminal import Screen, Shown, environment, in_terminal, terminal
+from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, REJECTED, an_approval_door
+from tests.unit.transport.approval_server import AUDITOR, ApprovalHub, approval_hub
+from toolhub.v1 import approval_pb2
+from toolhub_service.cli.approval_following import Following
+from toolhub_service.cli.approval_view import row, state_of, time_left
+from toolhub_service.cli.approvals import approvals
+from toolhub_service.cli.connection import Connection, connected
+from toolhub_service.domain.approval import ApprovalState
+from toolhub_service.domain.principal import Principal
+from toolhub_service.guards.secrets import Redactor
+
+PROGRAM = [sys.executable, "-c", "from toolhub_service.cli.approvals import approvals; approvals()"]
+CANARY = "c4nary-7f31-value"
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[ApprovalHub]:
+    async with approval_hub() as serving:
+        yield serving
+
+
+async def cli(hub: ApprovalHub, *words: str, by: Principal = ANN) -> Result:
+    """Run to the end, in pipes."""
+    env = {"TOOLHUB_ADDRESS": hub.address, "TOOLHUB_API_KEY": by.id}
+    result = await asyncio.to_thread(CliRunner().invoke, approvals, list(words), env=env)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+async def typed(hub: ApprovalHub, tmp_path: Path, *words: str, keys: bytes = b"", after: str = "") -> Shown:
+    """Run to the end, in a terminal, as Ann."""
+    env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id)
+    shown = await asyncio.to_thread(in_terminal, [*PROGRAM, *words], env, keys=keys, after=after)
+    assert "Traceback" not in shown.text
+    return shown
+
+
+class TestList:
+    async def test_pending_ones_are_listed_and_others_when_asked_for(self, hub: ApprovalHub) -> None:
+        pending, granted = await hub.door.ask("a"), await hub.door.grant("b")
+        listed = json.loads((await cli(hub, "list")).stdout)
+        assert [approval["approvalId"] for approval in listed["approvals"]] == [pending]
+        assert listed["totalSize"] == 1
+        listed = json.loads((await cli(hub, "list", "--state", "approved")).stdout)
+        assert [approval["approvalId"] for approval in listed["approvals"]] == [granted]
+        listed = json.loads((await cli(hub, "list", "--state", "all", "--tool", "test/*")).stdout)
+        assert listed["totalSize"] == 2
+
+    async def test_number_of_approvals_is_bounded_and_the_total_told(self, hub: ApprovalHub) -> None:
+        for number in range(3):
+            await hub.door.ask(str(number))
+        listed = json.loads((await cli(hub, "list", "-n", "2")).stdout)
+        assert (len(listed["approvals"]), listed["totalSize"]) == (2, 3)
+
+    async def test_asker_sees_its_own(self, hub: ApprovalHub) -> None:
+        mine = await hub.door.ask()
+        await hub.door.ask(principal="other")
+        listed = json.loads((await cli(hub, "list", by=LOCAL)).stdout)
+        assert [approval["approvalId"] for approval in listed["approvals"]] == [mine]
+
+    async def test_table_tells_who_wants_what_and_how_long_it_waits(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        empty = await typed(hub, tmp_path, "list")
+        assert "Nothing waits for a decision" in empty.text
+        approval_id = await hub.door.ask("hello")
+        shown = await typed(hub, tmp_path, "list")
+        assert "APPROVAL" in shown.text
+        assert approval_id in shown.text
+        assert "test/text.write" in shown.text
+
+
+class TestShow:
+    async def test_a_person_sees_all_that_matters(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        approval_id = await hub.door.ask("hello", purpose="tidy \x1b[2Jup\u202etxt")
+        shown = await typed(hub, tmp_path, "show", approval_id)
+        assert shown.code == 0
+        for words in (
+            approval_id,
+            "PENDING",
+            "who asks",
+            "local",
+            "writes-need-a-yes: Writing changes what others read.",
+            '"text": "hello"',
+            "redacted; written by the caller",
+            "untrusted:",
+            "time left",
+        ):
+            assert words in shown.text
+        assert "\x1b[2J" not in shown.text, "the purpose does not drive the terminal"
+        assert "up<U+202E>txt" in shown.text, "nor does it turn the text around"
+
+    async def test_unknown_one_is_told_in_a_line(self, hub: ApprovalHub) -> None:
+        refused = await cli(hub, "show", "apr_nowhere")
+        assert (refused.exit_code, "APPROVAL_NOT_FOUND" in refused.stderr) == (1, True)
+
+    async def test_json_has_the_arguments_as_json(self, hub: ApprovalHub) -> None:
+        approval_id = await hub.door.ask("hello")
+        told = json.loads((await cli(hub, "show", approval_id)).stdout)
+        assert told["argsSummary"] == {"text": "hello", "times": 1}
+        assert told["state"] == "APPROVAL_STATE_PENDING"
+
+
+class TestDecide:
+    async def test_yes_is_kept_with_its_comment(self, hub: ApprovalHub) -> None:
+        approval_id = await hub.door.ask()
+        told = json.loads((await cli(hub, "approve", approval_id, "-m", "agreed")).stdout)
+        assert (told["state"], told["decidedBy"]) == ("APPROVAL_STATE_APPROVED", "ann")
+        kept = await hub.door.store.get(approval_id)
+        assert kept is not None
+        assert (kept.state, kept.comment) == (ApprovalState.APPROVED, "agreed")
+        assert (await hub.door.call(number=2, approval_id=approval_id)).ok
+
+    async def test_no_reaches_the_caller(self, hub: ApprovalHub) -> None:
+        approval_id = await hub.door.ask()
+        assert (await cli(hub, "deny", approval_id, "-m", "use reports/")).exit_code == 0
+        assert "use reports/" in (await hub.door.refused(number=2, approval_id=approval_id)).message
+
+    async def test_refused_decision_exits_1_with_the_reason(self, hub: ApprovalHub) -> None:
+        approval_id = await hub.door.ask()
+        for by, reason in ((EVE, "NOT_AMONG_APPROVERS"), (LOCAL, "ROLE_MISSING")):
+            refused = await cli(hub, "approve", approval_id, "--yes", by=by)
+            assert (refused.exit_code, reason in refused.stderr) == (1, True)
+        assert await hub.door.state(approval_id) is ApprovalState.PENDING
+
+    async def test_terminal_shows_the_call_and_asks_first(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        approval_id = await hub.door.ask("hello")
+        words = ("approve", approval_id)
+        no = await typed(hub, tmp_path, *words, keys=b"n\n", after="Let it run, once?")
+        assert no.code == 1
+        assert '"text": "hello"' in no.text
+        assert "Nothing was decided" in no.text
+        assert await hub.door.state(approval_id) is ApprovalState.PENDING
+        yes = await typed(hub, tmp_path, *words, keys=b"y\n", after="Let it run, once?")
+        assert yes.code == 0
+        assert await hub.door.state(approval_id) is ApprovalState.APPROVED
+
+    async def test_terminal_is_not_asked_with_yes(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        approval_id = await hub.door.ask()
+        done = await typed(hub, tmp_path, "approve", approval_id, "--yes")
+        assert (done.code, "APPROVED" in done.text) == (0, True)
+        assert "once?" not in done.text
+
+    async def test_hub_that_is_not_there_exits_3(self) -> None:
+        result = await asyncio.to_thread(CliRunner().invoke, approvals, ["watch", "--address", "127.0.0.1:1"])
+        assert result.exit_code == 3
+        assert "no hub answers" in result.stderr
+
+
+@contextlib.contextmanager
+def connection_to(address: str, by: Principal = ANN) -> Iterator[Connection]:
+    with connected(address, by.id, None, 20.0) as connection:
+        yield connection
+
+
+class Follower:
+    """`Following`, read in a thread of its own."""
+
+    def __init__(self, connection: Connection, **told: Any) -> None:
+        self._answers = iter(Following(connection, "", **told))
+
+    async def next(self, count: int) -> list[tuple[str, str]]:
+        async with asyncio.timeout(20):
+            taken = [await asyncio.to_thread(next, self._answers) for _ in range(count)]
+        return [(a.approval_id, state_of(a)) for a in taken]
+
+    def close(self) -> None:
+        self._answers.close()
+
+
+class TestWatch:
+    async def test_json_tells_one_line_a_change(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        first = await hub.door.ask("a")
+        env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id)
+        process = await asyncio.create_subprocess_exec(
+            *PROGRAM, "watch", "--json", env=env, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(20):
+                told = [json.loads(await process.stdout.readline())]
+                await hub.door.decide(first, REJECTED, comment="no")
+                told.append(json.loads(await process.stdout.readline()))
+        finally:
+            process.terminate()
+            await process.wait()
+        assert [line["approvalId"] for line in told] == [first, first]
+        assert [line["state"].rpartition("_")[2] for line in told] == ["PENDING", "REJECTED"]
+
+    async def test_watch_goes_on_when_the_hub_was_started_again(self) -> None:
+        """What stayed as it was is not repeated; what was decided meanwhile, and what is new, is told."""
+        door, is_back, lost = an_approval_door(), threading.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def told_lost(_: float) -> None:
+            loop.call_soon_threadsafe(lost.set)
+
+        async with contextlib.AsyncExitStack() as stack:
+            async with approval_hub(door) as hub:
+                connection = stack.enter_context(connection_to(hub.address))
+                follower = Follower(connection, lost=told_lost, pause=lambda _: is_back.wait(20))
+                kept, decided = await door.ask("kept"), await door.ask("decided")
+                assert set(await follower.next(2)) == {(kept, "PENDING"), (decided, "PENDING")}
+                going_on = asyncio.create_task(follower.next(2))
+            await lost.wait()
+            await door.decide(decided)
+            new = await door.ask("new")
+            await stack.enter_async_context(approval_hub(door, port=int(hub.address.rpartition(":")[2])))
+            is_back.set()
+            assert set(await going_on) == {(decided, "APPROVED"), (new, "PENDING")}
+            await asyncio.to_thread(follower.close)
+
+    async def test_refusal_is_not_taken_for_an_outage(self, hub: ApprovalHub) -> None:
+        with connection_to(hub.address, AUDITOR) as connection, pytest.raises(grpc.RpcError):
+            await asyncio.to_thread(next, iter(Following(connection, "")))
+
+    async def test_board_shows_what_waits_and_what_became_of_it(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        approval_id = await hub.door.ask("hello")
+        env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id)
+        with terminal([*PROGRAM, "watch"], env) as (process, screen):
+            await seen(screen, "1 waits")
+            assert approval_id in screen.text
+            await hub.door.decide(approval_id, comment="go ahead")
+            await seen(screen, "APPROVED")
+            await seen(screen, "'go ahead'")
+            await seen(screen, "0 wait")
+            screen.type(b"\x03")
+            text = await asyncio.to_thread(screen.rest)
+            assert await asyncio.to_thread(process.wait, 20) == 0
+        assert "Traceback" not in text
+
+
+async def seen(screen: Screen, words: str) -> None:
+    await asyncio.to_thread(screen.wait_for, words)
+
+
+@pytest.mark.promise("secrets.nowhere")
+async def test_canary_is_shown_by_no_command(tmp_path: Path) -> None:
+    async with approval_hub(redactor=Redactor([CANARY])) as hub:
+        approval_id = await hub.door.ask(f"hello {CANARY}", purpose=f"use {CANARY}")
+        texts = [(await cli(hub, *words)).output for words in (["list"], ["show", approval_id])]
+        texts.append((await typed(hub, tmp_path, "show", approval_id)).text)
+        texts.append((await cli(hub, "deny", approval_id, "-m", f"no {CANARY}")).output)
+        for text in texts:
+            assert approval_id in text
+            assert CANARY not in text
+
+
+@pytest.mark.parametrize(
+    ("left_s", "told"), [(-1, "over"), (30.4, "30 s"), (119, "119 s"), (150, "2 min"), (7_300, "2 h"), (200_000, "2 d")]
+)
+def test_time_that_is_left_is_told_in_fit_units(left_s: float, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_000_000.0)
+    approval = approval_pb2.Approval(state=approval_pb2.APPROVAL_STATE_PENDING)
+    approval.expires_at.FromMilliseconds(round((1_000_000 + left_s) * 1_000))
+    assert time_left(approval) == told
+    approval.state = approval_pb2.APPROVAL_STATE_USED
+    assert row(approval)[2] == "–"

@@ -1,0 +1,172 @@
+"""Who may say yes or no, to what, and how often; who may see what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.approval_door import (
+    ANN,
+    APPROVED,
+    EVE,
+    EXPIRES_S,
+    LOCAL,
+    REJECTED,
+    TEAM,
+    an_approval_door,
+)
+from toolhub_service.domain.approval import ApprovalFilter, ApprovalState
+from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.event import EventType
+from toolhub_service.domain.principal import Principal, Role
+
+BOTH = Principal("local", frozenset({Role.AGENT, Role.APPROVER}))
+"""The one who asks, with the role of those who decide."""
+
+
+async def refused(call: Awaitable[Any]) -> tuple[HubStatus, str]:
+    with pytest.raises(HubFailure) as failure:
+        await call
+    return failure.value.status, failure.value.reason
+
+
+async def test_decision_is_kept_with_who_when_and_why() -> None:
+    door = an_approval_door()
+    approval_id = await door.ask()
+    door.door.clock.advance(5)
+    after = await door.decide(approval_id, comment="go ahead")
+    assert after == await door.store.get(approval_id)
+    assert (after.state, after.decided_by, after.comment) == (APPROVED, "ann", "go ahead")
+    assert after.decided_at_unix_ms - after.requested_at_unix_ms == 5_000
+    (event,) = door.events(EventType.APPROVAL_DECIDED)
+    assert (event.principal, event.outcome, event.call_id) == ("ann", "APPROVED", "call-1")
+    assert event.attributes == {"approval_id": approval_id, "asked_by": "local", "comment": "go ahead"}
+
+
+async def test_nobody_decides_their_own_request() -> None:
+    door = an_approval_door()
+    approval_id = await door.ask()
+    for decision in (APPROVED, REJECTED):
+        assert await refused(door.decide(approval_id, decision, by=BOTH)) == (
+            HubStatus.PERMISSION_DENIED,
+            "OWN_REQUEST",
+        )
+    assert await door.state(approval_id) is ApprovalState.PENDING
+    assert not door.events(EventType.APPROVAL_DECIDED)
+
+
+async def test_only_those_whom_the_rule_names_decide() -> None:
+    door = an_approval_door()
+    approval_id = await door.ask()
+    assert await refused(door.decide(approval_id, by=EVE)) == (HubStatus.PERMISSION_DENIED, "NOT_AMONG_APPROVERS")
+    assert (await door.decide(approval_id, by=TEAM)).decided_by == "team-1"
+
+
+async def test_unknown_approval_cannot_be_decided() -> None:
+    door = an_approval_door()
+    assert await refused(door.decide("apr_nowhere")) == (HubStatus.NOT_FOUND, "APPROVAL_NOT_FOUND")
+
+
+async def test_person_who_saw_other_arguments_decides_nothing() -> None:
+    door = an_approval_door()
+    approval_id = await door.ask()
+    (asked,) = door.asked
+    assert await refused(door.decide(approval_id, args_digest="0" * 64)) == (
+        HubStatus.FAILED_PRECONDITION,
+        "ARGS_DIGEST_DIFFERS",
+    )
+    assert (await door.decide(approval_id, args_digest=asked.binding.args_digest)).state is APPROVED
+
+
+@pytest.mark.parametrize("decision", [APPROVED, REJECTED])
+async def test_same_person_may_say_the_same_again(decision: Any) -> None:
+    door = an_approval_door()
+    approval_id = await door.ask()
+    first = await door.decide(approval_id, decision, comment="first")
+    assert await door.decide(approval_id, decision, comment="second") == first
+    assert len(door.events(EventType.APPROVAL_DECIDED)) == 1
+
+
+async def test_same_person_may_repeat_a_yes_that_has_been_used_since() -> None:
+    door = an_approval_door()
+    approval_id = await door.grant()
+    assert (await door.call(number=2, approval_id=approval_id)).ok
+    assert (await door.decide(approval_id)).state is ApprovalState.USED
+
+
+@pytest.mark.parametrize(
+    ("by", "decision"), [(TEAM, APPROVED), (ANN, REJECTED)], ids=["another person", "another decision"]
+)
+async def test_decision_stands(by: Principal, decision: Any) -> None:
+    door = an_approval_door()
+    approval_id = await door.grant()
+    assert await refused(door.decide(approval_id, decision, by=by)) == (
+        HubStatus.FAILED_PRECONDITION,
+        "ALREADY_DECIDED",
+    )
+    assert await door.state(approval_id) is APPROVED
+
+
+async def test_decision_that_comes_too_late_is_refused() -> None:
+    door = an_approval_door()
+    approval_id = await door.ask()
+    door.door.clock.advance(EXPIRES_S)
+    assert await refused(door.decide(approval_id)) == (HubStatus.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
+    assert await door.state(approval_id) is ApprovalState.EXPIRED
+
+
+async def test_of_many_people_who_decide_at_once_one_decides() -> None:
+    door = an_approval_door()
+    approval_id = await door.ask()
+    people = [Principal(f"team-{number}", frozenset({Role.APPROVER})) for number in range(20)]
+    decisions = [
+        door.decide(approval_id, REJECTED if number % 2 else APPROVED, by=person)
+        for number, person in enumerate(people)
+    ]
+    answers = await asyncio.gather(*decisions, return_exceptions=True)
+    decided = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert len(decided) == len(door.events(EventType.APPROVAL_DECIDED)) == 1
+    assert decided[0] == await door.store.get(approval_id)
+    assert all(isinstance(answer, HubFailure) for answer in answers if answer is not decided[0])
+
+
+async def test_decision_and_the_end_of_time_do_not_both_happen() -> None:
+    door = an_approval_door()
+    approval_id = await door.ask()
+    door.door.clock.advance(EXPIRES_S)
+    late = refused(door.decide(approval_id))
+    told, _ = await asyncio.gather(late, door.approvals.lapse(door.door.clock.unix_ms()))
+    assert told == (HubStatus.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
+    assert len(door.events(EventType.APPROVAL_EXPIRED)) == 1
+    assert not door.events(EventType.APPROVAL_DECIDED)
+
+
+async def test_asker_sees_its_own_and_approvers_see_all() -> None:
+    door = an_approval_door()
+    mine, theirs = await door.ask(), await door.ask(principal="other")
+    assert (await door.approvals.get(LOCAL, mine)).approval_id == mine
+    assert await refused(door.approvals.get(LOCAL, theirs)) == (HubStatus.NOT_FOUND, "APPROVAL_NOT_FOUND")
+    for approver in (ANN, EVE):
+        assert {(await door.approvals.get(approver, id)).approval_id for id in (mine, theirs)} == {mine, theirs}
+
+    async def seen(by: Principal, **where: Any) -> tuple[set[str], int]:
+        page, total = await door.approvals.page(by, ApprovalFilter(**where), after=None, limit=10)
+        return {approval.approval_id for approval in page}, total
+
+    assert await seen(ANN) == ({mine, theirs}, 2)
+    assert await seen(LOCAL) == ({mine}, 1)
+    assert await seen(LOCAL, principal="local") == ({mine}, 1)
+    assert await seen(LOCAL, principal="other") == (set(), 0)
+
+
+async def test_one_that_is_over_is_shown_as_over_before_any_sweep() -> None:
+    door = an_approval_door()
+    first, second = await door.ask("a"), await door.ask("b")
+    door.door.clock.advance(EXPIRES_S)
+    assert (await door.approvals.get(ANN, first)).state is ApprovalState.EXPIRED
+    pending = ApprovalFilter(states=frozenset({ApprovalState.PENDING}))
+    assert await door.approvals.page(ANN, pending, after=None, limit=10) == ([], 0)
+    assert (await door.approvals.get(ANN, second)).state is ApprovalState.EXPIRED

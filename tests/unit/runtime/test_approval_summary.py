@@ -1,0 +1,84 @@
+"""What a person sees of the arguments: all of it where it fits, never a secret, and never a silent cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.approval_door import REJECTED, an_approval_door
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.approval_summary import SUMMARY_MAX_BYTES, show_arguments
+
+CANARY = "c4nary-7f31-value"
+SHAPED = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+
+
+def shown(args: Any, *known: str) -> Any:
+    text = show_arguments(args, Redactor(known))
+    assert len(text.encode()) <= SUMMARY_MAX_BYTES
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("args", [{}, {"b": 1, "a": [True, None, 1.5]}, {"text": "ü" * 5_000}, {"n": 10**30}])
+def test_what_fits_is_shown_whole(args: Any) -> None:
+    assert shown(args) == args
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"text": "x" * 1_000_000},
+        {"texts": ["x" * 5_000] * 50},
+        {"numbers": list(range(100_000))},
+        {f"name{number}": number for number in range(10_000)},
+        {"x" * 100_000: 1},
+        {"deep": [[[[["x" * 400] * 9] * 9] * 9] * 9]},
+    ],
+    ids=["long text", "many texts", "long list", "many names", "long name", "deep"],
+)
+def test_what_does_not_fit_says_that_something_is_missing(args: Any) -> None:
+    text = json.dumps(shown(args), ensure_ascii=False)
+    assert "left out" in text or "…" in text
+
+
+def test_beginning_of_a_long_text_and_all_else_are_shown() -> None:
+    seen = shown({"path": "a.txt", "text": "begin" + "x" * 1_000_000})
+    assert seen["path"] == "a.txt"
+    assert seen["text"].startswith("begin")
+    assert seen["text"].endswith(" more characters left out]")
+
+
+def test_names_that_become_one_by_the_cut_are_counted() -> None:
+    same = "x" * 9_000
+    seen = shown({same + "a": 1, same + "b": 2})
+    assert seen["…"] == "[1 more members left out]"
+
+
+def test_secret_is_hidden_wherever_it_stands() -> None:
+    args: dict[str, Any] = {
+        "headers": {"Authorization": CANARY},
+        "text": f"token={CANARY} " + "x" * 40_000,
+        "edge": "y" * 8_190 + CANARY,
+        "judged": "z" * 32_760 + CANARY,
+        SHAPED: SHAPED,
+    }
+    text = show_arguments(args, Redactor([CANARY]))
+    assert CANARY not in text
+    assert CANARY[:8] not in text
+    assert SHAPED not in text
+
+
+@pytest.mark.promise("secrets.nowhere")
+async def test_canary_is_in_no_record_no_event_and_no_refusal_of_an_approval() -> None:
+    door = an_approval_door(redactor=Redactor([CANARY]))
+    said = {"purpose": f"use {CANARY} and {SHAPED}"}
+    approval_id = await door.ask(f"hello {CANARY} {SHAPED}", **said)
+    await door.decide(approval_id, REJECTED, comment=f"no {CANARY}, {SHAPED}")
+    error = await door.refused(f"hello {CANARY} {SHAPED}", number=2, approval_id=approval_id, **said)
+    told = (repr(await door.store.get(approval_id)), repr(door.asked), repr(door.events_of_approvals), repr(error))
+    for text in told:
+        assert CANARY not in text
+        assert SHAPED not in text
+    assert "***" in told[0]

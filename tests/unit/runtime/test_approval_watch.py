@@ -1,0 +1,234 @@
+"""Following approvals: what is pending first, then every newest state, and no watcher holds anything up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from tests.unit.runtime.approval_door import APPROVED, POLICY, REJECTED, ApprovalDoor, an_approval_door
+from tests.unit.runtime.door import a_tool
+from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
+from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.runtime import approval_watch
+from toolhub_service.runtime.approval_watch import ApprovalNews, ApprovalTail
+from toolhub_service.stores.memory_approvals import MemoryApprovals
+
+ERASE = a_tool("test/other.erase", capability="write:fs")
+ALL = ApprovalFilter()
+
+
+class Store(MemoryApprovals):
+    """The store in memory, whose connection can be lost."""
+
+    lost = False
+
+    async def page(
+        self, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
+    ) -> tuple[Sequence[Approval], int]:
+        if self.lost:
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The store cannot be reached.")
+        return await super().page(where, after=after, limit=limit)
+
+
+class Watched:
+    """A door, its news, and watchers of it."""
+
+    def __init__(self) -> None:
+        store = Store()
+        self.store = store
+        self.news = ApprovalNews(store)
+        self.door: ApprovalDoor = an_approval_door(store=store, tools=(ERASE,), policy=POLICY)
+
+    @asynccontextmanager
+    async def watching(self, where: ApprovalFilter = ALL) -> AsyncIterator[ApprovalTail]:
+        async with aclosing(self.news.watch(where)) as tail:
+            yield tail
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+async def taken(tail: ApprovalTail, count: int) -> list[tuple[str, ApprovalState]]:
+    return [(approval.approval_id, approval.state) for approval in [await anext(tail) for _ in range(count)]]
+
+
+async def is_idle(tail: ApprovalTail) -> bool:
+    """Whether nothing is left to be told. Ends the watch."""
+    waiting = asyncio.create_task(_next(tail))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    idle = not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    return idle
+
+
+async def _next(tail: ApprovalTail) -> Approval:
+    return await anext(tail)
+
+
+async def test_watch_tells_what_is_pending_and_then_each_change(watched: Watched) -> None:
+    door = watched.door
+    old, granted = await door.ask("old"), await door.grant("granted")
+    async with watched.watching() as tail:
+        assert await taken(tail, 1) == [(old, ApprovalState.PENDING)]
+        new = await door.ask("new")
+        assert await taken(tail, 1) == [(new, ApprovalState.PENDING)]
+        await door.decide(old)
+        assert await taken(tail, 1) == [(old, APPROVED)]
+        await door.call("granted", number=2, approval_id=granted)
+        assert await taken(tail, 1) == [(granted, ApprovalState.USED)]
+        assert await is_idle(tail)
+
+
+async def test_watcher_that_waits_hears_of_a_new_question(watched: Watched) -> None:
+    async with watched.watching() as tail:
+        waiting = asyncio.create_task(taken(tail, 1))
+        await asyncio.sleep(0)
+        approval_id = await watched.door.ask()
+        assert await waiting == [(approval_id, ApprovalState.PENDING)]
+
+
+async def test_change_while_pending_ones_are_listed_is_told_after_them(watched: Watched) -> None:
+    ids = [await watched.door.ask(str(number)) for number in range(3)]
+    async with watched.watching() as tail:
+        first = await taken(tail, 1)
+        await watched.door.decide(ids[0])
+        await watched.door.decide(ids[2], REJECTED)
+        told = first + await taken(tail, 4)
+        assert [state for id, state in told if id == ids[0]][-1] is APPROVED
+        assert [state for id, state in told if id == ids[2]] == [ApprovalState.PENDING, REJECTED]
+        assert await is_idle(tail)
+
+
+async def test_slow_watcher_finds_the_newest_state_of_each(watched: Watched) -> None:
+    door = watched.door
+    async with watched.watching() as tail:
+        first = await door.grant("a")
+        second = await door.ask("b")
+        await door.call("a", number=2, approval_id=first)
+        assert await taken(tail, 2) == [(second, ApprovalState.PENDING), (first, ApprovalState.USED)]
+        assert await is_idle(tail)
+
+
+async def test_nothing_is_told_twice(watched: Watched) -> None:
+    approval_id = await watched.door.ask()
+    async with watched.watching() as tail:
+        await taken(tail, 1)
+        approval = await watched.store.get(approval_id)
+        assert approval is not None
+        tail.offer(approval)  # a store may tell a change twice
+        tail.offer(None)
+        assert await is_idle(tail)
+
+
+async def test_filter_shows_one_principal_and_tools_by_glob(watched: Watched) -> None:
+    door = watched.door
+    async with (
+        watched.watching(ApprovalFilter(principal="other")) as others,
+        watched.watching(ApprovalFilter(tool="test/other.*")) as erasing,
+    ):
+        await door.ask("a")
+        theirs = await door.ask("b", principal="other")
+        erase = await door.ask("c", spec=ERASE)
+        assert await taken(others, 1) == [(theirs, ApprovalState.PENDING)]
+        assert await taken(erasing, 1) == [(erase, ApprovalState.PENDING)]
+        assert await is_idle(others)
+        assert await is_idle(erasing)
+
+
+async def test_after_a_gap_everything_open_is_looked_at_again(watched: Watched) -> None:
+    door, store = watched.door, watched.store
+    pending, granted, decided = await door.ask("a"), await door.ask("b"), await door.ask("c")
+    async with watched.watching() as tail:
+        assert len(await taken(tail, 3)) == 3
+        tails, watched.news._tails = watched.news._tails, set()
+        await door.decide(granted)
+        await door.decide(decided, REJECTED)
+        new = await door.ask("d")
+        watched.news._tails = tails
+        watched.news._heard(None)
+        told = await taken(tail, 3)
+        assert set(told) == {(granted, APPROVED), (decided, REJECTED), (new, ApprovalState.PENDING)}
+        assert await is_idle(tail)
+    assert (await store.get(pending)) is not None
+
+
+async def test_store_that_cannot_be_reached_ends_the_watch(watched: Watched) -> None:
+    async with watched.watching() as tail:
+        watched.store.lost = True
+        tail.offer(None)
+        with pytest.raises(ToolFailure) as refused:
+            await anext(tail)
+        assert refused.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
+
+
+async def test_watcher_that_never_looks_is_ended_and_may_come_again(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_watch, "WAITING_MAX", 5)
+    async with watched.watching() as slow:
+        for number in range(6):
+            await watched.door.ask(str(number))
+        assert await failure_of(slow) == (HubStatus.RESOURCE_EXHAUSTED, "WATCH_LAGGED")
+    async with watched.watching() as again:
+        assert len(await taken(again, 6)) == 6
+
+
+async def test_hub_that_leaves_ends_every_watch_and_takes_no_new_one(watched: Watched) -> None:
+    await watched.door.ask()
+    async with watched.watching() as idle, watched.watching() as waiting:
+        await taken(idle, 1)
+        task = asyncio.create_task(failure_of(idle))
+        await asyncio.sleep(0)
+        watched.news.close()
+        assert await task == await failure_of(waiting) == (HubStatus.UNAVAILABLE, "DRAINING")
+    with pytest.raises(HubFailure):
+        watched.news.watch(ALL)
+
+
+async def test_watch_that_is_cancelled_leaves_nothing_behind(watched: Watched) -> None:
+    async def follow() -> None:
+        async with watched.watching() as tail:
+            async for _ in tail:
+                pass
+
+    tasks = [asyncio.create_task(follow()) for _ in range(10)]
+    await asyncio.sleep(0)
+    assert watched.news.watchers == 10
+    for task in tasks:
+        task.cancel()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ended), "never swallowed"
+    assert watched.news.watchers == 0
+
+
+async def test_memory_of_a_watch_is_bounded(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approval_watch, "_REMEMBERED_MAX", 3)
+    async with watched.watching() as tail:
+        for number in range(9):
+            await watched.door.ask(str(number))
+            await taken(tail, 1)
+        assert len(tail._told) == 3
+
+
+async def test_whoever_listens_hears_of_every_change_and_of_gaps(watched: Watched) -> None:
+    heard: list[Approval | None] = []
+    watched.news.listen(heard.append)
+    approval_id = await watched.door.grant()
+    watched.news._heard(None)
+    states: Sequence[ApprovalState | None] = [approval.state if approval else None for approval in heard]
+    assert states == [ApprovalState.PENDING, APPROVED, None]
+    assert {approval.approval_id for approval in heard if approval} == {approval_id}
+
+
+async def failure_of(tail: ApprovalTail) -> tuple[HubStatus, str]:
+    with pytest.raises(HubFailure) as failure:
+        async for _ in tail:
+            pass
+    return failure.value.status, failure.value.reason
