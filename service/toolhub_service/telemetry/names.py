@@ -170,6 +170,7 @@ LOG_RETRY: Final = "call_retried"
 LOG_JOB_TAKEN: Final = "job_taken_over"
 LOG_JOB_ENDED: Final = "job_ended_badly"
 LOG_JOB_TROUBLE: Final = "job_trouble"
+LOG_WEBHOOK_GIVEN_UP: Final = "approval_webhook_given_up"
 LOG_AUDIT_FAILED: Final = "audit_write_failed"
 LOG_CHECKPOINT: Final = "audit_checkpoint"
 LOG_POLICY_LOADED: Final = "policy_loaded"
@@ -187,6 +188,7 @@ LOG_EVENTS: Final = (
     (LOG_JOB_TAKEN, "warning", "A job whose process died is run by this one now."),
     (LOG_JOB_ENDED, "warning", "A job is LOST or TIMED_OUT: nobody can say what became of it, or it took too long."),
     (LOG_JOB_TROUBLE, "warning", "A change of a job failed and will be tried again; a defect carries its traceback."),
+    (LOG_WEBHOOK_GIVEN_UP, "error", "The webhook could not be told of a question; `toolhub approvals list` has it."),
     (LOG_AUDIT_FAILED, "error", "The disk refused audit events; calls are refused until it heals."),
     (LOG_CHECKPOINT, "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."),
     (LOG_POLICY_LOADED, "info", "A policy came into force."),
