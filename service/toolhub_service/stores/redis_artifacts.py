@@ -59,7 +59,7 @@ end
 call('DEL', P .. 'artifact:' .. id)
 call('ZREM', P .. 'artifacts:expiry', id)
 call('SREM', P .. 'artifacts:with:' .. artifact[1], id)
-own(artifact[2], -1, -artifact[3])
+own(artifact[2], -1, 0 - artifact[3])
 return 1 - call('EXISTS', P .. 'artifacts:with:' .. artifact[1])
 """,
 )

@@ -5,7 +5,7 @@ callers share a round trip (pipelining, https://redis.io/docs/latest/develop/usi
 cancelled leaves its answer behind and nothing else: no connection is lost with it, and none can run out.
 
 When the connection breaks, what was not answered is sent again by the next one, until its caller's patience is over.
-So a command may run twice: the scripts of stores carry a token by which they know their own repetition.
+So a command may run twice: the scripts of stores know their own repetition, and what does not is run `once`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from toolhub_service.stores.redis_trouble import reason_of, stay_connected, unav
 
 
 class _Command:
-    __slots__ = ("answer", "is_sent", "packed")
+    __slots__ = ("answer", "is_sent", "once", "packed")
 
-    def __init__(self, packed: Iterable[bytes], answer: asyncio.Future[Any]) -> None:
+    def __init__(self, packed: Iterable[bytes], answer: asyncio.Future[Any], once: bool) -> None:
         self.packed = packed
         self.answer = answer
+        self.once = once
         self.is_sent = False
 
 
@@ -51,11 +52,14 @@ class RedisLane:
         self._serving: asyncio.Task[None] | None = None
         self._trouble = ""
 
-    async def run(self, *command: bytes | str | int) -> Any:
-        """The answer, with RESP2's types. Raises ResponseError, and ToolFailure TOOL_UNAVAILABLE."""
+    async def run(self, *command: bytes | str | int, once: bool = False) -> Any:
+        """The answer, with RESP2's types. `once`: never sent a second time.
+
+        Raises ResponseError, and ToolFailure TOOL_UNAVAILABLE: the command may have run then.
+        """
         if len(self._outbox) + len(self._sent) >= self._max_waiting:
             raise unavailable("too many commands wait for it")
-        entry = _Command(self._connection.pack_command(*command), asyncio.get_running_loop().create_future())
+        entry = _Command(self._connection.pack_command(*command), asyncio.get_running_loop().create_future(), once)
         self._outbox.append(entry)
         self._called.set()
         if self._serving is None or self._serving.done():
@@ -135,9 +139,11 @@ class RedisLane:
 
     def _broken(self, error: Exception) -> None:
         self._trouble = reason_of(error)
-        waiting = [entry for entry in (*self._sent, *self._outbox) if not entry.answer.done()]
-        for entry in waiting:
+        for entry in self._sent:
             entry.is_sent = False
+            if entry.once and not entry.answer.done():
+                entry.answer.set_exception(unavailable(self._trouble))
+        waiting = [entry for entry in (*self._sent, *self._outbox) if not entry.answer.done()]
         self._sent.clear()
         self._outbox = deque(waiting)
         if waiting:

@@ -64,12 +64,16 @@ class RedisLink:
         except ResponseError as error:
             raise unavailable(reason_of(error)) from None
 
-    async def call(self, script: RedisScript, *arguments: bytes | str | int) -> Any:
-        """What the script answers. Raises ToolFailure TOOL_UNAVAILABLE."""
+    async def call(self, script: RedisScript, *arguments: bytes | str | int, once: bool = False) -> Any:
+        """What the script answers. `once`: it is not sent again when its answer was lost.
+
+        Raises ToolFailure TOOL_UNAVAILABLE.
+        """
         try:
-            return await self._lane.run("EVALSHA", script.digest, 1, self.prefix, *arguments)
-        except NoScriptError:
-            return await self.run("EVAL", script.text, 1, self.prefix, *arguments)
+            try:
+                return await self._lane.run("EVALSHA", script.digest, 1, self.prefix, *arguments, once=once)
+            except NoScriptError:
+                return await self._lane.run("EVAL", script.text, 1, self.prefix, *arguments, once=once)
         except ResponseError as error:
             raise unavailable(reason_of(error)) from None
 

@@ -28,3 +28,9 @@ async def _open(url: str) -> AsyncIterator[RedisLink]:
     made = RedisLink(url, SystemRandomness())
     yield made
     await made.close()
+
+
+async def data_keys(link: RedisLink) -> set[str]:
+    """Everything that is kept under the link's prefix, but for the feed, which bounds itself."""
+    keys = {key.decode().removeprefix(link.prefix) for key in await link.run("KEYS", f"{link.prefix}*")}
+    return keys - {"feed", "feed:count"}

@@ -150,6 +150,19 @@ async def test_call_waits_out_an_outage_that_is_shorter_than_its_patience(own_re
     assert sorted(await asyncio.gather(*waiting)) == list(range(1, 101))
 
 
+async def test_command_that_may_run_once_is_not_sent_again(own_redis: RedisServer, links: Links) -> None:
+    link = links(own_redis.url)
+    assert await link.call(INCREMENT, 1) == 1
+    own_redis.freeze()
+    sent = [asyncio.create_task(link.call(INCREMENT, 1, once=True)) for _ in range(10)]
+    await asyncio.sleep(0)
+    again = asyncio.create_task(link.call(INCREMENT, 100))
+    await asyncio.to_thread(own_redis.restart)
+    answers = await asyncio.gather(*sent, return_exceptions=True)
+    assert all(isinstance(answer, ToolFailure) for answer in answers)
+    assert await again == 101
+
+
 async def test_frozen_server_refuses_within_patience_and_mixes_no_answers_up_when_it_thaws(
     own_redis: RedisServer, links: Links
 ) -> None:
