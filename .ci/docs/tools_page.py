@@ -12,6 +12,7 @@ from typing import Any
 from schema_words import Schema, main_branch, told_bounds, told_default, told_type
 from tables import NOTICE, code, table
 
+from toolhub_service.app.offline import NoJobs
 from toolhub_service.app.system import SystemClock
 from toolhub_service.app.toolbox import open_toolbox
 from toolhub_service.domain.tool import ToolSpec
@@ -42,7 +43,7 @@ def page() -> str:
 
 def _specs() -> list[ToolSpec]:
     with tempfile.TemporaryDirectory() as folder:
-        toolbox = open_toolbox(Settings(data_dir=folder), SystemClock(), Redactor())
+        toolbox = open_toolbox(Settings(data_dir=folder), SystemClock(), Redactor(), NoJobs())
         try:
             return [spec for spec in toolbox.catalog.all() if spec.source == "core"]
         finally:

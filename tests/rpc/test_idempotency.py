@@ -161,13 +161,3 @@ async def test_malformed_key_fails_the_rpc(running: RunningHub) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await running.invoke(WRITE, NOTE, idempotency_key="two words")
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_hub_of_several_workers_refuses_what_it_cannot_keep_from_happening_twice(tmp_path: Path) -> None:
-    async with running_hub(tmp_path, policy=OPEN_POLICY, settings={"server": {"workers": 2}}) as running:
-        refused = await running.invoke(WRITE, NOTE, **KEYED)
-        assert kind(refused) == "ERROR_KIND_TOOL_UNAVAILABLE"
-        assert not refused.error.retryable
-        assert not (running.workspace("work") / "note.txt").exists()
-        assert (await running.invoke(WRITE, NOTE, request_id="work")).ok, "without a key nothing was promised"
-        assert (await running.invoke("core/util.time.now", **KEYED)).ok, "a read may happen twice"

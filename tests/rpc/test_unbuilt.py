@@ -21,6 +21,9 @@ BUILT = {
     ),
     *("RegistryService." + name for name in ("RegisterTool", "RegisterTools", "UnregisterTool")),
     *("RegistryService." + name for name in ("GetSnapshot", "ListSources")),
+    *("JobService." + name for name in ("SubmitJob", "GetJob", "ListJobs", "WatchJob", "CancelJob")),
+    *("ApprovalService." + name for name in ("ListApprovals", "GetApproval", "DecideApproval", "WatchApprovals")),
+    *("ArtifactService." + name for name in ("GetArtifact", "ReadArtifact", "WriteArtifact")),
     *("AuditService." + name for name in ("ListEvents", "TailEvents", "VerifyAudit")),
 }
 
@@ -39,7 +42,7 @@ UNBUILT = [method for method in methods() if short(method) not in BUILT]
 
 def test_what_is_called_built_stands_in_the_contract() -> None:
     assert {short(method) for method in methods()} >= BUILT
-    assert len(UNBUILT) > 10
+    assert UNBUILT
 
 
 @pytest.mark.promise("contract.honest-unimplemented")

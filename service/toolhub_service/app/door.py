@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from toolhub_service.app.listening import listening_of
+from toolhub_service.app.long_work import LongWork
 from toolhub_service.app.means import Means
 from toolhub_service.app.toolbox import Toolbox
 from toolhub_service.domain.ports import AuditLog, Invoker
@@ -13,6 +14,9 @@ from toolhub_service.domain.tool import ToolKind
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.registry.export import Exporter
 from toolhub_service.registry.search import ToolSearch
+from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.transport.approval_servicer import ApprovalServicer
+from toolhub_service.transport.artifact_servicer import ArtifactServicer
 from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.authenticators import ApiKeys, InsecureLocal
 from toolhub_service.transport.discovery import Discovery
@@ -24,6 +28,7 @@ from toolhub_service.transport.interceptors.metrics import MetricsLayer
 from toolhub_service.transport.interceptors.policy import PolicyLayer
 from toolhub_service.transport.interceptors.tracing import TracingLayer
 from toolhub_service.transport.interceptors.validation import ValidationLayer
+from toolhub_service.transport.job_servicer import JobServicer
 from toolhub_service.transport.registry_servicer import RegistryServicer
 from toolhub_service.transport.server import Server
 from toolhub_service.transport.tool_servicer import ToolServicer
@@ -31,11 +36,18 @@ from toolhub_service.transport.tool_servicer import ToolServicer
 
 def make_keys(means: Means, policy: LivePolicy) -> ApiKeys:
     """Raises KeyFileInvalid."""
-    return ApiKeys(means.paths.key_file().read(), _describe(policy))
+    return ApiKeys(means.paths.key_file().read(), describe(policy))
 
 
 def make_server(
-    means: Means, toolbox: Toolbox, policy: LivePolicy, keys: ApiKeys, audit: AuditLog, invoker: Invoker
+    means: Means,
+    toolbox: Toolbox,
+    policy: LivePolicy,
+    keys: ApiKeys,
+    audit: AuditLog,
+    invoker: Invoker,
+    long_work: LongWork,
+    artifacts: Artifacts,
 ) -> Server:
     """The port is bound when it returns; nothing is accepted yet. Raises ListenRefused or OSError."""
     catalog, alone = toolbox.catalog, means.settings.server.workers == 1
@@ -45,7 +57,18 @@ def make_server(
         listening_of(means.settings),
         _layers(means, policy, keys, admission),
         admission,
-        tools=ToolServicer(invoker=invoker, discovery=discovery, clock=means.clock, randomness=means.randomness),
+        tools=ToolServicer(
+            invoker=invoker,
+            discovery=discovery,
+            clock=means.clock,
+            randomness=means.randomness,
+            session_max_in_flight=means.settings.session.max_in_flight,
+        ),
+        jobs=JobServicer(
+            long_work.submission(invoker, catalog), long_work.desk, long_work.watch, means.clock, means.randomness
+        ),
+        approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
+        artifacts=ArtifactServicer(artifacts),
         registry=RegistryServicer(catalog, audit, means.clock, toolbox.sources, {ToolKind.CORE}, alone=alone),
         audit=AuditServicer(audit),
     )
@@ -53,7 +76,7 @@ def make_server(
 
 def _layers(means: Means, policy: LivePolicy, keys: ApiKeys, admission: AdmissionLayer) -> list[Layer]:
     """Outermost first."""
-    kinds: dict[str, Authenticator] = {"insecure-local": InsecureLocal(_describe(policy)), "api-key": keys}
+    kinds: dict[str, Authenticator] = {"insecure-local": InsecureLocal(describe(policy)), "api-key": keys}
     return [
         TracingLayer(means.observing.tracing),
         MetricsLayer(means.observing.metrics),
@@ -65,10 +88,10 @@ def _layers(means: Means, policy: LivePolicy, keys: ApiKeys, admission: Admissio
     ]
 
 
-def _describe(policy: LivePolicy) -> Callable[[str], Principal]:
+def describe(policy: LivePolicy) -> Callable[[str], Principal]:
     """Roles and rights under the policy in force at the time of the call."""
 
-    def describe(principal_id: str) -> Principal:
+    def known(principal_id: str) -> Principal:
         return policy.snapshot.principal(principal_id)
 
-    return describe
+    return known

@@ -6,17 +6,21 @@ import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from toolhub_service.app.door import make_keys, make_server
-from toolhub_service.app.inside import make_budgets, make_pipeline, open_audit
+from toolhub_service.app.door import describe, make_keys, make_server
+from toolhub_service.app.inside import make_approvals, make_budgets, make_pipeline, open_audit
+from toolhub_service.app.keeping import make_artifacts, make_blobs
 from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.app.listening import listening_of
+from toolhub_service.app.long_work import LongWork, make_long_work
 from toolhub_service.app.means import Means
 from toolhub_service.app.observing import Observing, open_observing
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_file import PolicyFile
+from toolhub_service.app.storing import Stores, make_stores
 from toolhub_service.app.system import SystemClock, SystemRandomness
 from toolhub_service.app.toolbox import Toolbox, open_toolbox
 from toolhub_service.budget.ledger import Budgets
+from toolhub_service.domain.artifact_ports import Blobs
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Clock
 from toolhub_service.guards.secrets import Redactor
@@ -41,6 +45,9 @@ class Hub:
     observing: Observing
     budgets: Budgets
     clock: Clock
+    stores: Stores
+    blobs: Blobs
+    long_work: LongWork
     is_serving: bool = False
     """Whether `start` has let calls in."""
 
@@ -59,6 +66,7 @@ class Hub:
         """Raises OSError when the port of the metrics is taken."""
         await self.server.start()
         self.is_serving = True
+        await self.long_work.start()
         await self.observing.start()
 
     async def close(self) -> None:
@@ -66,9 +74,15 @@ class Hub:
         async with AsyncExitStack() as last_first:
             last_first.push_async_callback(self.observing.close)
             last_first.push_async_callback(self.audit.close)
+            last_first.push_async_callback(self.stores.close)
+            last_first.push_async_callback(self.blobs.close)
             last_first.push_async_callback(self.toolbox.close)
             notice_s = self.settings.server.drain_notice_s if self.is_serving else 0.0
-            await self.server.drain(notice_s, self.settings.server.drain_s)
+            await self.server.drain(notice_s, self.settings.server.drain_s, self._leave)
+
+    async def _leave(self) -> None:
+        self.long_work.leave()
+        await self.long_work.close(self.settings.server.drain_s)
 
 
 async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
@@ -86,12 +100,31 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     policy_file = PolicyFile(paths.policy, policy, required=bool(settings.policy.file))
     async with AsyncExitStack() as on_refusal:
         on_refusal.push_async_callback(observing.close)
-        toolbox = open_toolbox(settings, means.clock, redactor)
-        on_refusal.push_async_callback(toolbox.close)
         audit = await open_audit(means, worker or 0)
         on_refusal.push_async_callback(audit.close)
+        stores, blobs = make_stores(means), make_blobs(means)
+        artifacts = make_artifacts(means, stores, blobs)
+        approvals = make_approvals(means, stores, audit, lambda _: None)
+        long_work = make_long_work(means, stores, audit, approvals, describe(policy), [artifacts.sweep])
+        toolbox = open_toolbox(settings, means.clock, redactor, long_work.desk, artifacts)
+        on_refusal.push_async_callback(toolbox.close)
         budgets, keys = make_budgets(means), make_keys(means, policy)
-        pipeline = make_pipeline(means, toolbox, policy, audit, budgets)
-        server = make_server(means, toolbox, policy, keys, audit, pipeline)
+        pipeline = make_pipeline(means, toolbox, policy, audit, budgets, stores, long_work, artifacts)
+        server = make_server(means, toolbox, policy, keys, audit, pipeline, long_work, artifacts)
+        await stores.start()
         on_refusal.pop_all()
-    return Hub(settings, server, toolbox, audit, policy, policy_file, keys, observing, budgets, means.clock)
+    return Hub(
+        settings,
+        server,
+        toolbox,
+        audit,
+        policy,
+        policy_file,
+        keys,
+        observing,
+        budgets,
+        means.clock,
+        stores,
+        blobs,
+        long_work,
+    )

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from toolhub_service.app.long_work import LongWork
 from toolhub_service.app.means import Means
 from toolhub_service.app.secret_file import read_or_make_key
+from toolhub_service.app.storing import Stores
 from toolhub_service.app.toolbox import Toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
+from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.ports import AuditLog, KeyStore, PolicySource
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.runtime.approvals import Approvals
+from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.settings.document import Settings
-from toolhub_service.stores.memory_keys import MemoryKeys
-from toolhub_service.stores.no_keys import NoKeys
 from toolhub_service.telemetry.audit import SqliteAuditLog
 
 
@@ -41,7 +46,16 @@ def make_budgets(means: Means) -> Budgets:
     return Budgets(means.clock, means.randomness, _terms(means.settings))
 
 
-def make_pipeline(means: Means, toolbox: Toolbox, policy: PolicySource, audit: AuditLog, budgets: Budgets) -> Pipeline:
+def make_pipeline(
+    means: Means,
+    toolbox: Toolbox,
+    policy: PolicySource,
+    audit: AuditLog,
+    budgets: Budgets,
+    stores: Stores,
+    long_work: LongWork,
+    artifacts: Artifacts,
+) -> Pipeline:
     """Raises OSError or ValueError when the key of plans can be neither read nor made."""
     calls = means.observing.calls
     recorder = Recorder(audit, calls, means.clock, means.redactor)
@@ -51,29 +65,44 @@ def make_pipeline(means: Means, toolbox: Toolbox, policy: PolicySource, audit: A
         adapters={ToolKind.CORE: toolbox.adapter},
         policy=policy,
         plans=Plans(plan_key, means.clock, means.settings.policy.plan_ttl_s),
-        keys=_idempotency(means),
+        keys=_idempotency(means, stores.keys),
         budgets=budgets,
         executor=Executor(calls, recorder),
         recorder=recorder,
         observer=calls,
         clock=means.clock,
         redactor=means.redactor,
+        approvals=long_work.approvals,
+        jobs=long_work.acceptance,
+        running=long_work.runs,
+        artifacts=artifacts,
         show_raw=means.settings.results.show_raw,
     )
 
 
-def _idempotency(means: Means) -> Idempotency:
-    """Keys in memory where one process sees every call; several processes would need a store that they share."""
-    settings, terms = means.settings, means.settings.idempotency
-    alone = settings.server.workers == 1
-    store: KeyStore = MemoryKeys(means.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes) if alone else NoKeys()
+def make_approvals(means: Means, stores: Stores, audit: AuditLog, tell: Callable[[Approval], object]) -> Approvals:
+    """`tell` is told of each new question."""
+    settings = means.settings.approvals
+    return Approvals(
+        stores.approvals,
+        audit,
+        means.clock,
+        means.randomness,
+        means.redactor,
+        default_expires_s=settings.default_expires_s,
+        keep_s=settings.keep_s,
+        on_asked=tell,
+    )
+
+
+def _idempotency(means: Means, store: KeyStore) -> Idempotency:
     return Idempotency(
         store,
         means.observing.calls,
         means.clock,
         means.randomness,
-        ttl_s=terms.ttl_s,
-        max_timeout_s=settings.budget.max_timeout_s,
+        ttl_s=means.settings.idempotency.ttl_s,
+        max_timeout_s=means.settings.budget.max_timeout_s,
     )
 
 

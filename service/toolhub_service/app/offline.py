@@ -11,7 +11,9 @@ from toolhub_service.app.toolbox import Toolbox, open_toolbox
 from toolhub_service.domain.call import Call, PlannedCall
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import ChainedEvent, EventFilter, Verification
+from toolhub_service.domain.job import Job
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.explain import Explanation, explain
@@ -126,4 +128,14 @@ def _planned(call: Call, toolbox: Toolbox, policy: PolicySnapshot) -> PlannedCal
 
 
 def _toolbox(settings: Settings) -> Toolbox:
-    return open_toolbox(settings, SystemClock(), Redactor())
+    return open_toolbox(settings, SystemClock(), Redactor(), NoJobs())
+
+
+class NoJobs:
+    """Offline there are tools to look at, and none is called."""
+
+    async def get(self, principal: Principal, job_id: str) -> Job:
+        raise CannotLook("jobs are told by a running hub")
+
+    async def cancel(self, principal: Principal, job_id: str, reason: str) -> Job:
+        raise CannotLook("jobs are cancelled by a running hub")

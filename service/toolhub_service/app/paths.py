@@ -40,6 +40,14 @@ class Paths:
         return self._or_data(self.settings.audit.key_file, "audit.key")
 
     @property
+    def stores(self) -> Path:
+        return self._or_data(self.settings.stores.file, "hub.db")
+
+    @property
+    def artifacts(self) -> Path:
+        return self._or_data(self.settings.artifacts.folder, "artifacts")
+
+    @property
     def plan_key(self) -> Path:
         return self.data_dir / "plan.key"
 

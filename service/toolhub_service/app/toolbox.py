@@ -12,6 +12,8 @@ from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapte
 from toolhub_service.adapters.custom import CustomTools, ToolReference, load_custom_tools
 from toolhub_service.adapters.workspaces import Workspaces, WorkspaceSharing
 from toolhub_service.app.paths import Paths
+from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.job_ports import JobDesk
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.guards.secrets import Redactor
@@ -26,6 +28,7 @@ from toolhub_service.tools.egress.transport import GuardedTransport
 from toolhub_service.tools.exec_run import ExecRun
 from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.http_tools import http_tools
+from toolhub_service.tools.job_tools import job_tools
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
 
@@ -62,7 +65,9 @@ class Toolbox:
         return statuses
 
 
-def open_toolbox(settings: Settings, clock: Clock, redactor: Redactor) -> Toolbox:
+def open_toolbox(
+    settings: Settings, clock: Clock, redactor: Redactor, jobs: JobDesk, artifacts: ArtifactDesk | None = None
+) -> Toolbox:
     """Everything that can be called, registered and ready."""
     resolver = SystemResolver()
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
@@ -72,10 +77,11 @@ def open_toolbox(settings: Settings, clock: Clock, redactor: Redactor) -> Toolbo
         *fs_tools(),
         *http_tools(http, redactor),
         ExecRun(Confinement(bubblewrap_of(settings.tools.bubblewrap))),
+        *job_tools(jobs),
         *util_tools(clock),
     ]
     workspaces = Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(settings.workspace.per))
-    adapter = CoreAdapter(built_in, workspaces, custom_tools=custom.tools)
+    adapter = CoreAdapter(built_in, workspaces, custom_tools=custom.tools, desk=artifacts)
     catalog = ToolCatalog(check_schema=compile_schema)
     catalog.register_builtins(adapter.specs())
     catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally, RemoteMark
 from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.progress import Progress
@@ -222,8 +222,8 @@ class JobObserver(Protocol):
 class JobAcceptance(Protocol):
     """What step 6 of a submission is: the job is kept, and runs later."""
 
-    async def accept(self, granted: GrantedCall) -> tuple[Job, bool]:
-        """The durable job, and whether it stood already under the call's idempotency key.
+    async def accept(self, call: Call, granted: GrantedCall) -> tuple[Job, bool]:
+        """The durable job of `call`, and whether it stood already under the call's idempotency key.
 
         Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED when too many jobs are open, TOOL_UNAVAILABLE.
         """

@@ -32,6 +32,7 @@ from toolhub_service.domain.tool import IdempotencyMode, ToolKind
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.apply_defaults import apply_defaults
+from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
 from toolhub_service.runtime.check_policy import approved, check_policy, enforce
 from toolhub_service.runtime.execute import Executor
@@ -67,6 +68,7 @@ class Pipeline:
     approvals: ApprovalGate
     jobs: JobAcceptance
     running: RunningJobs
+    artifacts: Artifacts
     resuming: frozenset[ToolKind] = frozenset()
     """Kinds whose adapters keep marks of work on a remote side, and re-attach to it."""
     show_raw: bool = False
@@ -94,9 +96,11 @@ class Pipeline:
         walk.spec = spec = resolve(call, self.catalog, self.policy)
         adapter, schemas = self.adapters[spec.kind], for_tool(spec)
         if spec.cost.is_async and call.mode is Mode.EXECUTE and not call.job_id:
-            walk.call = call = call._replace(mode=Mode.SUBMIT)
+            walk.call = walk.asked = call = call._replace(mode=Mode.SUBMIT)
 
         walk.enter(StepName.VALIDATE_INPUT)
+        if call.names_artifacts:
+            walk.call = call = await self._with_artifacts(walk)
         validate_input(call, spec, schemas)
 
         walk.enter(StepName.APPLY_DEFAULTS)
@@ -129,6 +133,12 @@ class Pipeline:
         result, _ = attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
         return self._record(walk, result)
 
+    async def _with_artifacts(self, walk: Walk) -> Call:
+        """The call with texts in the place of references to artifacts; the audit log goes on showing references."""
+        found = await self.artifacts.resolve(walk.call.args, walk.call.principal.id)
+        walk.shown_args = found.shown
+        return walk.call._replace(args=found.args)
+
     async def _ask(self, walk: Walk, granted: GrantedCall) -> None:
         """What must be durable before the effect: the approval used up, the call in the audit log, the job begun."""
         if walk.approval is not None:
@@ -147,7 +157,7 @@ class Pipeline:
         walk.enter(StepName.EXECUTE)
         if walk.lease is not None:
             walk.lease.refund()  # the job takes its own when it runs
-        job, stood_already = await self.jobs.accept(granted)
+        job, stood_already = await self.jobs.accept(walk.asked, granted)
         return self._record(walk, attach_job(walk, job, self.clock.unix_ms(), replayed=stood_already))
 
     def _fail(self, walk: Walk, failure: Exception) -> ToolResult | Plan:

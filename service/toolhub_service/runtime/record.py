@@ -1,15 +1,17 @@
 """Step 9: always. Two audit events a call (asked, settled), then metrics and traces.
 
 The *asked* event of a side effect is on disk before the effect: `ask` waits for it, and a call whose record
-cannot be written is refused. Reads do not wait (group commit). What happens after the effect cannot be refused any
-more: a log that breaks then costs its event, which the observer is told of, and never the caller's answer.
+cannot be written is refused. Reads do not wait (group commit) but where the log has fallen far behind: a call that
+waits for it slows its caller down, a full log would refuse the next. What happens after the effect cannot be refused
+any more: a log that breaks then costs its event, which the observer is told of, and never the caller's answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
+from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.json import JsonValue
@@ -25,24 +27,34 @@ from toolhub_service.runtime.walk import Walk
 class Recorder:
     """Writes what happened to the audit log and tells the observer."""
 
-    def __init__(self, audit: AuditLog, observer: CallObserver, clock: Clock, redactor: Redactor) -> None:
+    def __init__(
+        self,
+        audit: AuditLog,
+        observer: CallObserver,
+        clock: Clock,
+        redactor: Redactor,
+        *,
+        is_behind: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_behind` says whether the log has more to write than it should."""
         self._audit = audit
         self._observer = observer
         self._clock = clock
         self._redactor = redactor
+        self._is_behind = is_behind
 
     async def ask(self, walk: Walk, granted: GrantedCall) -> None:
         """Record that the call is about to run. Raises ToolFailure IO_ERROR when a side effect cannot be recorded."""
         event = self._event(EventType.TOOL_CALLED, walk)
         try:
-            if granted.has_side_effects:
+            if granted.has_side_effects or self._is_behind():
                 await self._audit.append_durably(event)
             else:
                 self._audit.append(event)
         except asyncio.CancelledError:
-            walk.asked = True  # the event is chained; only the wait for the disk was cut short
+            walk.is_recorded = True  # the event is chained; only the wait for the disk was cut short
             raise
-        walk.asked = True
+        walk.is_recorded = True
 
     def retried(self, granted: GrantedCall, walk: Walk, error: ToolError, attempt: int) -> None:
         """Record that an attempt failed and another follows."""
@@ -53,7 +65,7 @@ class Recorder:
     def settle(self, walk: Walk, result: ToolResult) -> None:
         """Record the answer, whatever it is. Never raises for a broken log."""
         duration_ns = walk.elapsed_ns()
-        if not walk.asked:
+        if not walk.is_recorded:
             self._append(walk, self._event(EventType.TOOL_CALLED, walk))
         self._append(walk, self._settled_event(walk, result, duration_ns))
         self._observer.settled(SettledCall(walk.call, walk.spec, walk.verdict, result, walk.steps(), duration_ns))
@@ -79,6 +91,8 @@ class Recorder:
         outcome = "ok" if result.error is None else result.error.kind.value
         denied = result.error is not None and result.error.kind in POLICY_KINDS and result.attempts == 0
         attributes = {"attempts": str(walk.attempts)}
+        if result.job is not None:
+            attributes["job_id"] = result.job.job_id
         if result.replayed:
             attributes.update(replayed="true", first_call_id=result.call_id)
         return self._event(
@@ -108,15 +122,17 @@ class Recorder:
             call_id=call.call_id,
             request_id=call.context.request_id,
             args_digest=walk.planned.args_digest if walk.planned else "",
-            args_summary=self._summary(call, walk.planned) if type is EventType.TOOL_CALLED else "",
+            args_summary=self._summary(walk) if type is EventType.TOOL_CALLED else "",
             purpose=call.purpose if type is EventType.TOOL_CALLED else "",
             policy_revision=verdict.policy_revision if verdict else "",
             rule_id=verdict.rule_id if verdict else "",
             outcome=outcome,
             duration_us=duration_us,
-            attributes=attributes or {},
+            attributes={"job_id": call.job_id, **(attributes or {})} if call.job_id else attributes or {},
         )
 
-    def _summary(self, call: Call, planned: PlannedCall | None) -> str:
-        args: JsonValue = planned.args if planned else call.args
+    def _summary(self, walk: Walk) -> str:
+        args: JsonValue = walk.shown_args
+        if args is None:
+            args = walk.planned.args if walk.planned else walk.call.args
         return summarise(args, self._redactor)

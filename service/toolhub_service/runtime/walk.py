@@ -7,6 +7,7 @@ from time import perf_counter_ns
 from toolhub_service.budget.lease import Lease
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import Claim
 from toolhub_service.domain.settled import StepTime
 from toolhub_service.domain.step import StepName
@@ -26,8 +27,10 @@ class Walk:
         "call",
         "claim",
         "durations_us",
+        "is_recorded",
         "lease",
         "planned",
+        "shown_args",
         "spec",
         "start_ns",
         "step",
@@ -36,6 +39,11 @@ class Walk:
 
     def __init__(self, call: Call) -> None:
         self.call = call
+        """With what the steps have put into it."""
+        self.asked = call
+        """As it came, references to artifacts included."""
+        self.shown_args: JsonObject | None = None
+        """What the audit log shows of arguments that hold artifacts; None: as they are."""
         self.spec: ToolSpec | None = None
         self.planned: PlannedCall | None = None
         self.verdict: Verdict | None = None
@@ -47,7 +55,7 @@ class Walk:
         """What is held under its idempotency key; None when it has none."""
         self.attempts = 0
         """How often the adapter was asked."""
-        self.asked = False
+        self.is_recorded = False
         """Whether the audit log already knows of the call."""
         self.step = StepName.RESOLVE
         self.durations_us: dict[StepName, int] = {}

@@ -40,6 +40,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCKED = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _TEMPORARY = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
+_CLOSED = -1
+
 
 class DiskBlobs:
     """`domain.artifact_ports.Blobs`. No link beneath the folder is followed."""
@@ -79,8 +81,11 @@ class DiskBlobs:
         await off_loop(lambda _: self._remove(sha256))
 
     async def close(self) -> None:
+        """A second time does nothing."""
         for descriptor in (self._incoming, self._root):
-            os.close(descriptor)
+            if descriptor != _CLOSED:
+                os.close(descriptor)
+        self._incoming = self._root = _CLOSED
 
     # For DiskWriter, in a thread
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from toolhub_service.transport.interceptors.admission import AdmissionLayer
 from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.interceptors.stack import Stack
 from toolhub_service.transport.reflection import add_reflection
-from toolhub_service.transport.unbuilt_servicer import unbuilt
+from toolhub_service.transport.tool_servicer import ToolServicer
 
 _REQUEST_MAX_BYTES = 4 * 1024 * 1024
 _ENVELOPE_BYTES = 128 * 1024
@@ -67,19 +67,25 @@ class Server:
         layers: Sequence[Layer],
         admission: AdmissionLayer,
         *,
-        tools: tool_service_pb2_grpc.ToolServiceServicer,
+        tools: ToolServicer,
+        jobs: job_service_pb2_grpc.JobServiceServicer,
+        approvals: approval_service_pb2_grpc.ApprovalServiceServicer,
+        artifacts: artifact_service_pb2_grpc.ArtifactServiceServicer,
         registry: registry_service_pb2_grpc.RegistryServiceServicer,
         audit: audit_service_pb2_grpc.AuditServiceServicer,
     ) -> None:
         self._admission = admission
+        self.tools = tools
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=_options(listening))
         governed: Any = Stack(layers)  # stands in for the server where servicers are added
         self._grpc.add_generic_rpc_handlers((governed,))
         tool_service_pb2_grpc.add_ToolServiceServicer_to_server(tools, governed)
+        job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, governed)
+        approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(approvals, governed)
+        artifact_service_pb2_grpc.add_ArtifactServiceServicer_to_server(artifacts, governed)
         registry_service_pb2_grpc.add_RegistryServiceServicer_to_server(registry, governed)
         audit_service_pb2_grpc.add_AuditServiceServicer_to_server(audit, governed)
-        _add_unbuilt(governed)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, governed)
         self._services = _service_names()
         if listening.reflection:
@@ -100,16 +106,23 @@ class Server:
         await self._grpc.start()
         await self._tell_health(_SERVING)
 
-    async def drain(self, notice_s: float, grace_s: float) -> None:
+    async def drain(
+        self, notice_s: float, grace_s: float, leaving: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Leave: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop.
 
+        `leaving` runs beside the grace of the running RPCs: watchers are told to come again, jobs end or are handed on.
         What is cut off after its grace is cancelled; when this returns it has been stopped and recorded, too.
         """
         await self._tell_health(_NOT_SERVING)
         if notice_s:
             await asyncio.sleep(notice_s)
         self._admission.draining = True
-        await self._grpc.stop(grace_s)
+        self.tools.sessions.drain(grace_s)
+        if leaving is None:
+            await self._grpc.stop(grace_s)
+        else:
+            await asyncio.gather(self._grpc.stop(grace_s), leaving())
         await self._admission.emptied(_CUT_OFF_S)
 
     async def wait_stopped(self) -> None:
@@ -151,17 +164,3 @@ def _descriptors() -> list[Any]:
 
 def _service_names() -> list[str]:
     return [service.full_name for service in _descriptors()]
-
-
-def _add_unbuilt(server: Any) -> None:
-    """Services of later releases: in the contract, answered UNIMPLEMENTED with ErrorInfo."""
-    job = job_service_pb2.DESCRIPTOR.services_by_name["JobService"]
-    approval = approval_service_pb2.DESCRIPTOR.services_by_name["ApprovalService"]
-    artifact = artifact_service_pb2.DESCRIPTOR.services_by_name["ArtifactService"]
-    job_service_pb2_grpc.add_JobServiceServicer_to_server(unbuilt(job, job_service_pb2_grpc.JobServiceServicer), server)
-    approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(
-        unbuilt(approval, approval_service_pb2_grpc.ApprovalServiceServicer), server
-    )
-    artifact_service_pb2_grpc.add_ArtifactServiceServicer_to_server(
-        unbuilt(artifact, artifact_service_pb2_grpc.ArtifactServiceServicer), server
-    )

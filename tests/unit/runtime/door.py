@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +14,9 @@ from tests.fakes.clock import FixedRandomness, ManualClock
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.approval import Approval
+from toolhub_service.domain.artifact_ports import BlobWriter
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, GrantedCall, Mode, PlannedCall
-from toolhub_service.domain.errors import ToolError, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import Job, RemoteMark
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -30,6 +31,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.check_policy import enforce
 from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.idempotency import Idempotency
@@ -37,6 +39,7 @@ from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.stores.memory_artifacts import MemoryArtifacts
 from toolhub_service.stores.memory_keys import MemoryKeys
 
 POLICY = """
@@ -251,10 +254,40 @@ class NobodyApproves:
         raise AssertionError("none was given")
 
 
+def no_artifacts(clock: ManualClock, randomness: FixedRandomness) -> Artifacts:
+    """Of a hub that has none, and keeps none."""
+    return Artifacts(
+        MemoryArtifacts(),
+        NoBlobs(),
+        clock,
+        randomness,
+        ttl_s=1.0,
+        max_bytes=1,
+        quota_bytes=1,
+        argument_max_bytes=1,
+    )
+
+
+class NoBlobs:
+    """Nothing is ever stored."""
+
+    async def writer(self) -> BlobWriter:
+        raise refuse(ErrorKind.IO_ERROR, "nothing is kept here")
+
+    def read(self, sha256: str, offset_bytes: int, limit_bytes: int) -> AsyncIterator[bytes]:
+        raise refuse(ErrorKind.NOT_FOUND, "nothing is kept here")
+
+    async def remove(self, sha256: str) -> None:
+        """There is none."""
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 class NoJobs:
     """Of a pipeline that is given plain calls only."""
 
-    async def accept(self, granted: GrantedCall) -> tuple[Job, bool]:
+    async def accept(self, call: Call, granted: GrantedCall) -> tuple[Job, bool]:
         raise AssertionError("no call here becomes a job")
 
     async def begins(self, job_id: str) -> None:
@@ -302,6 +335,7 @@ def a_door(
         approvals=NobodyApproves(),
         jobs=NoJobs(),
         running=NoJobs(),
+        artifacts=no_artifacts(clock, randomness),
         show_raw=show_raw,
     )
     return Door(said, pipeline, adapter, catalog, live, audit, observer, budgets, clock, randomness)

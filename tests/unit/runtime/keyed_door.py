@@ -46,7 +46,7 @@ def a_keyed_door(
     *answers: Any, store: KeyStore | None = None, tools: tuple[ToolSpec, ...] = (), policy: str = POLICY
 ) -> Door:
     door = a_door(*answers, tools=(READ, WRITE, IDEMPOTENT, DERIVED, *tools), policy=policy)
-    return with_store(door, store or MemoryKeys(door.clock))
+    return with_store(door, MemoryKeys(door.clock) if store is None else store)
 
 
 def with_store(door: Door, store: KeyStore) -> Door:

@@ -90,7 +90,8 @@ async def test_keeps_and_sweeps_at_once_never_part_a_record_from_its_bytes(tmp_p
             for file in _blobs(tmp_path):
                 if order.random() < 0.1:
                     os.utime(file, (0, 0))  # as if it had been there for long
-                    kept.records.found.clear()
+                    for artifact_id in tuple(kept.records.found):
+                        await kept.records.remove(artifact_id)
                     await kept.artifacts._leave_to_the_sweeper(_old(kept, file))
             await kept.artifacts.sweep(kept.clock.unix_ms())
             for artifact in tuple(kept.records.found.values()):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.clock import ManualClock
 from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, Door
 from tests.unit.runtime.keyed_door import (
     BROKEN,
@@ -27,7 +28,6 @@ from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.stores.memory_keys import MemoryKeys
-from toolhub_service.stores.no_keys import NoKeys
 
 
 class TestEnd:
@@ -210,9 +210,16 @@ class StoreThatBreaks(MemoryKeys):
         raise refuse(ErrorKind.IO_ERROR, "The store cannot be reached.", retryable=True)
 
 
+class StoreOutOfReach(MemoryKeys):
+    """Answers nobody."""
+
+    async def claim(self, *_: Any, **__: Any) -> KeyRecord | None:
+        raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The store cannot be reached.", retryable=True)
+
+
 class TestStoreThatFails:
     async def test_side_effect_is_refused_when_its_key_cannot_be_kept(self) -> None:
-        door = a_keyed_door(store=NoKeys())
+        door = a_keyed_door(store=StoreOutOfReach(ManualClock()))
         error = (await ask(door, 1)).error
         assert error is not None
         assert error.kind is ErrorKind.TOOL_UNAVAILABLE
@@ -220,7 +227,7 @@ class TestStoreThatFails:
 
     @pytest.mark.parametrize("spec", [READ, IDEMPOTENT])
     async def test_what_is_safe_to_repeat_runs_without_its_key(self, spec: ToolSpec) -> None:
-        door = a_keyed_door(store=NoKeys())
+        door = a_keyed_door(store=StoreOutOfReach(ManualClock()))
         assert [(await ask(door, number, spec)).replayed for number in (1, 2)] == [False, False]
 
     async def test_full_store_refuses_the_side_effect_with_advice(self) -> None:

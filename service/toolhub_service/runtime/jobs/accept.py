@@ -48,10 +48,11 @@ class Acceptance:
         """Sorts by time, and cannot be guessed."""
         return f"job_{self._clock.unix_ms():012x}{self._randomness.token_hex(10)}"
 
-    async def accept(self, granted: GrantedCall) -> tuple[Job, bool]:
+    async def accept(self, call: Call, granted: GrantedCall) -> tuple[Job, bool]:
         planned = granted.planned
         key = effect_key(planned)
-        call = planned.call if key is None else planned.call._replace(idempotency_key=key.key)
+        if key is not None:
+            call = call._replace(idempotency_key=key.key)
         await self._check_room()
         job = self._job(call, planned.spec, JobState.QUEUED, None)
         job = replace(job, args_digest=planned.args_digest)

@@ -32,9 +32,11 @@ class Reconciler:
         terms: JobTerms,
         *,
         awaiting: Callable[[Job], Awaitable[None]],
+        each_time: Sequence[Callable[[], Awaitable[object]]] = (),
         tidy: Sequence[Callable[[int], Awaitable[int]]] = (),
     ) -> None:
-        """`awaiting` looks after a job that waits for a person; each of `tidy` removes what expired before a time."""
+        """`awaiting` looks after a job that waits for a person; `each_time` is what else a sweep does; each of `tidy`
+        removes what has expired at a time."""
         self._store = store
         self._engine = engine
         self._life = life
@@ -42,6 +44,7 @@ class Reconciler:
         self._clock = clock
         self._terms = terms
         self._awaiting = awaiting
+        self._each_time = each_time
         self._tidy = tidy
 
     async def run(self) -> None:
@@ -60,6 +63,8 @@ class Reconciler:
 
     async def sweep(self) -> int:
         """Have every unattended job delivered; how many there were. Counts the open ones, too."""
+        for work in self._each_time:
+            await work()
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
         for job in jobs:

@@ -61,6 +61,7 @@ def _call(request: Submits, principal: Principal, *, call_id: str, deadline_s: f
         mode=mode,
         plan_digest=request.plan_digest,
         approval_id=request.approval_id,
+        names_artifacts=_may_name_artifacts(intent),
         deadline_s=deadline_s,
     )
 
@@ -87,6 +88,12 @@ def _read_args(intent: call_pb2.ToolIntent) -> tuple[JsonObject, ToolError | Non
         message="The arguments must be a JSON object: put them into {…} with a name for each.",
         details={"got": type(value).__name__},
     )
+
+
+def _may_name_artifacts(intent: call_pb2.ToolIntent) -> bool:
+    """One search of the bytes, which every call pays. A `$` may be spelt as an escape."""
+    raw = intent.args_json
+    return b"$artifact" in raw or b"\\u0024" in raw or intent.HasField("args_struct")
 
 
 def _to_context(context: call_pb2.ExecContext, *, default_request_id: str) -> ExecContext:

@@ -1,0 +1,165 @@
+"""core/job.*: what JobService tells, for a model that can only call tools. Only the caller's own jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.job import Job
+from toolhub_service.domain.job_ports import JobDesk
+from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import Annotations
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+JobId = Annotated[
+    str, Meta(description="The job's id, from `job.job_id` of the answer that made it.", min_length=1, max_length=128)
+]
+
+
+class JobQuestion(ToolInput, frozen=True):
+    job_id: JobId
+
+
+class JobProgress(ToolOutput, frozen=True):
+    step: float
+    total: float | None = None
+    unit: str = ""
+    message: str = ""
+    eta_s: float | None = None
+
+
+class JobAnswer(ToolOutput, frozen=True):
+    """Where a job stands."""
+
+    job_id: str
+    tool: str
+    state: str
+    sequence: int
+    is_final: bool
+    progress: JobProgress | None = None
+    error_kind: str = ""
+    error_message: str = ""
+
+
+class JobStatusTool(Tool[JobQuestion, JobAnswer]):
+    name = "core/job.status"
+    description = (
+        "Tell where one of your jobs stands: its state, how far it is, and why it failed if it did. Ask again later "
+        "while isFinal is false; core/job.result gives what it brought."
+    )
+    tags = ("job", "status", "progress")
+    annotations = Annotations(read_only=True, idempotent=True)
+    In, Out = JobQuestion, JobAnswer
+
+    def __init__(self, desk: JobDesk) -> None:
+        self._desk = desk
+
+    async def run(self, args: JobQuestion, context: ToolContext) -> JobAnswer:
+        job = await self._desk.get(Principal(context.principal_id), args.job_id)
+        _prove(context, job)
+        return _answer(job)
+
+
+class JobResultTool(Tool[JobQuestion, "JobResultTool.Out"]):
+    name = "core/job.result"
+    description = (
+        "Give what one of your finished jobs brought: its result, or why there is none. Fails with a hint when the job "
+        "is not finished yet: wait, and look with core/job.status."
+    )
+    tags = ("job", "result")
+    annotations = Annotations(read_only=True, idempotent=True)
+    In = JobQuestion
+
+    class Out(ToolOutput, frozen=True):
+        job: JobAnswer
+        ok: bool
+        value: Any = None
+        artifacts: tuple[str, ...] = ()
+        """Ids of what it produced."""
+
+    def __init__(self, desk: JobDesk) -> None:
+        self._desk = desk
+
+    async def run(self, args: JobQuestion, context: ToolContext) -> JobResultTool.Out:
+        job = await self._desk.get(Principal(context.principal_id), args.job_id)
+        result = job.status.result
+        if result is None:
+            raise _not_yet(job)
+        _prove(context, job)
+        context.artifacts.extend(result.artifacts)
+        context.truncated = result.truncated
+        return self.Out(
+            job=_answer(job),
+            ok=result.ok,
+            value=result.value,
+            artifacts=tuple(artifact.artifact_id for artifact in result.artifacts),
+        )
+
+
+class JobCancelTool(Tool["JobCancelTool.In", JobAnswer]):
+    name = "core/job.cancel"
+    description = (
+        "Ask one of your jobs to stop. It is CANCELLING until the side that runs it confirms; a job that is over stays "
+        "as it is."
+    )
+    tags = ("job", "cancel", "stop")
+    annotations = Annotations(idempotent=True)
+    Out = JobAnswer
+
+    class In(ToolInput, frozen=True):
+        job_id: JobId
+        reason: Annotated[str, Meta(description="Why, for the record.", max_length=1_000)] = ""
+
+    def __init__(self, desk: JobDesk) -> None:
+        self._desk = desk
+
+    async def run(self, args: JobCancelTool.In, context: ToolContext) -> JobAnswer:
+        job = await self._desk.cancel(Principal(context.principal_id), args.job_id, args.reason)
+        _prove(context, job)
+        return _answer(job)
+
+
+def job_tools(desk: JobDesk) -> list[Tool[Any, Any]]:
+    """One of each."""
+    return [JobCancelTool(desk), JobResultTool(desk), JobStatusTool(desk)]
+
+
+def _answer(job: Job) -> JobAnswer:
+    status = job.status
+    progress, error = status.progress, None if status.result is None else status.result.error
+    return JobAnswer(
+        job_id=job.job_id,
+        tool=job.call.tool,
+        state=job.state.value,
+        sequence=status.sequence,
+        is_final=job.state.is_final,
+        progress=None
+        if progress is None
+        else JobProgress(
+            step=progress.step,
+            total=progress.total,
+            unit=progress.unit,
+            message=progress.message,
+            eta_s=progress.eta_s,
+        ),
+        error_kind="" if error is None else error.kind.value,
+        error_message="" if error is None else error.message,
+    )
+
+
+def _prove(context: ToolContext, job: Job) -> None:
+    context.proves(EvidenceType.TOOL, job.job_id, f"job {job.job_id} of {job.call.tool} is {job.state.value}")
+
+
+def _not_yet(job: Job) -> ToolFailure:
+    return refuse(
+        ErrorKind.NOT_FOUND,
+        f"Job {job.job_id} is {job.state.value} and has no result yet. Look with core/job.status and ask again once "
+        "isFinal is true.",
+        retryable=True,
+        state=job.state.value,
+    )
