@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.principal import Principal
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.stores.blobs_disk import DiskBlobs
+from toolhub_service.stores.memory_artifacts import MemoryArtifacts
 
 TTL_S = 3_600.0
 MAX_BYTES = 8 * 1024 * 1024
@@ -22,38 +23,28 @@ QUOTA_BYTES = 20 * 1024 * 1024
 ARGUMENT_MAX_BYTES = 100_000
 
 
-@dataclass
-class FewRecords:
-    """Records in memory; `broken` ones say so."""
+class FewRecords(MemoryArtifacts):
+    """Records in memory to look at; `is_broken`: they cannot be reached."""
 
-    found: dict[str, Artifact] = field(default_factory=dict)
-    is_broken: bool = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_broken = False
+
+    @property
+    def found(self) -> dict[str, Artifact]:
+        return self._artifacts
 
     async def add(self, artifact: Artifact) -> None:
         self._judge()
-        self.found[artifact.artifact_id] = artifact
+        await super().add(artifact)
 
     async def get(self, artifact_id: str) -> Artifact | None:
         self._judge()
-        return self.found.get(artifact_id)
-
-    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]:
-        self._judge()
-        return [one for one in self.found.values() if one.expires_at_unix_ms <= now_unix_ms][:limit]
-
-    async def remove(self, artifact_id: str) -> bool:
-        self._judge()
-        removed = self.found.pop(artifact_id, None)
-        return removed is not None and all(one.sha256 != removed.sha256 for one in self.found.values())
+        return await super().get(artifact_id)
 
     async def usage(self, principal: str) -> tuple[int, int]:
         self._judge()
-        owned = [one.size_bytes for one in self.found.values() if one.principal == principal]
-        return len(owned), sum(owned)
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
+        return await super().usage(principal)
 
     def _judge(self) -> None:
         if self.is_broken:

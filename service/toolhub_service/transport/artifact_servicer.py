@@ -1,0 +1,103 @@
+"""ArtifactService: large inputs and outputs by reference.
+
+A chunk is read from the store when the one before is on its way and asked of the client when the one before is stored,
+so that gRPC's own flow control bounds what an artifact of any size holds in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc
+
+from toolhub.v1 import artifact_service_pb2 as pb
+from toolhub.v1 import artifact_service_pb2_grpc
+from toolhub_service.domain.artifact import Artifact
+from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.principal import Role
+from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.transport.convert.artifact import from_artifact, to_header
+from toolhub_service.transport.rpc import ServicerContext, current_principal
+from toolhub_service.transport.status import RpcFailure
+
+_LINGER_BYTES = 16 * 1024 * 1024
+_LINGER_S = 2.0
+
+
+@dataclass(slots=True)
+class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
+    artifacts: Artifacts
+
+    async def GetArtifact(self, request: pb.GetArtifactRequest, context: ServicerContext) -> pb.GetArtifactResponse:
+        return pb.GetArtifactResponse(artifact=from_artifact(await self._open(request.artifact_id)))
+
+    async def ReadArtifact(
+        self, request: pb.ReadArtifactRequest, context: ServicerContext
+    ) -> AsyncIterator[pb.ReadArtifactResponse]:
+        artifact = await self._open(request.artifact_id)
+        if request.offset_bytes > artifact.size_bytes:
+            raise _past_the_end(artifact)
+        yield pb.ReadArtifactResponse(artifact=from_artifact(artifact))
+        reading = self.artifacts.read(artifact, request.offset_bytes, request.limit_bytes)
+        async with aclosing(cast(Any, reading)) as chunks:
+            async for chunk in chunks:
+                yield pb.ReadArtifactResponse(chunk=chunk)
+
+    async def WriteArtifact(
+        self, request_iterator: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext
+    ) -> pb.WriteArtifactResponse:
+        try:
+            artifact = await self._write(request_iterator, context)
+        except (RpcFailure, HubFailure, ToolFailure):
+            await _linger(request_iterator)
+            raise
+        return pb.WriteArtifactResponse(artifact=from_artifact(artifact))
+
+    async def _write(self, requests: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext) -> Artifact:
+        first = await anext(requests, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise _malformed("HEADER_MISSING", "The first message must be the header; then come chunks.")
+        header, chunks = to_header(first.header), _chunks(requests, context)
+        return await self.artifacts.write(current_principal().id, header, chunks)
+
+    async def _open(self, artifact_id: str) -> Artifact:
+        principal = current_principal()
+        return await self.artifacts.open(principal.id, artifact_id, may_read_all=Role.AUDITOR in principal.roles)
+
+
+async def _chunks(requests: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext) -> AsyncIterator[bytes]:
+    """Raises RpcFailure where the protocol is broken, and where the stream ends because the client is gone."""
+    async for request in requests:
+        if request.WhichOneof("part") != "chunk":
+            raise _malformed("CHUNK_MISSING", "After the header every message must be a chunk.")
+        yield request.chunk
+    if context.cancelled():
+        raise RpcFailure(grpc.StatusCode.CANCELLED, "CANCELLED", "The client left before the artifact was whole.")
+
+
+async def _linger(requests: AsyncIterator[pb.WriteArtifactRequest]) -> None:
+    """Let a refused client send a little more: grpc.aio tells one that is cut off while it sends INTERNAL, not why."""
+    left_bytes = _LINGER_BYTES
+    with suppress(RpcFailure, TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            async for request in requests:
+                left_bytes -= len(request.chunk)
+                if left_bytes <= 0:
+                    return
+
+
+def _malformed(reason: str, message: str) -> RpcFailure:
+    return RpcFailure(grpc.StatusCode.INVALID_ARGUMENT, reason, message)
+
+
+def _past_the_end(artifact: Artifact) -> RpcFailure:
+    return RpcFailure(
+        grpc.StatusCode.OUT_OF_RANGE,
+        "OFFSET_PAST_END",
+        f"The offset lies past the end of the artifact, which has {artifact.size_bytes} bytes.",
+        {"size_bytes": str(artifact.size_bytes)},
+    )

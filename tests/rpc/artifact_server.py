@@ -1,0 +1,128 @@
+"""A server of ArtifactService alone: the real interceptors, servicer, records and disk; `x-who` says who calls."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from tests.fakes.artifacts import Kept, kept_in
+from tests.hub import channel_to
+from toolhub.v1 import artifact_pb2
+from toolhub.v1 import artifact_service_pb2 as pb
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub, add_ArtifactServiceServicer_to_server
+from toolhub_service.domain.principal import Principal, Role
+from toolhub_service.transport.artifact_servicer import ArtifactServicer
+from toolhub_service.transport.interceptors.errors import ErrorsLayer
+from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.transport.interceptors.policy import PolicyLayer
+from toolhub_service.transport.interceptors.stack import Stack
+from toolhub_service.transport.interceptors.validation import ValidationLayer
+from toolhub_service.transport.rpc import Method, ServicerContext, set_principal
+
+TIMEOUT_S = 30.0
+MIB = 1024 * 1024
+
+
+class WhoLayer(Layer):
+    """Believes `x-who` and `x-role`, as only a test may."""
+
+    def enter(self, method: Method, context: ServicerContext) -> None:
+        told = dict(context.invocation_metadata() or ())
+        roles = {Role.AGENT, *(Role(role) for role in str(told.get("x-role", "")).split())}
+        set_principal(Principal(str(told.get("x-who", "agent-a")), frozenset(roles)))
+
+
+class InFlight(Layer):
+    """Counts RPCs, so that a test can wait until a cancelled one has left."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.entered = asyncio.Event()
+        self.empty = asyncio.Event()
+
+    def enter(self, method: Method, context: ServicerContext) -> None:
+        self.count += 1
+        self.entered.set()
+        self.empty.clear()
+
+    def leave(self, method: Method, state: None, context: ServicerContext, error: BaseException | None) -> None:
+        self.count -= 1
+        if not self.count:
+            self.empty.set()
+
+
+@dataclass
+class ArtifactServer:
+    address: str
+    channel: grpc.aio.Channel
+    kept: Kept
+    in_flight: InFlight
+    crashes: list[Exception] = field(default_factory=list)
+
+    @property
+    def stub(self) -> Any:
+        return ArtifactServiceStub(self.channel)
+
+    async def write(self, *chunks: bytes, who: str = "agent-a", **header: Any) -> artifact_pb2.Artifact:
+        call = self.stub.WriteArtifact(messages(chunks, **header), timeout=TIMEOUT_S, metadata=(("x-who", who),))
+        return (await call).artifact  # type: ignore[no-any-return]
+
+    async def get(self, artifact_id: str, who: str = "agent-a", role: str = "agent") -> artifact_pb2.Artifact:
+        metadata = (("x-who", who), ("x-role", role))
+        request = pb.GetArtifactRequest(artifact_id=artifact_id)
+        return (await self.stub.GetArtifact(request, timeout=TIMEOUT_S, metadata=metadata)).artifact  # type: ignore[no-any-return]
+
+    def reading(self, artifact_id: str, offset: int = 0, limit: int = 0, who: str = "agent-a") -> Any:
+        request = pb.ReadArtifactRequest(artifact_id=artifact_id, offset_bytes=offset, limit_bytes=limit)
+        return self.stub.ReadArtifact(request, timeout=TIMEOUT_S, metadata=(("x-who", who),))
+
+    async def read(self, artifact_id: str, offset: int = 0, limit: int = 0) -> bytes:
+        """The chunks behind the first message, which must be the artifact."""
+        parts = [response async for response in self.reading(artifact_id, offset, limit)]
+        assert parts[0].WhichOneof("part") == "artifact"
+        assert parts[0].artifact.artifact_id == artifact_id
+        assert all(part.WhichOneof("part") == "chunk" and 1 <= len(part.chunk) <= 262_144 for part in parts[1:])
+        return b"".join([part.chunk for part in parts[1:]])
+
+
+async def messages(chunks: Iterable[bytes], **header: Any) -> AsyncIterator[pb.WriteArtifactRequest]:
+    yield pb.WriteArtifactRequest(header=pb.ArtifactHeader(**header))
+    for chunk in chunks:
+        yield pb.WriteArtifactRequest(chunk=chunk)
+
+
+@asynccontextmanager
+async def artifact_server(folder: Path, **terms: Any) -> AsyncIterator[ArtifactServer]:
+    """Further keywords are terms of `kept_in`."""
+    kept, in_flight, crashes = kept_in(folder, **terms), InFlight(), list[Exception]()
+    layers = [
+        in_flight,
+        ErrorsLayer(lambda _, error: crashes.append(error)),
+        WhoLayer(),
+        PolicyLayer(),
+        ValidationLayer(),
+    ]
+    server, governed = grpc.aio.server(), Stack(layers)
+    server.add_generic_rpc_handlers((governed,))
+    add_ArtifactServiceServicer_to_server(ArtifactServicer(kept.artifacts), governed)  # type: ignore[arg-type]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    address = f"127.0.0.1:{port}"
+    try:
+        async with channel_to(address) as channel:
+            yield ArtifactServer(address, channel, kept, in_flight, crashes)
+    finally:
+        await server.stop(0)
+        await kept.blobs.close()
+    assert crashes == []
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
