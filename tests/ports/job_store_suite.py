@@ -332,7 +332,6 @@ class JobStoreSuite:
             (JobFilter(task_id="t-2"), {"c"}),
             (JobFilter(principal="agent-a", request_id="r-1", states=frozenset({JobState.RUNNING})), {"c"}),
         ],
-        ids=str,
     )
     async def test_filters_join_by_and(self, started: JobStore, where: JobFilter, found: set[str]) -> None:
         await kept(started, a_job("a", context=ExecContext("r-1", "t-1")))
