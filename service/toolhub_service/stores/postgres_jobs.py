@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, LiteralString, TypeAlias
+from typing import Any, Final, Literal, LiteralString, TypeAlias
 
 from psycopg import AsyncConnection
 
@@ -25,7 +25,6 @@ from toolhub_service.stores.postgres_lane import Lane
 from toolhub_service.stores.postgres_link import PostgresLink
 
 _GLOB: Final = "*?["
-_GONE: Final = (0, None)
 _Place: TypeAlias = tuple[str, int]
 """A job's id, and the sequence of an entry."""
 
@@ -35,8 +34,10 @@ class PostgresJobs:
 
     def __init__(self, link: PostgresLink) -> None:
         self._link = link
-        self._creating: Lane[Written, Job | None] = Lane(link, self._create_all, key=lambda each: each.job.job_id)
-        self._putting: Lane[Written, bool] = Lane(link, self._put_all, key=lambda each: each.job.job_id)
+        self._creating: Lane[Written, Job | None] = Lane(
+            link, self._create_all, key=lambda each: each.id, repeatable=True
+        )
+        self._putting: Lane[Written, bool] = Lane(link, self._put_all, key=lambda each: each.id, repeatable=False)
         self._heard: Callable[[JobNews], None] | None = None
         self._feed: PostgresFeed | None = None
         self._origin = secrets.token_hex(8)
@@ -110,7 +111,9 @@ class PostgresJobs:
         kept: set[str] = set()
         try:
             parameters = columns([(*each.changing, *each.lasting) for each in wanted])
-            cursor = await connection.execute(sql.CREATE, (*parameters, self._link.channel("jobs"), self._origin))
+            told = (self._link.channel("jobs"), self._origin)
+            # Not prepared: a plan made for any number of jobs would take the square of the time for many.
+            cursor = await connection.execute(sql.CREATE, (*parameters, *told), prepare=False)
             kept = {job_id for job_id, _ in await cursor.fetchall()}
         finally:
             self._disown(place for place in expected if place[0] not in kept)
@@ -136,14 +139,16 @@ class PostgresJobs:
 
     async def _put_all(self, connection: AsyncConnection, wanted: Sequence[Written]) -> list[bool | Exception]:
         expected = self._expect(wanted)
-        standing: dict[str, tuple[int, bool | None]] = {}
+        changed: dict[str, bool] = {}
         try:
             parameters = columns([(*each.changing, each.before) for each in wanted])
             cursor = await connection.execute(sql.PUT, (*parameters, self._link.channel("jobs"), self._origin))
-            standing = {job_id: (version, is_new) for job_id, version, is_new, _ in await cursor.fetchall()}
+            rows = await cursor.fetchall()
+            changed = {job_id: is_new for job_id, version, is_new, _ in rows if version is None}
         finally:
-            self._disown(place for place in expected if not standing.get(place[0], _GONE)[1])
-        return [_judge(each.job, *standing.get(each.id, _GONE)) for each in wanted]
+            self._disown(place for place in expected if not changed.get(place[0]))
+        standing = {job_id: version for job_id, version, *_ in rows if version is not None}
+        return [each.id in changed or _refusal(each.job, standing.get(each.id)) for each in wanted]
 
     # Telling
 
@@ -197,10 +202,10 @@ class PostgresJobs:
             cursor = await connection.execute(statement, parameters, binary=True)
             return cursor.rowcount, await cursor.fetchall() if cursor.description else []
 
-        return await self._link.run(work)
+        return await self._link.run(work, repeatable=True)
 
 
-def _judge(job: Job, version: int, is_new: bool | None) -> bool | Exception:
-    if is_new is None and version == job.version - 1:
+def _refusal(job: Job, standing_version: int | None) -> Literal[False] | ForbiddenTransition:
+    if standing_version == job.version - 1:
         return ForbiddenTransition(f"entry {job.status.sequence}, {job.state.value}, may not come next")
-    return is_new is not None
+    return False

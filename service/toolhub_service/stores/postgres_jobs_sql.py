@@ -39,22 +39,27 @@ WITH given AS MATERIALIZED (
     ) AS given (job_id, version, sequence, state, is_final, runner, entered_at_unix_ms, deadline_unix_ms,
         expires_at_unix_ms, frame, status, may_follow)),
 standing AS MATERIALIZED (
-    SELECT job_id, jobs.version, jobs.sequence, jobs.state FROM jobs JOIN given USING (job_id)
-    ORDER BY job_id FOR UPDATE OF jobs),
+    SELECT given.*, jobs.version AS standing_version, jobs.sequence AS standing_sequence, jobs.state AS standing_state
+    FROM given JOIN jobs ON jobs.job_id = given.job_id
+    ORDER BY jobs.job_id FOR UPDATE OF jobs),
 changed AS (
-    UPDATE jobs SET version = g.version, sequence = g.sequence, state = g.state, is_final = g.is_final,
-        runner = g.runner, entered_at_unix_ms = g.entered_at_unix_ms, deadline_unix_ms = g.deadline_unix_ms,
-        expires_at_unix_ms = g.expires_at_unix_ms, frame = g.frame
-    FROM given g JOIN standing s USING (job_id)
-    WHERE jobs.job_id = g.job_id AND s.version = g.version - 1 AND (g.sequence = s.sequence
-        OR (g.sequence = s.sequence + 1 AND s.state = ANY (string_to_array(g.may_follow, ' '))))
-    RETURNING g.job_id, g.sequence, g.status, g.sequence > s.sequence AS is_new),
+    UPDATE jobs SET version = s.version, sequence = s.sequence, state = s.state, is_final = s.is_final,
+        runner = s.runner, entered_at_unix_ms = s.entered_at_unix_ms, deadline_unix_ms = s.deadline_unix_ms,
+        expires_at_unix_ms = s.expires_at_unix_ms, frame = s.frame
+    FROM standing s
+    WHERE jobs.job_id = s.job_id AND s.standing_version = s.version - 1 AND (s.sequence = s.standing_sequence
+        OR (s.sequence = s.standing_sequence + 1 AND s.standing_state = ANY (string_to_array(s.may_follow, ' '))))
+    RETURNING s.job_id, s.sequence, s.status, s.sequence > s.standing_sequence AS is_new),
 appended AS (
     INSERT INTO job_entries (job_id, sequence, status) SELECT job_id, sequence, status FROM changed WHERE is_new)
-SELECT job_id, s.version, is_new,
-    CASE WHEN is_new THEN pg_notify(%b, job_id || ' ' || changed.sequence || ' ' || %b) END
-FROM standing s LEFT JOIN changed USING (job_id)"""
-"""Each job that stands, with its version before, and whether its entry is new; null where it was not changed."""
+SELECT job_id, NULL, is_new,
+    CASE WHEN is_new THEN pg_notify(%b, job_id || ' ' || sequence || ' ' || %b) END FROM changed
+UNION ALL
+SELECT job_id, standing_version, NULL, NULL FROM standing"""
+"""Each job that was changed, and whether its entry is new; then each that stood, with its version before.
+
+No join but by the key of `jobs`, so that the plan fits a group of any size.
+"""
 
 STANDING: Final = """
 SELECT job_id, key_digest, jobs.frame, job_entries.status, jobs.args FROM jobs JOIN job_entries USING (job_id, sequence)

@@ -30,11 +30,13 @@ class Lane(Generic[W, A]):
         write: Callable[[AsyncConnection, Sequence[W]], Awaitable[Sequence[A | Exception]]],
         *,
         key: Callable[[W], object],
+        repeatable: bool,
     ) -> None:
-        """`key`: what two changes have in common that must not be written at once."""
+        """`key`: what two changes have in common that must not be written at once. `repeatable`: see the link's run."""
         self._link = link
         self._write = write
         self._key = key
+        self._repeatable = repeatable
         self._waiting: list[tuple[W, asyncio.Future[A]]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -75,7 +77,7 @@ class Lane(Generic[W, A]):
     async def _write_group(self, group: Sequence[tuple[W, asyncio.Future[A]]]) -> None:
         try:
             answers: Sequence[A | Exception] = await self._link.run(
-                lambda connection: self._write(connection, [wanted for wanted, _ in group])
+                lambda connection: self._write(connection, [wanted for wanted, _ in group]), repeatable=self._repeatable
             )
         except ToolFailure as failure:
             answers = [ToolFailure(failure.error) for _ in group]

@@ -1,8 +1,9 @@
 """A process's link to PostgreSQL: a small pool for statements and one connection that listens, nothing per caller.
 
-A connection is tried before it is lent, so that one which died in the pool costs nobody an answer. What a statement has
-changed is on the server's disk when `run` returns: `synchronous_commit` is never off here. An answer that was lost with
-its connection leaves open whether the statement was done, and TOOL_UNAVAILABLE is raised for it as for any trouble.
+What may be done twice is done again when its connection turns out to be dead; anything else gets a connection that was
+tried just before. So a connection that died in the pool costs nobody an answer. What a statement has changed is on the
+server's disk when `run` returns: `synchronous_commit` is never off here. An answer that was lost on the way leaves open
+whether the statement was done, and TOOL_UNAVAILABLE is raised for it as for any trouble.
 Tables lie in the first schema of the URL's search_path; LISTEN needs a direct connection or a pooler in session mode.
 Tested with PostgreSQL 15.
 """
@@ -17,11 +18,10 @@ from typing import Any, Final, TypeVar
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.postgres_urls import postgres_target
 from toolhub_service.stores.postgres_feed import PostgresFeed
 from toolhub_service.stores.postgres_migrations import migrate
-from toolhub_service.stores.postgres_trouble import TROUBLE, reason_of, unavailable
+from toolhub_service.stores.postgres_trouble import TROUBLE, connection_was_lost, reason_of, unavailable
 
 T = TypeVar("T")
 _MAX_WAITING: Final = 10_000
@@ -57,7 +57,7 @@ class PostgresLink:
                     self._pool = self._new_pool()
                     await self._pool.open()
                 except TROUBLE as error:
-                    raise self._unavailable(error) from None
+                    raise unavailable(reason_of(error), self._shown) from None
 
     async def close(self) -> None:
         for feed in self._feeds:
@@ -69,9 +69,12 @@ class PostgresLink:
         if pool is not None:
             await pool.close()
 
-    async def run(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        """What `work` makes of a connection, outside any transaction. Raises ToolFailure TOOL_UNAVAILABLE."""
-        task = asyncio.ensure_future(self._lend(work))
+    async def run(self, work: Callable[[AsyncConnection], Awaitable[T]], *, repeatable: bool) -> T:
+        """What `work` makes of a connection, outside any transaction. Raises ToolFailure TOOL_UNAVAILABLE.
+
+        `repeatable`: it does no harm when it is done once more after its answer was lost.
+        """
+        task = asyncio.ensure_future(self._lend(work, repeatable))
         try:
             done, _ = await asyncio.wait([task], timeout=3 * self._patience_s)
         except asyncio.CancelledError:
@@ -95,14 +98,21 @@ class PostgresLink:
             raise unavailable(feed.trouble or "no answer in time", self._shown)
         return feed
 
-    async def _lend(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        if self._pool is None:
-            raise unavailable("the hub is closing", self._shown)
-        try:
-            async with self._pool.connection() as connection:
-                return await work(connection)
-        except TROUBLE as error:
-            raise self._unavailable(error) from None
+    async def _lend(self, work: Callable[[AsyncConnection], Awaitable[T]], repeatable: bool) -> T:
+        for _ in range(self._max_connections + 1):  # At worst all that rest in the pool are dead.
+            if self._pool is None:
+                raise unavailable("the hub is closing", self._shown)
+            may_repeat = True
+            try:
+                async with self._pool.connection() as connection:
+                    if not repeatable:
+                        await AsyncConnectionPool.check_connection(connection)
+                        may_repeat = False
+                    return await work(connection)
+            except TROUBLE as error:
+                if not (may_repeat and connection_was_lost(error)):
+                    raise unavailable(reason_of(error), self._shown) from None
+        raise unavailable("connections are lost again and again", self._shown)
 
     def _leave(self, task: asyncio.Task[Any]) -> None:
         """Wait no longer for a server that does not even answer a request to cancel; the pool bounds how many do."""
@@ -124,7 +134,6 @@ class PostgresLink:
             max_size=self._max_connections,
             open=False,
             configure=self._configure,
-            check=AsyncConnectionPool.check_connection,
             timeout=self._patience_s,
             max_waiting=_MAX_WAITING,
             # The pool's own backoff doubles without end: give up early, the next request tries anew.
@@ -134,9 +143,6 @@ class PostgresLink:
 
     async def _configure(self, connection: AsyncConnection) -> None:
         await connection.execute(_CONFIGURE, (str(round(self._patience_s * 1_000)),))
-
-    def _unavailable(self, error: Exception) -> ToolFailure:
-        return unavailable(reason_of(error), self._shown)
 
 
 def _taken(task: asyncio.Task[Any]) -> None:

@@ -25,6 +25,13 @@ def unavailable(reason: str, shown: str) -> ToolFailure:
     )
 
 
+def connection_was_lost(error: Exception) -> bool:
+    """And another one may be had."""
+    if not isinstance(error, psycopg.OperationalError) or isinstance(error, PoolTimeout | PoolClosed):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith("57P")
+
+
 def reason_of(error: Exception) -> str:
     match error:
         case PoolClosed():
