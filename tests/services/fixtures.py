@@ -20,6 +20,7 @@ from tests.services.redis_server import RedisServer
 REDIS_URL = "TOOLHUB_TEST_REDIS_URL"
 POSTGRES_URL = "TOOLHUB_TEST_POSTGRES_URL"
 REQUIRED = "TOOLHUB_REQUIRE_SERVICES"
+WORKER = "PYTEST_XDIST_WORKER"
 _numbers = count()
 
 Server = TypeVar("Server", RedisServer, PostgresServer)
@@ -47,12 +48,19 @@ def shared_postgres() -> Iterator[str]:
 
 @pytest.fixture
 def redis_url(shared_redis: str) -> str:
-    """An empty database of the session's Redis; of a configured one the database that its URL names, emptied."""
+    """An empty database of the session's Redis; of a configured one that which its URL names, emptied.
+
+    Of several workers of one session (pytest-xdist) each has a database of its own: the n-th after that one.
+    """
     import redis
 
-    url = shared_redis
-    if REDIS_URL not in os.environ:
-        url = urlsplit(shared_redis)._replace(path=f"/{next(_numbers) % 16}").geturl()
+    if REDIS_URL in os.environ:
+        number = int(urlsplit(shared_redis).path.strip("/") or 0) + int(
+            os.environ.get(WORKER, "gw0").removeprefix("gw")
+        )
+    else:
+        number = next(_numbers) % 16
+    url = urlsplit(shared_redis)._replace(path=f"/{number}").geturl()
     with redis.Redis.from_url(url) as client:
         client.flushdb()
     return url

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
 import pytest
 
-from tests.ports.job_store_suite import HOUR_MS, T0, Ear, JobStoreSuite, a_job, ended, kept, running
+from tests.ports.job_store_suite import HOUR_MS, RESULT, T0, Ear, JobStoreSuite, a_job, ended, kept, running
 from tests.services import RedisServer
 from tests.unit.stores.redis_links import data_keys, link, other_link
 from toolhub_service.app.system import SystemRandomness
 from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.job import Job, JobNews
-from toolhub_service.domain.job_machine import moved
+from toolhub_service.domain.job import Job, JobFilter, JobNews
+from toolhub_service.domain.job_machine import may_follow, moved
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.progress import Progress
+from toolhub_service.stores import redis_pages
+from toolhub_service.stores.memory_jobs import MemoryJobs
 from toolhub_service.stores.redis_jobs import RedisJobs
 from toolhub_service.stores.redis_link import RedisLink
 
@@ -179,3 +182,61 @@ async def test_five_hundred_changes_at_once_are_all_kept(link: RedisLink) -> Non
 
 def _fact(info: bytes, name: str) -> str:
     return next(line.partition(":")[2] for line in info.decode().splitlines() if line.startswith(name))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_it_answers_what_one_process_alone_would_answer(
+    link: RedisLink, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(redis_pages, "_AT_ONCE", 7)
+    chance = random.Random(seed)
+    store, oracle = RedisJobs(link), MemoryJobs()
+    jobs: dict[str, Job] = {}
+    for at in range(200):
+        now = T0 + at * 10
+        change = _next_change(chance, jobs, now)
+        if change.version == 1:
+            assert await store.create(change) == await oracle.create(change)
+        else:
+            assert await store.put(change) == await oracle.put(change)
+        jobs[change.job_id] = change
+        alive_until = chance.choice([0, now + 500])
+        for each in (store, oracle):
+            await each.beat(f"runner-{at % 3}", alive_until)
+        await _agree(chance, store, oracle, now)
+
+
+async def _agree(chance: random.Random, store: RedisJobs, oracle: MemoryJobs, now: int) -> None:
+    where = JobFilter(
+        principal=chance.choice(["", "agent-0", "agent-1"]),
+        states=frozenset(chance.sample(list(JobState), chance.choice([0, 0, 3]))),
+        tool=chance.choice(["", "core/math.*", "x/*"]),
+        request_id=chance.choice(["", "r-1"]),
+        task_id=chance.choice(["", "t-1"]),
+    )
+    after = chance.choice([None, (now - 300, "job-05")])
+    assert await store.page(where, after=after, limit=5) == await oracle.page(where, after=after, limit=5)
+    assert await store.tally() == await oracle.tally()
+    before, limit = now - chance.choice([0, 200]), chance.choice([3, 100])
+    assert await store.unattended(now, before, limit) == await oracle.unattended(now, before, limit)
+    if not chance.randrange(10):
+        assert await store.forget(now, limit) == await oracle.forget(now, limit)
+
+
+def _next_change(chance: random.Random, jobs: dict[str, Job], now: int) -> Job:
+    """A new job, or one of the changes that may come next."""
+    open_jobs = [job for job in jobs.values() if not job.state.is_final]
+    if not open_jobs or not chance.randrange(3):
+        number = len(jobs)
+        return a_job(
+            f"job-{number:02}",
+            principal=f"agent-{number % 3}",
+            context=ExecContext(f"r-{number % 3}", f"t-{number % 2}"),
+            created_at_unix_ms=now - now % 40,
+            deadline_unix_ms=now + chance.choice([300, HOUR_MS]),
+        )
+    job = chance.choice(open_jobs)
+    state = chance.choice([state for state in JobState if may_follow(job.state, state)])
+    runner = f"runner-{chance.randrange(3)}" if state in {JobState.RUNNING, JobState.CANCELLING} else ""
+    result, expires = (RESULT, now + chance.randrange(500)) if state.is_final else (None, 0)
+    return moved(job, state, now, result=result, runner=runner, expires_at_unix_ms=expires)
