@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from toolhub_service.app.door import describe, make_keys, make_server
-from toolhub_service.app.inside import make_approvals, make_budgets, make_pipeline, open_audit
+from toolhub_service.app.inside import make_approvals, make_budgets, make_pipeline, make_webhook, open_audit
 from toolhub_service.app.keeping import make_artifacts, make_blobs
 from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.app.listening import listening_of
@@ -26,7 +26,8 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.settings.document import Settings
-from toolhub_service.telemetry.audit import SqliteAuditLog
+from toolhub_service.telemetry.approval_webhook import ApprovalWebhook
+from toolhub_service.telemetry.audit import ChainedAuditLog
 from toolhub_service.transport.authenticators import ApiKeys
 from toolhub_service.transport.server import Server
 
@@ -38,7 +39,7 @@ class Hub:
     settings: Settings
     server: Server
     toolbox: Toolbox
-    audit: SqliteAuditLog
+    audit: ChainedAuditLog
     policy: LivePolicy
     policy_file: PolicyFile
     keys: ApiKeys
@@ -48,6 +49,7 @@ class Hub:
     stores: Stores
     blobs: Blobs
     long_work: LongWork
+    webhook: ApprovalWebhook | None
     is_serving: bool = False
     """Whether `start` has let calls in."""
 
@@ -66,6 +68,8 @@ class Hub:
         """Raises OSError when the port of the metrics is taken."""
         await self.server.start()
         self.is_serving = True
+        if self.webhook is not None:
+            self.webhook.start()
         await self.long_work.start()
         await self.observing.start()
 
@@ -77,6 +81,8 @@ class Hub:
             last_first.push_async_callback(self.stores.close)
             last_first.push_async_callback(self.blobs.close)
             last_first.push_async_callback(self.toolbox.close)
+            if self.webhook is not None:
+                last_first.push_async_callback(self.webhook.close)
             notice_s = self.settings.server.drain_notice_s if self.is_serving else 0.0
             await self.server.drain(notice_s, self.settings.server.drain_s, self._leave)
 
@@ -104,7 +110,8 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         on_refusal.push_async_callback(audit.close)
         stores, blobs = make_stores(means), make_blobs(means)
         artifacts = make_artifacts(means, stores, blobs)
-        approvals = make_approvals(means, stores, audit, lambda _: None)
+        webhook = make_webhook(means)
+        approvals = make_approvals(means, stores, audit, webhook)
         long_work = make_long_work(means, stores, audit, approvals, describe(policy), [artifacts.sweep])
         toolbox = open_toolbox(settings, means.clock, redactor, long_work.desk, artifacts)
         on_refusal.push_async_callback(toolbox.close)
@@ -127,4 +134,5 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         stores,
         blobs,
         long_work,
+        webhook,
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from toolhub_service.app.long_work import LongWork
 from toolhub_service.app.means import Means
 from toolhub_service.app.secret_file import read_or_make_key
-from toolhub_service.app.storing import Stores
+from toolhub_service.app.storing import Stores, not_installed
 from toolhub_service.app.toolbox import Toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.approval import Approval
+from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.ports import AuditLog, KeyStore, PolicySource
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.runtime.approvals import Approvals
@@ -22,16 +24,15 @@ from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.settings.document import Settings
-from toolhub_service.telemetry.audit import SqliteAuditLog
+from toolhub_service.telemetry.approval_webhook import ApprovalWebhook
+from toolhub_service.telemetry.audit import ChainedAuditLog, SqliteAuditLog
 
 
-async def open_audit(means: Means, worker: int) -> SqliteAuditLog:
+async def open_audit(means: Means, worker: int) -> ChainedAuditLog:
     """Raises ToolFailure or HubFailure when the log cannot be written: a hub without one does not start."""
-    paths, observing = means.paths, means.observing
-    audit = SqliteAuditLog(
-        paths.audit,
-        paths.audit_checkpoints,
-        paths.audit_key,
+    observing = means.observing
+    audit = _audit_log(
+        means,
         clock=means.clock,
         redactor=means.redactor,
         name=f"worker{worker}",
@@ -42,6 +43,17 @@ async def open_audit(means: Means, worker: int) -> SqliteAuditLog:
     return audit
 
 
+def _audit_log(means: Means, **options: Any) -> ChainedAuditLog:
+    paths, url = means.paths, means.settings.stores.postgres_url
+    if not url:
+        return SqliteAuditLog(paths.audit, paths.audit_checkpoints, paths.audit_key, **options)
+    try:
+        from toolhub_service.telemetry.postgres_audit import PostgresAuditLog
+    except ModuleNotFoundError as missing:
+        raise not_installed("stores.postgres_url", "postgres") from missing
+    return PostgresAuditLog(url, paths.audit_checkpoints, paths.audit_key, **options)
+
+
 def make_budgets(means: Means) -> Budgets:
     return Budgets(means.clock, means.randomness, _terms(means.settings))
 
@@ -50,7 +62,7 @@ def make_pipeline(
     means: Means,
     toolbox: Toolbox,
     policy: PolicySource,
-    audit: AuditLog,
+    audit: ChainedAuditLog,
     budgets: Budgets,
     stores: Stores,
     long_work: LongWork,
@@ -58,7 +70,7 @@ def make_pipeline(
 ) -> Pipeline:
     """Raises OSError or ValueError when the key of plans can be neither read nor made."""
     calls = means.observing.calls
-    recorder = Recorder(audit, calls, means.clock, means.redactor)
+    recorder = Recorder(audit, calls, means.clock, means.redactor, is_behind=audit.is_behind)
     plan_key = read_or_make_key(means.paths.plan_key)
     return Pipeline(
         catalog=toolbox.catalog,
@@ -80,8 +92,24 @@ def make_pipeline(
     )
 
 
-def make_approvals(means: Means, stores: Stores, audit: AuditLog, tell: Callable[[Approval], object]) -> Approvals:
-    """`tell` is told of each new question."""
+def make_webhook(means: Means) -> ApprovalWebhook | None:
+    """None when nobody is to be told. Raises HubFailure when its secret cannot be read or its URL is none."""
+    settings = means.settings.approvals
+    if not settings.webhook_url:
+        return None
+    try:
+        secret = Path(settings.webhook_secret_file).expanduser().read_bytes().strip()
+        return ApprovalWebhook(
+            settings.webhook_url, secret, clock=means.clock, randomness=means.randomness, log=means.observing.log
+        )
+    except OSError as unreadable:
+        problem = f"approvals.webhook_secret_file: {unreadable.strerror}"
+    except ValueError as wrong:
+        problem = str(wrong)
+    raise HubFailure(HubStatus.FAILED_PRECONDITION, "WEBHOOK_INVALID", f"Approvals cannot be told: {problem}.")
+
+
+def make_approvals(means: Means, stores: Stores, audit: AuditLog, webhook: ApprovalWebhook | None) -> Approvals:
     settings = means.settings.approvals
     return Approvals(
         stores.approvals,
@@ -91,8 +119,12 @@ def make_approvals(means: Means, stores: Stores, audit: AuditLog, tell: Callable
         means.redactor,
         default_expires_s=settings.default_expires_s,
         keep_s=settings.keep_s,
-        on_asked=tell,
+        on_asked=_nobody if webhook is None else webhook.offer,
     )
+
+
+def _nobody(_: Approval) -> None:
+    """No webhook is configured."""
 
 
 def _idempotency(means: Means, store: KeyStore) -> Idempotency:

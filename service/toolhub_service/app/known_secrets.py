@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from urllib.parse import unquote, urlsplit
 
 from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.settings.document import Settings
@@ -14,11 +15,14 @@ _INNOCENT = frozenset({"PWD", "OLDPWD"})
 
 
 def known_secrets(settings: Settings, environment: Mapping[str, str]) -> list[str]:
-    """Values that stand under telling names in the environment and in the arguments of custom tools."""
+    """Values under telling names in the environment and in arguments of custom tools, and passwords of the stores."""
     return sorted({value for value in _values(settings, environment) if len(value) >= _MIN_CHARS})
 
 
 def _values(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
     yield from (value for name, value in environment.items() if is_secret_name(name) and name not in _INNOCENT)
+    for url in (settings.stores.redis_url, settings.stores.postgres_url):
+        if password := urlsplit(url).password:
+            yield from {password, unquote(password)}
     for custom in settings.tools.custom:
         yield from (value for name, value in custom.args.items() if isinstance(value, str) and is_secret_name(name))

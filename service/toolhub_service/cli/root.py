@@ -14,6 +14,7 @@ _COMMANDS = {
     "serve": ("toolhub_service.cli.serve:serve", "Run the hub."),
     "call": ("toolhub_service.cli.call:call", "Call a tool, or show what a call would do."),
     "tools": ("toolhub_service.cli.tools:tools", "List, search, show, export and register tools."),
+    "approvals": ("toolhub_service.cli.approvals:approvals", "List, show, decide and follow approvals."),
     "policy": ("toolhub_service.cli.policy:policy", "Begin, check and explain a policy."),
     "audit": ("toolhub_service.cli.audit:audit", "Read, follow, verify and export the audit log."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),

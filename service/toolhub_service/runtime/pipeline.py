@@ -32,6 +32,7 @@ from toolhub_service.domain.tool import IdempotencyMode, ToolKind
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.apply_defaults import apply_defaults
+from toolhub_service.runtime.artifact_results import keep_whole
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
 from toolhub_service.runtime.check_policy import approved, check_policy, enforce
@@ -130,7 +131,9 @@ class Pipeline:
         validate_output(spec, outcome, schemas)
 
         walk.enter(StepName.ATTACH_EVIDENCE)
-        result, _ = attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
+        result, whole = attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
+        if whole is not None:
+            result = await keep_whole(result, whole, call, self.artifacts, self.observer)
         return self._record(walk, result)
 
     async def _with_artifacts(self, walk: Walk) -> Call:
