@@ -10,7 +10,6 @@ itself: `settle` lets it pass, its key answers it from store, and `use` refuses 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -31,25 +30,20 @@ from toolhub_service.runtime.approval_decisions import (
     not_found,
     own_request,
 )
-from toolhub_service.runtime.approval_events import asked_event, decided_event, expired_event, used_event
+from toolhub_service.runtime.approval_ledger import PENDING, ApprovalLedger, ApprovalObserver, Unobserved
 from toolhub_service.runtime.approval_record import (
     Decision,
     binding_of,
     decided,
     differences,
-    expired,
     is_over,
     is_rerun,
     question,
     untrusted_text,
-    used,
     was_decided,
 )
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.summary import summarise
-
-_BATCH = 256
-_PENDING = frozenset({ApprovalState.PENDING})
 
 
 class Approvals:
@@ -71,18 +65,18 @@ class Approvals:
         keep_s: float = 2_592_000.0,
         max_pending: int = 256,
         on_asked: Callable[[Approval], object] = lambda _: None,
+        observer: ApprovalObserver | None = None,
     ) -> None:
         """`max_pending`: undecided questions of one principal. `on_asked` is told of each new question; must not wait
         and must not raise."""
         self._store = store
-        self._audit = audit
+        self._ledger = ApprovalLedger(store, audit, clock, observer or Unobserved(), on_asked)
         self._clock = clock
         self._randomness = randomness
         self._redactor = redactor
         self._default_expires_s = default_expires_s
         self._keep_ms = round(keep_s * 1_000)
         self._max_pending = max_pending
-        self._on_asked = on_asked
 
     async def ask(self, planned: PlannedCall, verdict: Verdict) -> Approval:
         """The open approval of exactly this call: the one that stands, else a new question, on record.
@@ -101,12 +95,7 @@ class Approvals:
             default_expires_s=self._default_expires_s,
             redactor=self._redactor,
         )
-        while (standing := await self._store.create(approval)) is not None:
-            if not is_over(standing, now_unix_ms):
-                return standing
-            await self._expire(standing)
-        await self._put_on_record(approval, planned)
-        return approval
+        return await self._ledger.ask(approval, summarise(planned.args, self._redactor))
 
     async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval:
         """Step 4 of a call that needs an approval: the one that was granted for it, to be used up by `use`.
@@ -130,15 +119,7 @@ class Approvals:
 
         Raises ToolFailure APPROVAL_REQUIRED when another call has used it, APPROVAL_REJECTED when its time is over.
         """
-        now_unix_ms = self._clock.unix_ms()
-        rerun = approval.state is ApprovalState.USED
-        if rerun and not is_rerun(approval, call):
-            raise refusals.lost_race(approval)
-        if is_over(approval, now_unix_ms):
-            raise refusals.lapsed(await self._expire(approval))
-        if not rerun:
-            approval = await self._take(approval, call, now_unix_ms)
-        await self._audit.append_durably(used_event(approval, call, now_unix_ms, is_rerun=rerun))
+        await self._ledger.use(approval, call)
 
     async def decide(
         self, principal: Principal, approval_id: str, decision: Decision, comment: str = "", args_digest: str = ""
@@ -153,29 +134,28 @@ class Approvals:
             approval = await self._store.get(approval_id)
             if approval is None:
                 raise not_found(approval_id)
-            if approval == after:
-                break  # kept at the last attempt, only its answer was lost
+            if approval == after:  # kept at the last attempt, only the store's answer was lost
+                await self._ledger.decided(after)
+                return after
             _check_may_decide(principal, approval)
             if args_digest and args_digest != approval.binding.args_digest:
                 raise another_call(approval)
-            approval = await self._current(approval)
+            approval = await self._ledger.current(approval)
             if approval.state is not ApprovalState.PENDING:
                 if approval.decided_by == principal.id and was_decided(approval) is decision:
                     return approval
                 raise already_decided(approval)
             said = untrusted_text(comment, self._redactor)
             after = decided(approval, decision, principal.id, said, self._clock.unix_ms())
-            if await self._store.put(after):
-                break
-        await self._audit.append_durably(decided_event(after))
-        return after
+            if await self._ledger.decide(after):
+                return after
 
     async def get(self, principal: Principal, approval_id: str) -> Approval:
         """Approvers see every approval, others their own. Raises HubFailure NOT_FOUND."""
         approval = await self._store.get(approval_id)
         if approval is None or whose(principal) not in ("", approval.binding.principal):
             raise not_found(approval_id)
-        return await self._current(approval)
+        return await self._ledger.current(approval)
 
     async def page(
         self, principal: Principal, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
@@ -189,24 +169,15 @@ class Approvals:
 
     async def lapse(self, now_unix_ms: int) -> int:
         """Put down which approvals are over; how many were found to be."""
-        count = 0
-        while True:
-            batch = await self._store.lapsed(now_unix_ms, _BATCH)
-            for approval in batch:
-                count += (await self._expire(approval)).state is ApprovalState.EXPIRED
-            if len(batch) < _BATCH:
-                return count
+        return await self._ledger.lapse(now_unix_ms)
 
     async def sweep(self) -> None:
         """What somebody must do every few seconds: lapse what is over, forget what ended long ago."""
-        now_unix_ms = self._clock.unix_ms()
-        await self.lapse(now_unix_ms)
-        while await self._store.forget(now_unix_ms - self._keep_ms, _BATCH) == _BATCH:
-            pass
+        await self._ledger.sweep(self._keep_ms)
 
     async def _granted(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval:
         """The approval when its state lets this call go on to `use`."""
-        approval = await self._current(approval)
+        approval = await self._ledger.current(approval)
         match approval.state:
             case ApprovalState.APPROVED:
                 return approval
@@ -226,7 +197,7 @@ class Approvals:
 
     async def _room(self, planned: PlannedCall, verdict: Verdict) -> Approval | None:
         """None when there is room for one more question, else the equal one that stands. Raises RATE_LIMITED."""
-        mine = ApprovalFilter(states=_PENDING, principal=planned.call.principal.id)
+        mine = ApprovalFilter(states=PENDING, principal=planned.call.principal.id)
         _, total = await self._store.page(mine, after=None, limit=1)
         if total < self._max_pending:
             return None
@@ -241,40 +212,6 @@ class Approvals:
             f"{total} of your calls wait for a person already, which is all that may. Wait until some are decided.",
             limit="approvals.max_pending",
         )
-
-    async def _put_on_record(self, approval: Approval, planned: PlannedCall) -> None:
-        """Into the audit log, and whoever is to be told is told. One that the log refuses is taken back."""
-        try:
-            await self._audit.append_durably(asked_event(approval, summarise(planned.args, self._redactor)))
-        except ToolFailure:
-            await self._store.put(expired(approval))
-            raise
-        except asyncio.CancelledError:
-            self._on_asked(approval)  # the event is chained, and the question stands
-            raise
-        self._on_asked(approval)
-
-    async def _current(self, approval: Approval) -> Approval:
-        """The approval as it stands by the clock, put down as such when that is new."""
-        return await self._expire(approval) if is_over(approval, self._clock.unix_ms()) else approval
-
-    async def _expire(self, approval: Approval) -> Approval:
-        """EXPIRED, unless somebody was faster: then as that left it."""
-        over = expired(approval)
-        if await self._store.put(over):
-            self._audit.append(expired_event(over, self._clock.unix_ms()))
-            return over
-        return await self._store.get(approval.approval_id) or over
-
-    async def _take(self, approval: Approval, call: Call, now_unix_ms: int) -> Approval:
-        """The approval as used by this call. Raises as `use`."""
-        taken = used(approval, call, now_unix_ms)
-        if await self._store.put(taken):
-            return taken
-        now = await self._store.get(approval.approval_id) or approval
-        if now == taken:
-            return taken  # kept, only the answer was lost
-        raise refusals.lapsed(now) if now.state is ApprovalState.EXPIRED else refusals.lost_race(now)
 
 
 def whose(principal: Principal) -> str:

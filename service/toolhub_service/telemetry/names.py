@@ -48,6 +48,7 @@ _MS: Final = (
 )
 _STEP_MS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0, 100.0, 1_000.0, 10_000.0)
 _S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_PERSON_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0)
 _RPC: Final = ("grpc_type", "grpc_service", "grpc_method")
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
@@ -115,6 +116,13 @@ JOB_WATCHERS: Final = Metric("toolhub_job_watchers", _G, "watchers", "Streams of
 JOB_TROUBLES: Final = Metric(
     "toolhub_job_troubles_total", _C, "problems", "Changes of jobs that failed and are tried again, and defects."
 )
+APPROVALS: Final = Metric(
+    "toolhub_approvals_total", _C, "approvals", "Changes of approvals by this process, by the new state.", ("state",)
+)
+APPROVALS_PENDING: Final = Metric("toolhub_approvals_pending", _G, "approvals", "Approvals that wait for a person.")
+APPROVAL_SECONDS: Final = Metric(
+    "toolhub_approval_decision_seconds", _H, "s", "From the question to a person's answer.", (), _PERSON_S
+)
 POLICY_INFO: Final = Metric("toolhub_policy_info", _G, "1", "1 for the policy revision in force.", ("revision",))
 POLICY_RELOADS: Final = Metric("toolhub_policy_reloads_total", _C, "reloads", "Policy reloads, by success.", ("ok",))
 BUILD_INFO: Final = Metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
@@ -125,6 +133,7 @@ METRICS: Final = (
     *(AUDIT_EVENTS, AUDIT_FAILURES, AUDIT_DEPTH, AUDIT_COMMIT),
     *(JOBS_ACCEPTED, JOBS_ENDED, JOBS_OPEN, JOBS_OLDEST_QUEUED, JOBS_RUNNING),
     *(JOB_STATE_SECONDS, JOB_REDELIVERIES, JOB_WATCHERS, JOB_TROUBLES),
+    *(APPROVALS, APPROVALS_PENDING, APPROVAL_SECONDS),
     *(BREAKER, POLICY_INFO, POLICY_RELOADS, BUILD_INFO),
 )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tests.unit.runtime.door import WRITE, Door, NoJobs, a_call, a_door
@@ -55,6 +56,8 @@ class ApprovalDoor:
     store: ApprovalStore
     asked: list[Approval]
     """What `on_asked` was told."""
+    listeners: list[Callable[[Approval], object]] = field(default_factory=list)
+    """Told after that."""
 
     async def call(self, text: str = "hello", *, number: int = 1, spec: ToolSpec = WRITE, **fields: Any) -> ToolResult:
         """One invocation; `fields` are those of `a_call` or of `Call`."""
@@ -114,9 +117,16 @@ def an_approval_door(
     asked: list[Approval] = []
     store = store or MemoryApprovals()
     redactor = redactor or Redactor()
-    approvals = Approvals(store, door.audit, door.clock, door.randomness, redactor, on_asked=asked.append, **terms)
+    listeners: list[Callable[[Approval], object]] = []
+
+    def tell(approval: Approval) -> None:
+        asked.append(approval)
+        for listener in listeners:
+            listener(approval)
+
+    approvals = Approvals(store, door.audit, door.clock, door.randomness, redactor, on_asked=tell, **terms)
     door.pipeline = replace(door.pipeline, approvals=approvals, redactor=redactor, running=Begins())
-    return ApprovalDoor(door, approvals, store, asked)
+    return ApprovalDoor(door, approvals, store, asked, listeners)
 
 
 def a_write(

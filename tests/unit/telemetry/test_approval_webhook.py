@@ -70,21 +70,13 @@ async def a_scene(answer: Answer = ACCEPTING, url: str = "", **terms: Any) -> As
                 **terms,
             },
         )
-        door.approvals._on_asked = told_to(door.asked.append, hook.offer)
+        door.listeners.append(hook.offer)
         scene = Scene(door, server, hook, log, pauses_s)
         hook.start()
         try:
             yield scene
         finally:
             await hook.close()
-
-
-def told_to(*listeners: Callable[[Approval], None]) -> Callable[[Approval], None]:
-    def tell(approval: Approval) -> None:
-        for listener in listeners:
-            listener(approval)
-
-    return tell
 
 
 def turns(*answers: bytes) -> Answer:
