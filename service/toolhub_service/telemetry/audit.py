@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from toolhub_service.telemetry.audit_sqlite import SqliteEvents
 from toolhub_service.telemetry.audit_store import EventStore, EventTable, Row
 from toolhub_service.telemetry.audit_tail import TAIL_LIMIT, Tail
 from toolhub_service.telemetry.audit_writer import GroupWriter, Rhythm
-from toolhub_service.telemetry.chain import GENESIS, Chain, canonical, encodable, presentable
+from toolhub_service.telemetry.chain import GENESIS, Chain, are_clean, canonical, encodable, presentable
 from toolhub_service.telemetry.checkpoint import OPEN, CheckpointFile
 from toolhub_service.telemetry.keyring import Keyring, open_keyring
 
@@ -73,6 +73,8 @@ class ChainedAuditLog:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group: GroupWriter | None = None
+        self._are_clean = False
+        """Whether the events that are being sealed hold no secret."""
 
     async def start(self) -> None:
         """Open the files, attest chains left behind and the start of this one.
@@ -91,7 +93,7 @@ class ChainedAuditLog:
             self._events,
             self.writer,
             checkpoints,
-            seal=self._sealed,
+            seal=self._seal,
             told=self,
             rhythm=self._rhythm,
         )
@@ -140,6 +142,10 @@ class ChainedAuditLog:
         """Events that are not on disk yet."""
         return self._group.depth if self._group is not None else 0
 
+    def is_behind(self) -> bool:
+        """Whether half of what may wait does: a call that can wait for the disk had better do so now."""
+        return self.depth * 2 > self._rhythm.queue_limit
+
     def _put(self, event: Event, *, urgent: bool) -> int:
         """The sequence that the event will have: the chain follows the order of appending."""
         group = self._group
@@ -153,9 +159,13 @@ class ChainedAuditLog:
         self._appended += 1
         return self._appended
 
+    def _seal(self, events: Sequence[Event]) -> Iterator[Row]:
+        """The next rows of the chain, each sealed when it is asked for; in the writer's thread."""
+        self._are_clean = are_clean(events, self._redactor)
+        return map(self._sealed, events)
+
     def _sealed(self, event: Event) -> Row:
-        """The next row of the chain; in the writer's thread."""
-        event = presentable(event, self._redactor)
+        event = presentable(event, self._redactor, is_clean=self._are_clean)
         try:
             body = canonical(event)
         except TypeError:

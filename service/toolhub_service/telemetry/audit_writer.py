@@ -12,8 +12,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Protocol
 
 from toolhub_service.domain.event import Event
@@ -22,6 +23,8 @@ from toolhub_service.telemetry.chain import GENESIS
 from toolhub_service.telemetry.checkpoint import CLOSE, PERIODIC, CheckpointFile
 
 _RETRY_S: Final = 1.0
+_SEALED_AT_ONCE: Final = 64
+"""Events that are looked at together for secrets: all of them are looked at again, one by one, where one is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class GroupWriter:
         writer: str,
         checkpoints: CheckpointFile,
         *,
-        seal: Callable[[Event], Row],
+        seal: Callable[[Sequence[Event]], Iterable[Row]],
         told: Committed,
         rhythm: Rhythm,
     ) -> None:
@@ -72,7 +75,7 @@ class GroupWriter:
         self._writer = writer
         self._checkpoints = checkpoints
         self._seal = seal
-        """Chains the next event; called in this thread only, once an event, in the order of `put`."""
+        """Chains the next events, each when its row is asked for; in this thread only, in the order of `put`."""
         self._told = told
         self._rhythm = rhythm
         self._lock = threading.Lock()
@@ -173,8 +176,9 @@ class GroupWriter:
     def _commit(self, table: EventTable) -> None:
         group, taken = self._group, self._taken
         while taken:
-            group.append(self._seal(taken[0]))
-            taken.popleft()  # once it is sealed, and never twice
+            for row in self._seal(list(islice(taken, _SEALED_AT_ONCE))):
+                group.append(row)
+                taken.popleft()  # once it is sealed, and never twice
         if not group:
             return
         started_s = time.perf_counter()

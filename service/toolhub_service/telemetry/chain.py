@@ -7,6 +7,7 @@ sequence, and nobody without the key can mend it; what a chain alone cannot show
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -62,12 +63,21 @@ def parse(body: str | bytes) -> Event:
     return Event(**{**data, "type": EventType(data["type"])})
 
 
-def presentable(event: Event, redactor: Redactor) -> Event:
+def are_clean(events: Iterable[Event], redactor: Redactor) -> bool:
+    """Whether none of them shows any sign of a secret: one search over all of their text, instead of one an event.
+
+    A text that holds NUL is never clean: a store that cannot keep NUL takes it out, and what is left may be a sign.
+    """
+    text = "\n".join([_all_text(event) for event in events])
+    return "\0" not in text and not redactor.suspects(text.encode("utf-8", "surrogatepass"))
+
+
+def presentable(event: Event, redactor: Redactor, *, is_clean: bool = False) -> Event:
     """The event without secrets and with its summary cut; the very same object when nothing had to change.
 
-    Hidden first and cut afterwards: half a secret would no longer be recognised.
+    Hidden first and cut afterwards: half a secret would no longer be recognised. `is_clean`: known to hold none.
     """
-    if redactor.suspects(_all_text(event).encode("utf-8", "surrogatepass")):
+    if not is_clean and redactor.suspects(_all_text(event).encode("utf-8", "surrogatepass")):
         hidden: dict[str, Any] = {name: redactor.text(getattr(event, name)) for name in _TEXTS}
         event = replace(event, attributes=redactor.value(dict(event.attributes)), **hidden)
     if len(event.args_summary) * 4 > ARGS_SUMMARY_BYTES:

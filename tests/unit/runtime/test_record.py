@@ -47,6 +47,13 @@ async def test_read_does_not_wait_for_the_disk() -> None:
     assert "audit.durably" not in door.said
 
 
+async def test_read_waits_for_the_disk_where_the_log_has_fallen_behind() -> None:
+    door = a_door()
+    door.pipeline.recorder._is_behind = lambda: True
+    await door.result(READ)
+    assert "audit.durably" in door.said
+
+
 @pytest.mark.promise("audit.before-the-effect")
 @pytest.mark.parametrize("spec", [READ, WRITE])
 async def test_call_that_cannot_be_recorded_is_refused_before_its_effect(spec: object) -> None:

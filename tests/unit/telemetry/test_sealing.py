@@ -1,0 +1,44 @@
+"""Events are looked at for secrets many at a time, and sealed one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.ports.audit_log_suite import EVERYTHING, called
+from tests.unit.telemetry.logs_in import started_log
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry.audit import Rhythm
+from toolhub_service.telemetry.chain import are_clean
+
+SECRET = '{"password":"hunter22"}'
+
+
+async def test_one_secret_among_many_events_is_hidden_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
+    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=1.0))
+    for number in range(200):
+        log.append(called(number, args_summary=SECRET) if number == 150 else called(number))
+    events = [chained.event for chained in await log.read(EVERYTHING, after=None, limit=1_000)]
+    assert [event.at_unix_ms for event in events] == list(range(200))
+    assert "hunter22" not in events[150].args_summary
+    assert {event.args_summary for place, event in enumerate(events) if place != 150} == {called(1).args_summary}
+    assert (await log.verify()).ok
+    await log.close()
+
+
+async def test_secret_that_only_nul_hides_is_no_reason_to_call_a_group_clean() -> None:
+    redactor = Redactor()
+    assert are_clean([called(1), called(2)], redactor)
+    assert not are_clean([called(1), called(2, purpose="pass\0word=hunter22")], redactor)
+    assert not are_clean([called(1, purpose="password=hunter22"), called(2)], redactor)
+
+
+async def test_log_is_behind_while_half_of_what_may_wait_does(tmp_path: Path) -> None:
+    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=60.0, queue_limit=6))
+    for number in range(3):
+        log.append(called(number))
+    assert not log.is_behind()
+    log.append(called(3))
+    assert log.is_behind()
+    await log.flush()
+    assert not log.is_behind()
+    await log.close()
