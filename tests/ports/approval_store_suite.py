@@ -200,7 +200,6 @@ class ApprovalStoreSuite:
             (ApprovalFilter(tool="CORE/*"), set()),
             (ApprovalFilter(principal="agent-a", tool="x/*", states=frozenset({ApprovalState.APPROVED})), {"c"}),
         ],
-        ids=str,
     )
     async def test_filters_join_by_and(self, started: ApprovalStore, where: ApprovalFilter, found: set[str]) -> None:
         await started.create(an_approval("a"))

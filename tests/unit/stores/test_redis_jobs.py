@@ -43,7 +43,7 @@ class TestRedisJobs(JobStoreSuite):
 
 
 @pytest.fixture
-async def outage_link(own_redis: RedisServer) -> AsyncIterator[RedisLink]:
+async def own_link(own_redis: RedisServer) -> AsyncIterator[RedisLink]:
     link = RedisLink(own_redis.url, SystemRandomness(), patience_s=SHORT_S)
     yield link
     await link.close()
@@ -91,15 +91,15 @@ async def test_large_entries_are_told_of_and_read_from_the_store(link: RedisLink
     assert list(await other.history("job-1", 2, 10)) == [large.status]
 
 
-async def test_arguments_are_written_once(link: RedisLink) -> None:
-    store = RedisJobs(link)
+async def test_arguments_are_written_once(own_link: RedisLink) -> None:
+    store = RedisJobs(own_link)
     job = running(a_job(args={"text": "x" * 1_000_000}))
     await kept(store, a_job(args=job.call.args), job)
-    before = int(_fact(await link.run("INFO", "stats"), "total_net_input_bytes"))
+    before = int(_fact(await own_link.run("INFO", "stats"), "total_net_input_bytes"))
     for step in range(10):
         job = moved(job, JobState.RUNNING, T0 + 2, progress=Progress(step))
         assert await store.put(job)
-    assert int(_fact(await link.run("INFO", "stats"), "total_net_input_bytes")) - before < 100_000
+    assert int(_fact(await own_link.run("INFO", "stats"), "total_net_input_bytes")) - before < 100_000
     assert await store.get("job-1") == job
 
 
@@ -117,9 +117,9 @@ async def test_change_whose_answer_was_lost_is_known_again(link: RedisLink) -> N
 
 
 async def test_outage_in_the_middle_loses_nothing_that_was_answered_and_tears_nothing(
-    own_redis: RedisServer, outage_link: RedisLink
+    own_redis: RedisServer, own_link: RedisLink
 ) -> None:
-    store = RedisJobs(outage_link)
+    store = RedisJobs(own_link)
     await store.start()
     jobs = {f"job-{number}": a_job(f"job-{number}", key=f"key-{number}") for number in range(20)}
     answered: dict[str, Job] = {}
@@ -159,9 +159,9 @@ async def test_outage_in_the_middle_loses_nothing_that_was_answered_and_tears_no
 
 
 async def test_listener_hears_of_the_gap_and_goes_on_after_an_outage(
-    own_redis: RedisServer, outage_link: RedisLink
+    own_redis: RedisServer, own_link: RedisLink
 ) -> None:
-    store, ear = RedisJobs(outage_link), Ear()
+    store, ear = RedisJobs(own_link), Ear()
     store.listen(ear)
     await store.start()
     await kept(store, a_job())
