@@ -36,10 +36,13 @@ WITHIN_S = 20.0
 
 
 class LoopClock:
-    """`Clock` over the running loop."""
+    """`Clock` over the running loop, which a test can put forward."""
+
+    def __init__(self) -> None:
+        self.skipped_s = 0.0
 
     def monotonic_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return asyncio.get_running_loop().time() + self.skipped_s
 
     def unix_ms(self) -> int:
         return 1_700_000_000_000
@@ -58,8 +61,8 @@ class ToldSink:
 
     def chunk(self, chunk: Chunk) -> None: ...
 
-    async def said(self, words: str) -> None:
-        async with asyncio.timeout(WITHIN_S):
+    async def said(self, words: str, within_s: float = WITHIN_S) -> None:
+        async with asyncio.timeout(within_s):
             while not any(words in progress.message for progress in self.progresses):
                 self._news.clear()
                 await self._news.wait()
@@ -77,10 +80,11 @@ class Stage:
     sink: ToldSink = field(default_factory=ToldSink)
 
     def __post_init__(self) -> None:
+        self.clock = LoopClock()
         self.running = FakeRunningJobs(self.kept, self.life)
         self.remote = HttpRemoteJob(self.client, self.server.url, Poller(FixedRandomness(), SOON))
         mortal = MortalRemote(self.remote, self.life)
-        self.executor = RemoteExecutor(mortal, self.running, LoopClock(), FixedRandomness(), self.terms)
+        self.executor = RemoteExecutor(mortal, self.running, self.clock, FixedRandomness(), self.terms)
 
     def successor(self, life: Life | None = None) -> Stage:
         return Stage(self.server, self.client, self.kept, life or Life(), self.terms)

@@ -180,11 +180,13 @@ class _Run:
         clock, terms, pauses = self._on.clock, self._on.terms, self._on.pauses()
         began_s = clock.monotonic_s()
         absent_since_s: float | None = None
+        looks = 0
         while True:
+            looks += 1
             try:
                 found = await self._on.remote.find(self._call, self.mark)
             except (RemoteUnclear, ToolFailure) as unclear:
-                if clock.monotonic_s() - began_s >= terms.look_up_within_s:
+                if looks >= terms.looks_min and clock.monotonic_s() - began_s >= terms.look_up_within_s:
                     raise unknown(self._call, self.mark, Doubt.START, unclear) from unclear
                 absent_since_s = None
             else:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 class RemoteTerms:
     look_up_within_s: float = 60.0
     """How long a start of unknown outcome is looked up before it is given up as unknown."""
+    looks_min: int = 3
+    """How often it is looked up at least, however long an answer takes to fail."""
     absent_for_s: float = 2.0
     """How long a remote side must go on saying that it has no such job before the start is sent again: a request can
     still be under way when its sender is dead. 0 where the remote side itself refuses a key that it has seen."""

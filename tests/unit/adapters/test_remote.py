@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 import httpx
 import pytest
@@ -21,7 +21,7 @@ from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.remote_terms import RemoteTerms
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Outcome
 
@@ -142,15 +142,25 @@ async def test_work_that_cannot_be_stopped_says_so_and_goes_on(
         assert isinstance(await outcome_of(running), Outcome)
 
 
-async def _until_deadline(stage: Stage, seconds: float) -> None:
-    deadline_s = asyncio.get_running_loop().time() + seconds
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout_at(deadline_s), asyncio.timeout(WITHIN_S):
+async def _until_deadline(stage: Stage, ready: Awaitable[None]) -> None:
+    """Run under a timeout as the runtime does, and let the deadline pass once the test is ready for it."""
+    deadline_s = asyncio.get_running_loop().time() + 3_600
+    limit = asyncio.timeout_at(deadline_s)
+
+    async def run() -> None:
+        async with limit:
             await stage.executor.execute(remote_call(stage.server.url, HELD, deadline_s=deadline_s), stage.sink)
+
+    running = asyncio.create_task(run())
+    await ready
+    stage.clock.skipped_s = 3_600
+    limit.reschedule(0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(running, WITHIN_S)
 
 
 async def test_at_the_deadline_the_remote_side_is_asked_once_to_stop(stage: Stage) -> None:
-    await _until_deadline(stage, 0.05)
+    await _until_deadline(stage, stage.sink.said("step"))
     assert stage.server.asked[Op.CANCEL] == 1
     assert "was asked to stop" in stage.sink.progresses[-1].message
     assert [task.state for task in stage.server.memory.tasks.values()] == ["cancelling"]
@@ -158,9 +168,21 @@ async def test_at_the_deadline_the_remote_side_is_asked_once_to_stop(stage: Stag
 
 async def test_at_the_deadline_a_start_without_an_answer_is_looked_up_and_stopped(stage: Stage) -> None:
     stage.server.script.add(Op.START, How.HOLD)
-    await _until_deadline(stage, 0.05)
+    await _until_deadline(stage, stage.server.was_asked(Op.START))
     assert stage.kept.marks[JOB_ID].accepted is False
     assert [task.state for task in stage.server.memory.tasks.values()] == ["cancelling"]
+
+
+async def test_at_the_deadline_one_that_was_asked_to_stop_is_not_asked_again(stage: Stage) -> None:
+    stage.server.script.add(Op.CANCEL, How.IGNORE, times=-1)
+
+    async def is_stopping() -> None:
+        await stage.sink.said("step")
+        stage.kept.cancelled.set()
+        await stage.sink.said("waiting until it confirms")
+
+    await _until_deadline(stage, is_stopping())
+    assert stage.server.asked[Op.CANCEL] == 1
 
 
 @pytest.mark.parametrize("how", [How.HOLD, How.DROP])
@@ -169,13 +191,13 @@ async def test_a_remote_side_that_does_not_answer_holds_the_deadline_up_for_a_bo
 ) -> None:
     stage.server.script.add(Op.CANCEL, how)
     hasty = Stage(stage.server, client, terms=RemoteTerms(stop_within_s=0.02, pause_first_s=0.001))
-    await _until_deadline(hasty, 0.05)
+    await _until_deadline(hasty, hasty.sink.said("step"))
     assert "could not be asked to stop" in hasty.sink.progresses[-1].message
 
 
 async def test_before_anything_was_sent_a_deadline_asks_nobody(stage: Stage) -> None:
     stage.kept.outage = 1_000_000
-    await _until_deadline(stage, 0.02)
+    await _until_deadline(stage, asyncio.sleep(0))
     assert not stage.server.asked
 
 
@@ -265,6 +287,20 @@ async def test_the_remote_sides_verdict_says_where_it_was_given(stage: Stage) ->
 class _Broken(HttpRemoteJob):
     async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
         raise KeyError("hunter2-canary")
+
+
+class _Locked(HttpRemoteJob):
+    async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
+        raise refuse(ErrorKind.PERMISSION_DENIED, "The hub may not look there.")
+
+
+async def test_a_lookup_that_is_refused_leaves_the_outcome_unknown(stage: Stage) -> None:
+    stage.server.script.add(Op.START, How.LOSE_ANSWER)
+    stage.executor.remote = _Locked(stage.client, stage.server.url, Poller(FixedRandomness(), SOON))
+    error = await stage.run()
+    assert isinstance(error, ToolError)
+    assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "START_UNCLEAR")
+    assert "The hub may not look there. Look for it there" in error.message
 
 
 async def test_a_defect_is_internal_and_says_that_it_may_still_run(stage: Stage) -> None:
