@@ -72,6 +72,8 @@ class FileWriter:
         self._queue: list[Asked] = []
         self._watches: tuple[Watch, ...] = ()
         self._closing = False
+        self._at_once = False
+        """Whether a new watch waits for its first look."""
         self._look_anew = True
         """Whether commits by others may have been missed: a new connection, a new watch."""
         self._data_version = 0
@@ -89,7 +91,7 @@ class FileWriter:
         with self._wake:
             if watch not in self._watches:
                 self._watches = (*self._watches, watch)
-            self._look_anew = True
+            self._at_once = self._look_anew = True
             self._wake.notify()
 
     def unwatch(self, watch: Watch) -> None:
@@ -116,8 +118,9 @@ class FileWriter:
 
     def _gather(self) -> list[Asked]:
         with self._wake:
-            if not self._queue and not self._closing and not (self._watches and self._look_anew):
+            if not (self._queue or self._closing or self._at_once):
                 self._wake.wait(self._poll_s if self._watches else None)
+            self._at_once = False
             group = self._queue[:_GROUP_LIMIT]
             del self._queue[:_GROUP_LIMIT]
         return group

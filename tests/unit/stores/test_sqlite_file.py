@@ -19,8 +19,9 @@ from tests.ports.job_store_suite import Ear, a_job, kept, running
 from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_file_feed import Feed
 from toolhub_service.stores.sqlite_file_schema import MIGRATIONS, connect
-from toolhub_service.stores.sqlite_file_writer import Change
+from toolhub_service.stores.sqlite_file_writer import Asked, Change, FileWriter
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 
 __all__ = ["file", "other_file"]
@@ -221,6 +222,28 @@ async def test_full_disk_is_unavailable_and_what_was_written_stays(file: SqliteF
     written = {name for name, answer in zip("bc", answers[::2], strict=True) if answer == 1}
     assert set(await file.read(names)) == {"a"} | written
     assert await file.change(notes.change, "d") == 1
+
+
+async def test_file_that_cannot_be_opened_again_is_tried_when_asked_and_not_all_the_time() -> None:
+    tries: list[float] = []
+    heard: list[str] = []
+
+    def connect_in_vain() -> sqlite3.Connection:
+        tries.append(0)
+        raise sqlite3.OperationalError("unable to open database file")
+
+    gone = sqlite3.connect(":memory:", check_same_thread=False)
+    gone.close()
+    loop = asyncio.get_running_loop()
+    writer, notes = FileWriter(connect_in_vain, gone, loop, poll_s=3_600), Notes()
+    writer.watch(Feed("notes", "name", str, gap="", heard=heard.append, after_row=0))
+    for _ in range(5):
+        answer: asyncio.Future[int] = loop.create_future()
+        writer.put(Asked(notes.change, "a", answer))
+        with pytest.raises(ToolFailure):
+            await answer
+    await asyncio.to_thread(writer.stop)
+    assert len(tries) <= 2 * (5 + 2), "a change and a look for each time it woke"
 
 
 async def test_entry_that_cannot_be_read_is_a_gap_and_those_after_it_are_heard(
