@@ -69,7 +69,8 @@ check-locks: setup
 check-clients: setup
 	@.ci/check-clients
 
-test: setup ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
+test: setup ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto); Redis and PostgreSQL are found or installed
+	@python -m tests.services
 	@pytest -n $(TESTS_IN_PARALLEL) $(TESTS)
 
 bench: ## measure; numbers, not pass or fail

@@ -51,7 +51,7 @@ def make_server(
 ) -> Server:
     """The port is bound when it returns; nothing is accepted yet. Raises ListenRefused or OSError."""
     catalog, alone = toolbox.catalog, means.settings.server.workers == 1
-    admission = AdmissionLayer(means.settings.server.max_in_flight)
+    admission = AdmissionLayer(means.settings.server.max_in_flight, means.settings.server.max_watches)
     discovery = Discovery(catalog, ToolSearch(catalog), Exporter(catalog), policy, toolbox.sources)
     return Server(
         listening_of(means.settings),

@@ -28,6 +28,9 @@ class Server(Section, frozen=True):
     max_in_flight: Annotated[int, Meta(description="RPCs in flight a process; more are shed.", ge=1, le=100_000)] = (
         1_000
     )
+    max_watches: Annotated[
+        int, Meta(description="Streams that follow jobs, approvals or the audit log, a process.", ge=1, le=1_000_000)
+    ] = 10_000
     drain_s: Annotated[float, Meta(description="Seconds that running work gets on SIGTERM.", ge=0, le=3_600)] = 10.0
     drain_notice_s: Annotated[
         float, Meta(description="Seconds between NOT_SERVING and refusing work, for a mesh to notice.", ge=0, le=60)
