@@ -50,9 +50,11 @@ class PostgresEvents:
     poll_s = 2.0
     """For news whose notification was lost."""
 
-    def __init__(self, url: str, site: str) -> None:
+    def __init__(self, url: str, site: str, *, patience_s: float = 10.0) -> None:
+        """`patience_s`: how long a lock is waited for that somebody else holds. Raises HubFailure."""
         self.target = postgres_target(url, application="toolhub audit")
         self._site = site
+        self._patience_s = patience_s
         self._last_row = 0
 
     def open(self) -> PostgresEventTable:
@@ -79,7 +81,7 @@ class PostgresEvents:
         """Raises HubFailure AUDIT_UNREACHABLE."""
         try:
             connection = psycopg.connect(self.target.conninfo, autocommit=True)
-            connection.execute(sql.DURABLE)
+            connection.execute(sql.CONFIGURE, (str(round(self._patience_s * 1_000)),))
         except psycopg.OperationalError as error:
             raise self.unreachable() from error
         return connection

@@ -15,8 +15,9 @@ _COLUMNS: Final = (
 _LOCK: Final = "pg_advisory_xact_lock(hashtext('toolhub audit'), hashtext(current_schema()))"
 _CHANNEL: Final = "'toolhub_audit_' || left(md5(current_schema()), 16)"
 
-DURABLE: Final = """
-SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"""
+CONFIGURE: Final = """
+SELECT set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
+    set_config('lock_timeout', %s, false)"""
 
 IS_PREPARED: Final = "SELECT to_regclass('audit_events') IS NOT NULL AND to_regclass('audit_checkpoints') IS NOT NULL"
 

@@ -25,6 +25,7 @@ from toolhub_service.domain.event import EventFilter
 from toolhub_service.telemetry.audit import Rhythm
 from toolhub_service.telemetry.audit_store import COLUMNS, Row
 from toolhub_service.telemetry.postgres_audit import PostgresAuditLog, postgres_events
+from toolhub_service.telemetry.postgres_audit_rows import PostgresEvents
 
 ROOT = Path(__file__).parents[3]
 EVENTS = 12
@@ -260,6 +261,15 @@ class TestOutages:
         log.append(called(4))
         await log.close()
         assert postgres_verified(postgres_url, tmp_path).events_checked == 4
+
+    def test_a_lock_that_is_never_given_up_is_not_waited_for_without_end(self, postgres_url: str) -> None:
+        table = PostgresEvents(postgres_url, "site", patience_s=0.05).open()
+        with psycopg.connect(postgres_url) as blocker:
+            blocker.execute("LOCK TABLE audit_events IN SHARE MODE")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                table.insert([("w", 1, 7, "RETRY", "p", "t", "c", "r", "{}", "0", "1", "k")])
+        assert table.is_empty()
+        table.close()
 
     async def test_a_group_whose_confirmation_was_lost_is_not_written_twice(
         self, postgres_url: str, tmp_path: Path
