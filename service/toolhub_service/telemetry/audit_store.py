@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from toolhub_service.domain.event import EventFilter
 
 Row: TypeAlias = tuple[str, int, int, str, str, str, str, str, str, str, str, str]
 """The columns of `COLUMNS`, in their order."""
 
-COLUMNS = "writer, sequence, at_unix_ms, type, principal, tool, call_id, request_id, body, previous_mac, mac, key_id"
+COLUMNS: Final = (
+    "writer, sequence, at_unix_ms, type, principal, tool, call_id, request_id, body, previous_mac, mac, key_id"
+)
 
 
 class EventTable(Protocol):

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Final, LiteralString, TypeAlias
 
+from toolhub_service.telemetry.audit_store import COLUMNS
+
 Statement: TypeAlias = LiteralString
 
-_COLUMNS: Final = (
-    "writer, sequence, at_unix_ms, type, principal, tool, call_id, request_id, body, previous_mac, mac, key_id"
-)
 _LOCK: Final = "pg_advisory_xact_lock(hashtext('toolhub audit'), hashtext(current_schema()))"
 _CHANNEL: Final = "'toolhub_audit_' || left(md5(current_schema()), 16)"
 
@@ -37,13 +36,13 @@ SCHEMA: Final = (
 )
 
 _NUMBERS: Final = frozenset({"sequence", "at_unix_ms"})
-_GIVEN: Final = ", ".join(["json_array_elements_text(%s)"] * len(_COLUMNS.split(", ")))
-_TYPED: Final = ", ".join(f"{name}::bigint" if name in _NUMBERS else name for name in _COLUMNS.split(", "))
+_GIVEN: Final = ", ".join(["json_array_elements_text(%s)"] * len(COLUMNS.split(", ")))
+_TYPED: Final = ", ".join(f"{name}::bigint" if name in _NUMBERS else name for name in COLUMNS.split(", "))
 INSERT: Final = f"""
 WITH alone AS MATERIALIZED (SELECT {_LOCK}),
 kept AS (
-    INSERT INTO audit_events ({_COLUMNS})
-    SELECT {_TYPED} FROM alone, ROWS FROM ({_GIVEN}) WITH ORDINALITY AS given ({_COLUMNS}, place)
+    INSERT INTO audit_events ({COLUMNS})
+    SELECT {_TYPED} FROM alone, ROWS FROM ({_GIVEN}) WITH ORDINALITY AS given ({COLUMNS}, place)
     ORDER BY place
     ON CONFLICT (writer, sequence) DO NOTHING
     RETURNING arrival)
@@ -63,10 +62,10 @@ CHANNEL: Final = f"SELECT {_CHANNEL}"
 
 LAST_ROW: Final = "SELECT coalesce(max(arrival), 0) FROM audit_events"
 ANY: Final = "SELECT 1 FROM audit_events LIMIT 1"
-PAGE: Final = f"SELECT {_COLUMNS} FROM audit_events WHERE {{terms}} ORDER BY at_unix_ms, writer, sequence LIMIT %s"  # noqa: S608 — fixed
-NEWS: Final = f"SELECT arrival, {_COLUMNS} FROM audit_events WHERE arrival > %s ORDER BY arrival LIMIT %s"  # noqa: S608 — fixed
-BEYOND: Final = f"SELECT {_COLUMNS} FROM audit_events WHERE writer = %s AND sequence > %s ORDER BY sequence"  # noqa: S608 — fixed
-IN_ORDER: Final = f"SELECT {_COLUMNS} FROM audit_events ORDER BY writer, sequence"  # noqa: S608 — fixed
+PAGE: Final = f"SELECT {COLUMNS} FROM audit_events WHERE {{terms}} ORDER BY at_unix_ms, writer, sequence LIMIT %s"  # noqa: S608 — fixed
+NEWS: Final = f"SELECT arrival, {COLUMNS} FROM audit_events WHERE arrival > %s ORDER BY arrival LIMIT %s"  # noqa: S608 — fixed
+BEYOND: Final = f"SELECT {COLUMNS} FROM audit_events WHERE writer = %s AND sequence > %s ORDER BY sequence"  # noqa: S608 — fixed
+IN_ORDER: Final = f"SELECT {COLUMNS} FROM audit_events ORDER BY writer, sequence"  # noqa: S608 — fixed
 REMOVE: Final = "DELETE FROM audit_events WHERE writer = %s AND sequence <= %s"
 KEEP_COPY: Final = "INSERT INTO audit_checkpoints VALUES (%s, %s, %s) ON CONFLICT (site, number) DO NOTHING"
 COPIES: Final = "SELECT number, line FROM audit_checkpoints WHERE site = %s ORDER BY number"
