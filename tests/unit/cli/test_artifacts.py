@@ -1,0 +1,238 @@
+"""`toolhub artifacts …` against a real server: what goes up comes down, or nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.fakes.artifacts import a_call, pieces
+from tests.rpc.artifact_server import MIB, ArtifactServer, artifact_server, sha256
+from toolhub.v1 import artifact_service_pb2 as pb
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceServicer, add_ArtifactServiceServicer_to_server
+from toolhub_service.cli import artifact_download
+from toolhub_service.cli.artifacts import artifacts
+
+DATA = bytes(range(256)) * 8_000
+"""2 MB."""
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ArtifactServer]:
+    async with artifact_server(tmp_path / "blobs") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(artifact_download, "_FIRST_WAIT_S", 0.001)
+    return folder
+
+
+async def told(address: str, *words: str, stdin: bytes | None = None) -> Result:
+    """The command runs in a thread, for the server runs on this loop."""
+    args = [*words, "--address", address, "--timeout", "10"]
+    return await asyncio.to_thread(CliRunner().invoke, artifacts, args, input=stdin)
+
+
+async def kept_by(server: ArtifactServer, data: bytes, name: str = "data.bin") -> str:
+    chunks = pieces(*[data[start : start + MIB] for start in range(0, len(data), MIB)])
+    return (await server.kept.artifacts.keep(chunks, call=a_call(), name=name)).artifact_id
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_file_goes_up_and_comes_down_as_it_was(server: ArtifactServer, here: Path) -> None:
+    (here / "rows.csv").write_bytes(DATA)
+    up = await told(server.address, "put", "rows.csv", "--task-id", "task-1")
+    assert up.exit_code == 0, up.output
+    artifact = json.loads(up.stdout)
+    assert (artifact["sha256"], artifact["sizeBytes"]) == (sha256(DATA), str(len(DATA)))
+    assert (artifact["name"], artifact["mediaType"], artifact["taskId"]) == ("rows.csv", "text/csv", "task-1")
+    (here / "rows.csv").unlink()
+    down = await told(server.address, "get", artifact["artifactId"])
+    assert down.exit_code == 0, down.output
+    assert json.loads(down.stdout)["file"] == "rows.csv"
+    assert (here / "rows.csv").read_bytes() == DATA
+    assert names(here) == ["rows.csv"]
+    shown = await told(server.address, "show", artifact["artifactId"])
+    assert json.loads(shown.stdout) == artifact
+
+
+@pytest.mark.parametrize("data", [b"", b"some", DATA])
+async def test_pipes_go_both_ways(server: ArtifactServer, here: Path, data: bytes) -> None:
+    up = await told(server.address, "put", "-", "--name", "piped.txt", stdin=data)
+    artifact = json.loads(up.stdout)
+    assert (artifact["name"], artifact["sha256"]) == ("piped.txt", sha256(data))
+    down = await told(server.address, "get", artifact["artifactId"], "-o", "-")
+    assert down.stdout_bytes == data
+    file = await told(server.address, "get", artifact["artifactId"])
+    assert file.exit_code == 0, file.output
+    assert (here / "piped.txt").read_bytes() == data
+
+
+async def test_standing_file_is_replaced_only_with_force(server: ArtifactServer, here: Path) -> None:
+    art = await kept_by(server, DATA)
+    (here / "out").write_text("mine")
+    (here / "link").symlink_to("nowhere")
+    for name in ("out", "link"):
+        refused = await told(server.address, "get", art, "-o", name)
+        assert refused.exit_code == 1
+        assert "--force" in refused.stderr
+    assert (here / "out").read_text() == "mine"
+    assert (await told(server.address, "get", art, "-o", "out", "--force")).exit_code == 0
+    assert (here / "out").read_bytes() == DATA
+    assert names(here) == ["link", "out"]
+
+
+@pytest.mark.parametrize("name", [".bashrc", "-rf", "", "..", "a\u202eb"])
+async def test_name_that_could_lead_astray_is_not_used_for_the_file(
+    server: ArtifactServer, here: Path, name: str
+) -> None:
+    art = await kept_by(server, DATA, name)
+    await told(server.address, "get", art)
+    assert [found for found in names(here) if found not in (art, "ab")] == []
+
+
+async def test_unknown_artifact_is_refused_and_leaves_nothing(server: ArtifactServer, here: Path) -> None:
+    for words in (("get", "art_1"), ("show", "art_1")):
+        refused = await told(server.address, *words)
+        assert refused.exit_code == 1
+        assert "NOT_FOUND" in refused.stderr
+    assert names(here) == []
+
+
+@pytest.mark.parametrize("words", [("put", "missing"), ("put", ".")])
+async def test_what_cannot_be_read_is_told_as_wrong_usage(server: ArtifactServer, words: tuple[str, ...]) -> None:
+    refused = await told(server.address, *words)
+    assert refused.exit_code == 2
+    assert server.kept.records.found == {}
+
+
+async def test_hub_that_is_not_there_is_told(here: Path) -> None:
+    (here / "f").write_text("x")
+    assert (await told("127.0.0.1:1", "put", "f")).exit_code == 3
+    assert (await told("127.0.0.1:1", "get", "art_1")).exit_code == 3
+
+
+class Breaking(ArtifactServiceServicer):
+    """Gives three chunks a stream, then breaks it as `end` says; `lies`: the digest is another."""
+
+    def __init__(self, end: grpc.StatusCode | None, lies: bool = False, streams_max: int = 10**9) -> None:
+        self._end, self._streams_max = end, streams_max
+        self._sha256 = "0" * 64 if lies else sha256(DATA)
+        self.offsets: list[int] = []
+
+    def _artifact(self) -> Any:
+        return {"artifact_id": "art_1", "sha256": self._sha256, "size_bytes": len(DATA), "name": "data.bin"}
+
+    async def GetArtifact(self, request: Any, context: Any) -> pb.GetArtifactResponse:
+        return pb.GetArtifactResponse(artifact=self._artifact())
+
+    async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[pb.ReadArtifactResponse]:
+        self.offsets.append(request.offset_bytes)
+        if len(self.offsets) > self._streams_max:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
+        yield pb.ReadArtifactResponse(artifact=self._artifact())
+        for start in range(request.offset_bytes, len(DATA), 200_000)[:3]:
+            yield pb.ReadArtifactResponse(chunk=DATA[start : start + 200_000])
+        if self._end is not None and request.offset_bytes + 600_000 < len(DATA):
+            await context.abort(self._end, "broken")
+
+    WriteArtifact = None  # type: ignore[assignment]
+
+
+async def served(servicer: Breaking) -> tuple[grpc.aio.Server, str]:
+    server = grpc.aio.server()
+    add_ArtifactServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("end", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, None])
+@pytest.mark.parametrize("output", ["-", "out"])
+async def test_broken_download_goes_on_where_it_was(here: Path, end: grpc.StatusCode | None, output: str) -> None:
+    servicer = Breaking(end)
+    server, address = await served(servicer)
+    down = await told(address, "get", "art_1", "-o", output)
+    await server.stop(0)
+    assert down.exit_code == 0, down.stderr
+    assert (down.stdout_bytes if output == "-" else (here / "out").read_bytes()) == DATA
+    assert servicer.offsets == [0, 600_000, 1_200_000, 1_800_000]
+
+
+async def test_download_given_up_is_continued_by_the_next_command(here: Path) -> None:
+    servicer = Breaking(grpc.StatusCode.UNAVAILABLE, streams_max=2)
+    server, address = await served(servicer)
+    given_up = await told(address, "get", "art_1")
+    assert given_up.exit_code == 3
+    (part,) = names(here)
+    assert part.startswith(".data.bin.")
+    servicer._streams_max = 10**9
+    servicer.offsets.clear()
+    down = await told(address, "get", "art_1")
+    await server.stop(0)
+    assert down.exit_code == 0, down.stderr
+    assert servicer.offsets[0] == 1_200_000
+    assert names(here) == ["data.bin"]
+    assert (here / "data.bin").read_bytes() == DATA
+
+
+async def test_content_that_does_not_match_its_digest_is_not_written(here: Path) -> None:
+    server, address = await served(Breaking(None, lies=True))
+    down = await told(address, "get", "art_1")
+    await server.stop(0)
+    assert down.exit_code == 1
+    assert "sha256" in down.stderr
+    assert names(here) == []
+
+
+async def test_foreign_beginning_is_found_out_by_the_digest(server: ArtifactServer, here: Path) -> None:
+    art = await kept_by(server, DATA)
+    part = here / f".data.bin.{sha256(DATA)[:16]}.part"
+    part.write_bytes(b"not the beginning")
+    assert (await told(server.address, "get", art)).exit_code == 1
+    assert names(here) == []
+    part.write_bytes(DATA + b"longer than the whole")
+    assert (await told(server.address, "get", art)).exit_code == 0
+    assert (here / "data.bin").read_bytes() == DATA
+
+
+async def test_link_in_the_place_of_the_part_is_not_followed(server: ArtifactServer, here: Path) -> None:
+    art = await kept_by(server, DATA)
+    (here / "precious").write_text("mine")
+    (here / f".data.bin.{sha256(DATA)[:16]}.part").symlink_to(here / "precious")
+    assert (await told(server.address, "get", art)).exit_code == 1
+    assert (here / "precious").read_text() == "mine"
+
+
+async def test_file_that_changes_while_it_goes_up_is_not_kept(
+    server: ArtifactServer, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "log").write_bytes(DATA)
+    seen = hashlib.sha256
+
+    def sha256_then_grow(*data: bytes) -> Any:
+        with (here / "log").open("ab") as log:
+            log.write(b"one more line")
+        return seen(*data)
+
+    monkeypatch.setattr("toolhub_service.cli.artifact_upload.hashlib.sha256", sha256_then_grow)
+    refused = await told(server.address, "put", "log")
+    monkeypatch.undo()
+    assert refused.exit_code == 1
+    assert "SIZE_MISMATCH" in refused.stderr
+    assert server.kept.records.found == {}
