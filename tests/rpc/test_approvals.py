@@ -1,0 +1,257 @@
+"""Approvals through a whole hub: asked for by one principal, decided by another, used up by exactly one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.hub import RunningHub, channel_to, request, running_hub
+from tests.rpc.statuses import failed, failed_stream
+from toolhub.v1 import approval_pb2, error_pb2, job_service_pb2, job_state_pb2
+from toolhub.v1 import approval_service_pb2 as pb
+from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
+from toolhub.v1.job_service_pb2_grpc import JobServiceStub
+from toolhub_service.app.following import reload_keys
+from toolhub_service.app.paths import Paths
+from toolhub_service.domain.event import EventType
+
+API_KEYS = {"auth": {"modes": ["api-key"]}}
+POLICY = """
+extends: none
+grants:
+  - {principals: ["*"], capabilities: [read:fs, write:fs]}
+roles:
+  - {principals: [judge], roles: [approver]}
+  - {principals: [boss], roles: [agent, approver]}
+rules:
+  - {id: writes-need-a-yes, effect: REQUIRE_APPROVAL, tools: [core/fs.writeText], reason: Files are shared.}
+"""
+WRITE = "core/fs.writeText"
+ARGS = {"path": "a.txt", "text": "hello"}
+APPROVE, REJECT = approval_pb2.DECISION_APPROVE, approval_pb2.DECISION_REJECT
+AWAITING = job_state_pb2.JOB_STATE_AWAITING_APPROVAL
+
+
+class Office:
+    """A hub with three people: robot asks, judge decides, boss may do both."""
+
+    def __init__(self, running: RunningHub, names: tuple[str, ...] = ("robot", "judge", "boss")) -> None:
+        self.running = running
+        file = Paths(running.hub.settings).key_file()
+        self._keys = {name: (("authorization", f"Bearer {file.create(name)}"),) for name in names}
+        reload_keys(running.hub, file)
+
+    def by(self, name: str) -> tuple[tuple[str, str], ...]:
+        return self._keys[name]
+
+    @property
+    def approvals(self) -> Any:
+        return ApprovalServiceStub(self.running.channel)
+
+    @property
+    def jobs(self) -> Any:
+        return JobServiceStub(self.running.channel)
+
+    async def call(self, approval_id: str = "", args: Any = None, *, by: str = "robot", key: str = "") -> Any:
+        asked = request(WRITE, args or ARGS, idempotency_key=key, request_id="work")
+        asked.approval_id = approval_id
+        return (await self.running.stub.Invoke(asked, metadata=self.by(by), timeout=20)).result
+
+    async def ask(self, args: Any = None, *, by: str = "robot") -> str:
+        result = await self.call(args=args, by=by)
+        assert result.error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
+        return str(result.error.details["approval_id"])
+
+    def decide(
+        self, approval_id: str, decision: approval_pb2.Decision.ValueType = APPROVE, *, by: str = "judge", **fields: Any
+    ) -> Any:
+        asked = pb.DecideApprovalRequest(approval_id=approval_id, decision=decision, **fields)
+        return self.approvals.DecideApproval(asked, metadata=self.by(by), timeout=20)
+
+    async def grant(self, args: Any = None) -> str:
+        approval_id = await self.ask(args)
+        await self.decide(approval_id)
+        return approval_id
+
+    async def submit(self, args: Any = None) -> Any:
+        asked = request(WRITE, args or ARGS, request_id="work")
+        submitted = job_service_pb2.SubmitJobRequest(intent=asked.intent, context=asked.context)
+        return (await self.jobs.SubmitJob(submitted, metadata=self.by("robot"), timeout=20)).job
+
+    async def ended(self, job_id: str) -> Any:
+        """The last status of the job, once it has one."""
+        watch = self.jobs.WatchJob(
+            job_service_pb2.WatchJobRequest(job_id=job_id), metadata=self.by("robot"), timeout=20
+        )
+        return [answer.status async for answer in watch][-1]
+
+    @property
+    def written(self) -> list[str]:
+        folder = self.running.workspace("work", "robot")
+        return sorted(path.name for path in folder.glob("*")) if folder.is_dir() else []
+
+
+@asynccontextmanager
+async def an_office(tmp_path: Path, **fields: Any) -> AsyncIterator[Office]:
+    async with running_hub(tmp_path, policy=POLICY, settings=API_KEYS, **fields) as running:
+        yield Office(running)
+
+
+@pytest.fixture
+async def office(tmp_path: Path) -> AsyncIterator[Office]:
+    async with an_office(tmp_path) as opened:
+        yield opened
+
+
+async def test_call_waits_for_a_person_and_then_runs_once(office: Office) -> None:
+    approval_id = await office.grant()
+    assert office.written == []
+    done = await office.call(approval_id)
+    assert done.ok
+    assert office.written == ["a.txt"]
+    again = await office.call(approval_id)
+    assert again.error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
+    assert "used already" in again.error.message
+
+
+async def test_its_way_is_in_the_audit_log_and_the_log_verifies(office: Office) -> None:
+    approval_id = await office.grant()
+    done = await office.call(approval_id)
+    events = [chained.event for chained in await office.running.events()]
+    told = [(event.type, event.principal) for event in events if event.attributes.get("approval_id") == approval_id]
+    assert told == [
+        (EventType.APPROVAL_ASKED, "robot"),
+        (EventType.APPROVAL_DECIDED, "judge"),
+        (EventType.APPROVAL_USED, "robot"),
+    ]
+    own = [event.type for event in events if event.call_id == done.call_id]
+    assert own == [EventType.APPROVAL_USED, EventType.TOOL_CALLED, EventType.TOOL_RESULT]
+    assert (await office.running.hub.audit.verify()).ok
+
+
+async def test_of_fifty_calls_at_once_with_one_approval_exactly_one_runs(office: Office) -> None:
+    approval_id = await office.grant()
+    results = await asyncio.gather(*(office.call(approval_id) for _ in range(50)))
+    assert sum(result.ok for result in results) == 1
+    calls = await office.running.events(types=frozenset({EventType.APPROVAL_USED}))
+    assert len(calls) == 1
+
+
+async def test_repeated_call_under_its_key_is_answered_from_store_and_asks_nobody(office: Office) -> None:
+    approval_id = await office.grant()
+    first, again = await office.call(approval_id, key="k"), await office.call(approval_id, key="k")
+    assert (first.ok, again.ok, again.replayed) == (True, True, True)
+    listed = await office.approvals.ListApprovals(pb.ListApprovalsRequest(), metadata=office.by("judge"))
+    assert listed.total_size == 1
+
+
+async def test_nobody_decides_for_themselves_nor_without_the_role(office: Office) -> None:
+    own, robots = await office.ask(by="boss"), await office.ask()
+    for approval_id, by, reason in ((own, "boss", "OWN_REQUEST"), (robots, "robot", "ROLE_MISSING")):
+        failure = await failed(office.decide(approval_id, by=by))
+        assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, reason)
+    assert (await office.decide(own)).approval.state == approval_pb2.APPROVAL_STATE_APPROVED
+    assert (await office.decide(robots, by="boss")).approval.decided_by == "boss"
+
+
+async def test_asker_looks_up_what_became_of_its_question(office: Office) -> None:
+    approval_id = await office.ask()
+    await office.decide(approval_id, REJECT, comment="not today")
+    asked = pb.GetApprovalRequest(approval_id=approval_id)
+    seen = (await office.approvals.GetApproval(asked, metadata=office.by("robot"))).approval
+    assert (seen.state, seen.comment) == (approval_pb2.APPROVAL_STATE_REJECTED, "not today")
+    refused = await office.call(approval_id)
+    assert refused.error.kind == error_pb2.ERROR_KIND_APPROVAL_REJECTED
+    assert "not today" in refused.error.message
+    assert office.written == []
+
+
+async def test_other_arguments_and_another_policy_need_another_yes(office: Office) -> None:
+    approval_id = await office.grant()
+    other = await office.call(approval_id, {"path": "b.txt", "text": "hello"})
+    assert other.error.details["differs"] == ["arguments"]
+    hub = office.running.hub
+    Paths(hub.settings).policy.write_text(POLICY.replace("Files are shared.", "Files are shared still."))
+    assert hub.policy_file.load().applied
+    changed = await office.call(approval_id)
+    assert changed.error.details["differs"] == ["policy revision"]
+    assert office.written == []
+
+
+async def test_question_outlives_the_hub(tmp_path: Path) -> None:
+    async with an_office(tmp_path) as office:
+        approval_id = await office.ask()
+    async with running_hub(tmp_path, policy=POLICY, settings=API_KEYS) as running:
+        again = Office(running)
+        await again.decide(approval_id)
+        assert (await again.call(approval_id)).ok
+        assert again.written == ["a.txt"]
+
+
+async def test_job_waits_for_a_person_and_goes_on_by_itself(office: Office) -> None:
+    job = await office.submit()
+    assert job.status.state == AWAITING
+    approval = (
+        await office.approvals.GetApproval(
+            pb.GetApprovalRequest(approval_id=job.approval_id), metadata=office.by("judge")
+        )
+    ).approval
+    assert approval.job_id == job.job_id
+    ending = asyncio.create_task(office.ended(job.job_id))
+    await office.decide(job.approval_id)
+    assert (await ending).state == job_state_pb2.JOB_STATE_SUCCEEDED
+    assert office.written == ["a.txt"]
+
+
+async def test_job_that_is_rejected_fails_and_says_so(office: Office) -> None:
+    job = await office.submit()
+    await office.decide(job.approval_id, REJECT, comment="not this folder")
+    last = await office.ended(job.job_id)
+    assert (last.state, last.error.kind) == (
+        job_state_pb2.JOB_STATE_FAILED,
+        error_pb2.ERROR_KIND_APPROVAL_REJECTED,
+    )
+    assert "not this folder" in last.error.message
+    assert office.written == []
+
+
+async def test_job_may_be_submitted_with_an_approval_that_was_granted(office: Office) -> None:
+    approval_id = await office.grant()
+    asked = request(WRITE, ARGS, request_id="work")
+    submitted = job_service_pb2.SubmitJobRequest(intent=asked.intent, context=asked.context, approval_id=approval_id)
+    job = (await office.jobs.SubmitJob(submitted, metadata=office.by("robot"), timeout=20)).job
+    assert (await office.ended(job.job_id)).state == job_state_pb2.JOB_STATE_SUCCEEDED
+    assert (await office.call(approval_id)).error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
+
+
+async def test_hub_that_leaves_ends_watches_with_a_status_that_says_come_again(tmp_path: Path) -> None:
+    async with AsyncExitStack() as client:
+        async with an_office(tmp_path) as office:
+            channel = await client.enter_async_context(channel_to(office.running.address))
+            metadata, approval_id = office.by("judge"), await office.ask()
+            stub: Any = ApprovalServiceStub(channel)
+            watch = stub.WatchApprovals(pb.WatchApprovalsRequest(), metadata=metadata, timeout=20)
+            answers = aiter(watch)
+            assert (await anext(answers)).approval.approval_id == approval_id
+            ending = asyncio.create_task(failed_stream(answers))
+        failure = await ending
+    assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+
+
+@pytest.mark.promise("secrets.nowhere")
+async def test_secret_of_an_argument_is_shown_to_nobody(office: Office) -> None:
+    secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+    approval_id = await office.ask({"path": "a.txt", "text": f"token: {secret}"})
+    asked = pb.GetApprovalRequest(approval_id=approval_id)
+    seen = await office.approvals.GetApproval(asked, metadata=office.by("judge"))
+    assert secret.encode() not in seen.SerializeToString()
+    assert b"***" in seen.approval.args_summary_json
+    assert secret not in repr(await office.running.events())
+    stored = b"".join(path.read_bytes() for path in Paths(office.running.hub.settings).data_dir.glob("hub.db*"))
+    assert secret.encode() not in stored
