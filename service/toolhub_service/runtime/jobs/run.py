@@ -209,12 +209,17 @@ class JobRuns:
             await self._put_down(live, lambda job: self._waiting(job, result))
             return
 
-        def step(job: Job) -> Job:
-            now_unix_ms = self._clock.unix_ms()
-            state = final_state(job, result, now_unix_ms)
-            return ended(job, state, result, now_unix_ms, self._terms.keep_ms, progress)
+        try:
+            await self._put_down(live, lambda job: self._done(job, result, progress))
+        except Exception as defect:  # noqa: BLE001 - a result that no store can keep must not leave the job RUNNING
+            self._ledger.observer.troubled(live.job.job_id, defect)
+            unkept = without_answer(live.job, crash(live.job.call.call_id), self._clock.unix_ms())
+            await self._put_down(live, lambda job: self._done(job, unkept, progress))
 
-        await self._put_down(live, step)
+    def _done(self, job: Job, result: ToolResult, progress: Progress | None) -> Job:
+        now_unix_ms = self._clock.unix_ms()
+        state = final_state(job, result, now_unix_ms)
+        return ended(job, state, result, now_unix_ms, self._terms.keep_ms, progress)
 
     def _result(self, live: LiveJob) -> ToolResult:
         work, now_unix_ms = live.work, self._clock.unix_ms()
