@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
 from toolhub_service.domain.ports import Randomness
-from toolhub_service.stores.redis_trouble import reason_of, stay_connected, unavailable
+from toolhub_service.stores.redis_trouble import is_demoted, reason_of, stay_connected, unavailable
 
 
 class _Command:
@@ -120,9 +120,9 @@ class RedisLane:
         while True:
             try:
                 answer = await self._connection.read_response(disable_decoding=True)
-            except ReadOnlyError:  # this server is no longer the primary
-                raise
             except ResponseError as error:
+                if is_demoted(error):
+                    raise
                 answer = error
             future = self._sent.popleft().answer
             if future.done():

@@ -11,6 +11,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
 )
@@ -64,8 +65,10 @@ def reason_of(error: Exception) -> str:
             return "it refuses the user or the password"
         case BusyLoadingError():
             return "it is loading its data"
-        case OutOfMemoryError():
+        case ResponseError() if _is(error, OutOfMemoryError, "-OOM "):
             return "its memory is full"
+        case ResponseError() if is_demoted(error):
+            return "it is not the primary"
         case ResponseError():
             code = str(error).partition(" ")[0]
             return f"it answered {code}" if code.isalpha() and code.isupper() else "it refused a command"
@@ -73,6 +76,16 @@ def reason_of(error: Exception) -> str:
             return "no connection in time"
         case _:
             return f"no connection ({type(error).__name__})"
+
+
+def is_demoted(error: ResponseError) -> bool:
+    """Whether the server says that it is no longer the primary: another one is, behind the same name."""
+    return _is(error, ReadOnlyError, "-READONLY ")
+
+
+def _is(error: Exception, kind: type[ResponseError], code: str) -> bool:
+    """Before Redis 7 what a script met comes as an error of the script, with the code somewhere inside."""
+    return isinstance(error, kind) or code in str(error)
 
 
 def unavailable(reason: str) -> ToolFailure:

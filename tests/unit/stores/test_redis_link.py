@@ -293,6 +293,19 @@ async def test_full_server_refuses_and_loses_nothing(own_redis: RedisServer, lin
     assert await link.run("GET", "kept") == b"yes"
 
 
+async def test_call_waits_for_a_primary_when_the_server_was_demoted(own_redis: RedisServer, links: Links) -> None:
+    link = links(own_redis.url)
+    assert await link.call(INCREMENT, 1) == 1
+    with redis.Redis.from_url(own_redis.url) as admin:
+        admin.replicaof("127.0.0.1", 1)
+        served = admin.info("commandstats")["cmdstat_evalsha"]["calls"]
+        waiting = asyncio.create_task(link.call(INCREMENT, 1))
+        while admin.info("commandstats")["cmdstat_evalsha"]["calls"] == served:
+            await link.run("PING")
+        admin.replicaof("no", "one")
+    assert await waiting == 2
+
+
 async def test_callers_are_told_when_the_link_closes(own_redis: RedisServer, links: Links) -> None:
     link = links(own_redis.url)
     await link.run("PING")
