@@ -16,6 +16,7 @@ from toolhub_service.domain.result import Outcome
 from toolhub_service.runtime.failures import outcome_unknown
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.walk import Walk
+from toolhub_service.runtime.within import within
 
 
 class Executor:
@@ -44,8 +45,7 @@ class Executor:
     async def _attempt(self, granted: GrantedCall, adapter: Adapter, sink: EventSink) -> Outcome:
         with self._observer.executing(granted):
             try:
-                async with asyncio.timeout_at(granted.deadline_s):
-                    return await adapter.execute(granted, sink)
+                return await within(granted.deadline_s, adapter.execute(granted, sink))
             except TimeoutError as expired:
                 raise ToolFailure(_timed_out(granted)) from expired
 
