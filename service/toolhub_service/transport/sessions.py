@@ -10,9 +10,9 @@ import grpc
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.ports import Clock, Invoker, Randomness
+from toolhub_service.domain.ports import Clock, Invoker
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.transport.call_ids import new_call_id
+from toolhub_service.transport.call_ids import CallIds
 from toolhub_service.transport.convert.call import to_call
 from toolhub_service.transport.deadlines import answer_deadline_s
 from toolhub_service.transport.envelope import Envelope
@@ -30,12 +30,12 @@ class Sessions:
     """Opens sessions, and lets them leave."""
 
     def __init__(
-        self, invoker: Invoker, clock: Clock, randomness: Randomness, *, max_in_flight: int = MAX_IN_FLIGHT
+        self, invoker: Invoker, clock: Clock, call_ids: CallIds, *, max_in_flight: int = MAX_IN_FLIGHT
     ) -> None:
         """`max_in_flight` bounds the calls that are in flight in one session."""
         self._invoker = invoker
         self._clock = clock
-        self._randomness = randomness
+        self._call_ids = call_ids
         self._max_in_flight = max_in_flight
         self._envelope = Envelope()
         self._open: set[Session] = set()
@@ -77,8 +77,7 @@ class Sessions:
         principal, deadline_s = current_principal(), answer_deadline_s(self._clock, context)
 
         def begin(request: pb.SessionCall) -> Call:
-            call_id = new_call_id(self._clock, self._randomness)
-            return to_call(request, principal, call_id=call_id, deadline_s=deadline_s)
+            return to_call(request, principal, call_id=self._call_ids.next(), deadline_s=deadline_s)
 
         return SessionTerms(
             invoker=self._invoker,
@@ -93,5 +92,4 @@ class Sessions:
         return {place: self._malformed(message.calls[place], problem) for place, problem in problems.items()}
 
     def _malformed(self, request: pb.SessionCall, problem: str) -> ToolResult:
-        call_id = new_call_id(self._clock, self._randomness)
-        return malformed(request, call_id, problem, self._clock.unix_ms())
+        return malformed(request, self._call_ids.next(), problem, self._clock.unix_ms())

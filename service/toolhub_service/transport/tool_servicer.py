@@ -15,7 +15,7 @@ from toolhub_service.domain.ports import Clock, Invoker, Randomness
 from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.runtime.sinks import SILENT
-from toolhub_service.transport.call_ids import new_call_id
+from toolhub_service.transport.call_ids import CallIds
 from toolhub_service.transport.convert.call import AsksForCall, to_call, wants_struct
 from toolhub_service.transport.convert.result import from_chunk, from_plan, from_progress, write_result
 from toolhub_service.transport.deadlines import answer_deadline_s
@@ -38,10 +38,12 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     randomness: Randomness
     session_max_in_flight: int = MAX_IN_FLIGHT
     """Calls of one session."""
+    call_ids: CallIds = field(init=False)
     sessions: Sessions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sessions = Sessions(self.invoker, self.clock, self.randomness, max_in_flight=self.session_max_in_flight)
+        self.call_ids = CallIds(self.clock, self.randomness)
+        self.sessions = Sessions(self.invoker, self.clock, self.call_ids, max_in_flight=self.session_max_in_flight)
 
     async def Invoke(self, request: pb.InvokeRequest, context: ServicerContext) -> pb.InvokeResponse:
         answer = await self.invoker.invoke(self._call(request, context), SILENT)
@@ -81,8 +83,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
 
     def _call(self, request: AsksForCall, context: ServicerContext) -> Call:
         deadline_s = answer_deadline_s(self.clock, context)
-        call_id = new_call_id(self.clock, self.randomness)
-        return to_call(request, current_principal(), call_id=call_id, deadline_s=deadline_s)
+        return to_call(request, current_principal(), call_id=self.call_ids.next(), deadline_s=deadline_s)
 
 
 def _stream_event(event: Progress | Chunk) -> pb.InvokeStreamResponse:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.clock import FixedRandomness, ManualClock
+from toolhub_service.app.system import SystemRandomness
 from toolhub_service.domain.errors import HubFailure, HubStatus
-from toolhub_service.transport.call_ids import new_call_id
+from toolhub_service.transport.call_ids import CallIds, new_call_id
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
 
 
@@ -47,3 +48,11 @@ def test_call_ids_sort_by_time_and_never_repeat() -> None:
     assert ids == sorted(ids)
     assert len(set(ids)) == 50
     assert {len(id) for id in ids} == {len("call_") + 12 + 16}
+
+
+def test_call_ids_drawn_together_are_like_those_drawn_one_by_one() -> None:
+    ids = CallIds(ManualClock(), SystemRandomness())
+    drawn = [ids.next() for _ in range(200)]
+    assert len(set(drawn)) == 200
+    assert {len(id) for id in drawn} == {len("call_") + 12 + 16}
+    assert len({id[:17] for id in drawn}) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from toolhub.v1 import call_pb2
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode
@@ -26,6 +26,7 @@ class Submits(Protocol):
     def approval_id(self) -> str: ...
     @property
     def result_encoding(self) -> int: ...
+    def HasField(self, field_name: Literal["context"], /) -> bool: ...  # noqa: N802 - protobuf's name
 
 
 class AsksForCall(Submits, Protocol):
@@ -55,7 +56,7 @@ def _call(request: Submits, principal: Principal, *, call_id: str, deadline_s: f
         args=args,
         args_error=args_error,
         principal=principal,
-        context=_to_context(request.context, default_request_id=call_id),
+        context=_to_context(request, call_id),
         purpose=intent.purpose,
         idempotency_key=intent.idempotency_key,
         mode=mode,
@@ -96,9 +97,13 @@ def _may_name_artifacts(intent: call_pb2.ToolIntent) -> bool:
     return b"$artifact" in raw or b"\\u0024" in raw or intent.HasField("args_struct")
 
 
-def _to_context(context: call_pb2.ExecContext, *, default_request_id: str) -> ExecContext:
+def _to_context(request: Submits, call_id: str) -> ExecContext:
+    """A call without a request_id is a request of its own."""
+    if not request.HasField("context"):
+        return ExecContext(call_id)
+    context = request.context
     return ExecContext(
-        request_id=context.request_id or default_request_id,
+        request_id=context.request_id or call_id,
         task_id=context.task_id,
         session_id=context.session_id,
         agent_id=context.agent_id,
