@@ -8,13 +8,14 @@ from toolhub_service.app.listening import listening_of
 from toolhub_service.app.long_work import LongWork
 from toolhub_service.app.means import Means
 from toolhub_service.app.toolbox import Toolbox
-from toolhub_service.domain.ports import AuditLog, Invoker
+from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.registry.export import Exporter
 from toolhub_service.registry.search import ToolSearch
 from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.telemetry.audit import ChainedAuditLog
 from toolhub_service.transport.approval_servicer import ApprovalServicer
 from toolhub_service.transport.artifact_servicer import ArtifactServicer
 from toolhub_service.transport.audit_servicer import AuditServicer
@@ -44,7 +45,7 @@ def make_server(
     toolbox: Toolbox,
     policy: LivePolicy,
     keys: ApiKeys,
-    audit: AuditLog,
+    audit: ChainedAuditLog,
     invoker: Invoker,
     long_work: LongWork,
     artifacts: Artifacts,
@@ -63,6 +64,7 @@ def make_server(
             clock=means.clock,
             randomness=means.randomness,
             session_max_in_flight=means.settings.session.max_in_flight,
+            journal=audit,
         ),
         jobs=JobServicer(
             long_work.submission(invoker, catalog), long_work.desk, long_work.watch, means.clock, means.randomness

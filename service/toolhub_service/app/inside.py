@@ -70,7 +70,7 @@ def make_pipeline(
 ) -> Pipeline:
     """Raises OSError or ValueError when the key of plans can be neither read nor made."""
     calls = means.observing.calls
-    recorder = Recorder(audit, calls, means.clock, means.redactor, is_behind=audit.is_behind)
+    recorder = Recorder(audit, calls, means.clock, means.redactor, is_behind=audit.is_almost_full)
     plan_key = read_or_make_key(means.paths.plan_key)
     return Pipeline(
         catalog=toolbox.catalog,

@@ -31,6 +31,7 @@ from toolhub_service.telemetry.checkpoint import OPEN, CheckpointFile
 from toolhub_service.telemetry.keyring import Keyring, open_keyring
 
 _EXPORT_PAGE: Final = 500
+_ALMOST_FULL: Final = 0.8
 
 
 class CommitObserver(Protocol):
@@ -143,8 +144,12 @@ class ChainedAuditLog:
         return self._group.depth if self._group is not None else 0
 
     def is_behind(self) -> bool:
-        """Whether half of what may wait does: a call that can wait for the disk had better do so now."""
-        return self.depth * 2 > self._rhythm.queue_limit
+        """Whether more waits than goes into one commit: who has much to append had better `flush` first."""
+        return self.depth > self._rhythm.group_limit
+
+    def is_almost_full(self) -> bool:
+        """Whether an event that can wait for the disk had better do so."""
+        return self.depth > self._rhythm.queue_limit * _ALMOST_FULL
 
     def _put(self, event: Event, *, urgent: bool) -> int:
         """The sequence that the event will have: the chain follows the order of appending."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.call import Mode
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.transport.session_call import SessionedCall
 from toolhub_service.transport.session_outbox import Outbox
 from toolhub_service.transport.session_terms import SessionTerms
@@ -111,6 +112,9 @@ class Session:
         assert me is not None
         try:
             while self._leader is me and await self._has_work():
+                if self._terms.journal.is_behind():
+                    with suppress(ToolFailure):  # a log that is broken refuses each call by itself
+                        await self._terms.journal.flush()
                 await self._call_a_turn(me)
         finally:
             if self._leader is me:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.call import Call
@@ -11,6 +12,29 @@ from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import ToolResult
 
 MAX_IN_FLIGHT = 256
+
+
+class Journal(Protocol):
+    """The log in which every call is recorded. A session is faster than a disk: it waits where the log falls behind."""
+
+    def is_behind(self) -> bool: ...
+
+    async def flush(self) -> None:
+        """Return when what was recorded so far is written. Raises ToolFailure when it cannot be."""
+        ...
+
+
+class NoJournal:
+    """Never behind."""
+
+    def is_behind(self) -> bool:
+        return False
+
+    async def flush(self) -> None:
+        """Nothing waits."""
+
+
+NO_JOURNAL = NoJournal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +46,5 @@ class SessionTerms:
     """The calls of a message, by place, that break the contract, answered. Raises RpcFailure when the message does."""
     cancelled: Callable[[Call], ToolResult]
     """The answer to a call that its caller cancelled."""
+    journal: Journal
     max_in_flight: int = MAX_IN_FLIGHT

@@ -19,7 +19,7 @@ from toolhub_service.transport.envelope import Envelope
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.session import Session
 from toolhub_service.transport.session_answers import cancelled_by_caller, malformed
-from toolhub_service.transport.session_terms import MAX_IN_FLIGHT, SessionTerms
+from toolhub_service.transport.session_terms import MAX_IN_FLIGHT, Journal, SessionTerms
 from toolhub_service.transport.status import RpcFailure
 
 _LAST_WORDS_S = 0.25
@@ -30,9 +30,10 @@ class Sessions:
     """Opens sessions, and lets them leave."""
 
     def __init__(
-        self, invoker: Invoker, clock: Clock, call_ids: CallIds, *, max_in_flight: int = MAX_IN_FLIGHT
+        self, invoker: Invoker, clock: Clock, call_ids: CallIds, journal: Journal, *, max_in_flight: int = MAX_IN_FLIGHT
     ) -> None:
         """`max_in_flight` bounds the calls that are in flight in one session."""
+        self._journal = journal
         self._invoker = invoker
         self._clock = clock
         self._call_ids = call_ids
@@ -84,6 +85,7 @@ class Sessions:
             begin=begin,
             check=self._check,
             cancelled=lambda call: cancelled_by_caller(call, self._clock.unix_ms()),
+            journal=self._journal,
             max_in_flight=self._max_in_flight,
         )
 

@@ -32,13 +32,13 @@ async def test_secret_that_only_nul_hides_is_no_reason_to_call_a_group_clean() -
     assert not are_clean([called(1, purpose="password=hunter22"), called(2)], redactor)
 
 
-async def test_log_is_behind_while_half_of_what_may_wait_does(tmp_path: Path) -> None:
-    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=60.0, queue_limit=6))
-    for number in range(3):
+async def test_log_is_behind_with_more_than_a_group_and_then_almost_full(tmp_path: Path) -> None:
+    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=60.0, queue_limit=10, group_limit=3))
+    seen = []
+    for number in range(9):
         log.append(called(number))
-    assert not log.is_behind()
-    log.append(called(3))
-    assert log.is_behind()
+        seen.append((log.is_behind(), log.is_almost_full()))
+    assert seen == [(False, False)] * 3 + [(True, False)] * 5 + [(True, True)]
     await log.flush()
     assert not log.is_behind()
     await log.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from toolhub.v1 import call_pb2, error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.call import Call
+from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.principal import Principal
@@ -20,6 +22,24 @@ from toolhub_service.transport.convert.call import to_call
 from toolhub_service.transport.session import Session
 from toolhub_service.transport.session_answers import cancelled_by_caller
 from toolhub_service.transport.session_terms import SessionTerms
+
+
+class Diary:
+    """A `Journal` that is behind when the test says so, and that catches up when it is let go."""
+
+    def __init__(self) -> None:
+        self.behind = False
+        self.caught_up = asyncio.Event()
+        self.broken = False
+
+    def is_behind(self) -> bool:
+        return self.behind
+
+    async def flush(self) -> None:
+        if self.broken:
+            raise refuse(ErrorKind.IO_ERROR, "The disk is full.")
+        await self.caught_up.wait()
+        self.behind = False
 
 
 class Stage:
@@ -32,7 +52,9 @@ class Stage:
         self.tasks: list[asyncio.Task[object] | None] = []
         self.let_go: dict[str, asyncio.Event] = {}
         self.stopped: list[str] = []
-        terms = SessionTerms(self, self.begin, lambda _: {}, lambda call: cancelled_by_caller(call, 1), max_in_flight)
+        self.journal = Diary()
+        cancelled = partial(cancelled_by_caller, now_unix_ms=1)
+        terms = SessionTerms(self, self.begin, lambda _: {}, cancelled, self.journal, max_in_flight)
         self.session = Session(self.requests(), terms)
         self.session.begin()
 
@@ -306,3 +328,20 @@ async def test_reader_that_never_reads_holds_up_the_caller_and_nothing_is_lost()
     assert stage.read <= 5
     assert len(await stage.results(40)) == 40
     await stage.session.end()
+
+
+async def test_session_waits_for_a_log_that_has_fallen_behind_before_it_begins_more(stage: Stage) -> None:
+    stage.journal.behind = True
+    stage.send("a=quick")
+    await stage.until(lambda: stage.read == 1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert stage.begun == []
+    stage.journal.caught_up.set()
+    assert set(await stage.results(1)) == {"a"}
+
+
+async def test_broken_log_is_left_to_refuse_each_call_by_itself(stage: Stage) -> None:
+    stage.journal.behind = stage.journal.broken = True
+    stage.send("a=quick")
+    assert set(await stage.results(1)) == {"a"}
