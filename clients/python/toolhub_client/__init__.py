@@ -8,9 +8,21 @@ async with connect("127.0.0.1:50051") as hub:
 from __future__ import annotations
 
 from toolhub_client.answer import Answer, CallFailed, Chunk, Progress
+from toolhub_client.artifacts import Artifact, DigestMismatch
 from toolhub_client.channel import connect
 from toolhub_client.context import Context
 from toolhub_client.hub import Hub
 from toolhub_client.jobs import FINAL_STATES
 
-__all__ = ["FINAL_STATES", "Answer", "CallFailed", "Chunk", "Context", "Hub", "Progress", "connect"]
+__all__ = [
+    "FINAL_STATES",
+    "Answer",
+    "Artifact",
+    "CallFailed",
+    "Chunk",
+    "Context",
+    "DigestMismatch",
+    "Hub",
+    "Progress",
+    "connect",
+]

@@ -21,7 +21,8 @@ SERVICE_CONFIG = json.dumps(
                     {"service": "toolhub.v1.ToolService", "method": method}
                     for method in ("ListTools", "SearchTools", "GetTool", "ExportTools")
                 ]
-                + [{"service": "toolhub.v1.JobService", "method": method} for method in ("GetJob", "ListJobs")],
+                + [{"service": "toolhub.v1.JobService", "method": method} for method in ("GetJob", "ListJobs")]
+                + [{"service": "toolhub.v1.ArtifactService", "method": "GetArtifact"}],
                 "retryPolicy": {
                     "maxAttempts": 4,
                     "initialBackoff": "0.2s",

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import orjson
 
 from toolhub.v1 import call_pb2, job_pb2, job_service_pb2, plan_pb2, tool_pb2, tool_service_pb2
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_client import jobs
+from toolhub_client import artifacts, jobs
 from toolhub_client.answer import Answer, Chunk, Progress
 from toolhub_client.context import Context
 
 if TYPE_CHECKING:  # asyncio stubs exist as types only
+    from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceAsyncStub
     from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub
     from toolhub.v1.tool_service_pb2_grpc import ToolServiceAsyncStub
 
@@ -32,6 +35,7 @@ class Hub:
     def __init__(self, channel: grpc.aio.Channel, *, metadata: Sequence[tuple[str, str]], context: Context) -> None:
         self.tools: ToolServiceAsyncStub = ToolServiceStub(channel)
         self.jobs: JobServiceAsyncStub = JobServiceStub(channel)
+        self.artifacts: ArtifactServiceAsyncStub = ArtifactServiceStub(channel)
         self.metadata = tuple(metadata)
         """Sent with every RPC: the credential."""
         self.context = context
@@ -148,6 +152,33 @@ class Hub:
         """Ask a job to stop; the status says whether it already has."""
         request = job_service_pb2.CancelJobRequest(job_id=job_id, reason=reason)
         return (await self.jobs.CancelJob(request, metadata=self.metadata)).status
+
+    async def put_artifact(
+        self,
+        content: bytes | Path | AsyncIterable[bytes],
+        *,
+        name: str = "",
+        media_type: str = "",
+    ) -> artifacts.Artifact:
+        """Store bytes, a file or a stream of chunks; arguments name it as `{"$artifact": artifact.artifact_id}`.
+
+        Raises AioRpcError; nothing is kept then.
+        """
+        task_id = self.context.task_id
+        return await artifacts.put(
+            self.artifacts, content, name=name, media_type=media_type, task_id=task_id, metadata=self.metadata
+        )
+
+    def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> AsyncIterator[bytes]:
+        """Its bytes in chunks, across broken connections (`attempts` in a row at most), compared with its digest.
+
+        Raises AioRpcError, DigestMismatch before the last chunk.
+        """
+        return artifacts.read(self.artifacts, artifact_id, metadata=self.metadata, attempts=attempts)
+
+    async def get_artifact(self, artifact_id: str) -> bytes:
+        """Its bytes at once; for large ones `read_artifact`. Raises as that."""
+        return b"".join([chunk async for chunk in self.read_artifact(artifact_id)])
 
 
 def _intent(tool: str, args: Mapping[str, Any] | None, purpose: str, idempotency_key: str) -> call_pb2.ToolIntent:

@@ -25,7 +25,10 @@ from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 
 _LINGER_BYTES = 16 * 1024 * 1024
-_LINGER_S = 2.0
+_LINGER_S = 0.2
+"""For the next message; who sends nothing loses nothing."""
+_ACCEPTED = (("toolhub-accepted", "header"),)
+"""Sent when a header has been judged and there is room: a client with much to send may wait for it."""
 
 
 @dataclass(slots=True)
@@ -70,7 +73,11 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
 
 async def _chunks(requests: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext) -> AsyncIterator[bytes]:
-    """Raises RpcFailure where the protocol is broken, and where the stream ends because the client is gone."""
+    """First the metadata, which tell the client that its header is accepted; then what it sends.
+
+    Raises RpcFailure where the protocol is broken, and where the stream ends because the client is gone.
+    """
+    await context.send_initial_metadata(_ACCEPTED)
     async for request in requests:
         if request.WhichOneof("part") != "chunk":
             raise _malformed("CHUNK_MISSING", "After the header every message must be a chunk.")
@@ -83,11 +90,12 @@ async def _linger(requests: AsyncIterator[pb.WriteArtifactRequest]) -> None:
     """Let a refused client send a little more: grpc.aio tells one that is cut off while it sends INTERNAL, not why."""
     left_bytes = _LINGER_BYTES
     with suppress(RpcFailure, TimeoutError):
-        async with asyncio.timeout(_LINGER_S):
+        async with asyncio.timeout(_LINGER_S) as patience:
             async for request in requests:
-                left_bytes -= len(request.chunk)
+                left_bytes -= max(len(request.chunk), _LINGER_BYTES // 256)  # so that small ones come to an end, too
                 if left_bytes <= 0:
                     return
+                patience.reschedule(asyncio.get_running_loop().time() + _LINGER_S)
 
 
 def _malformed(reason: str, message: str) -> RpcFailure:

@@ -14,14 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.fakes.artifacts import a_call, pieces
+from tests.fakes.breaking_artifacts import DATA, Breaking, served
 from tests.rpc.artifact_server import MIB, ArtifactServer, artifact_server, sha256
-from toolhub.v1 import artifact_service_pb2 as pb
-from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceServicer, add_ArtifactServiceServicer_to_server
 from toolhub_service.cli import artifact_download
 from toolhub_service.cli.artifacts import artifacts
-
-DATA = bytes(range(256)) * 8_000
-"""2 MB."""
 
 
 @pytest.fixture
@@ -125,41 +121,6 @@ async def test_hub_that_is_not_there_is_told(here: Path) -> None:
     (here / "f").write_text("x")
     assert (await told("127.0.0.1:1", "put", "f")).exit_code == 3
     assert (await told("127.0.0.1:1", "get", "art_1")).exit_code == 3
-
-
-class Breaking(ArtifactServiceServicer):
-    """Gives three chunks a stream, then breaks it as `end` says; `lies`: the digest is another."""
-
-    def __init__(self, end: grpc.StatusCode | None, lies: bool = False, streams_max: int = 10**9) -> None:
-        self._end, self._streams_max = end, streams_max
-        self._sha256 = "0" * 64 if lies else sha256(DATA)
-        self.offsets: list[int] = []
-
-    def _artifact(self) -> Any:
-        return {"artifact_id": "art_1", "sha256": self._sha256, "size_bytes": len(DATA), "name": "data.bin"}
-
-    async def GetArtifact(self, request: Any, context: Any) -> pb.GetArtifactResponse:
-        return pb.GetArtifactResponse(artifact=self._artifact())
-
-    async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[pb.ReadArtifactResponse]:
-        self.offsets.append(request.offset_bytes)
-        if len(self.offsets) > self._streams_max:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
-        yield pb.ReadArtifactResponse(artifact=self._artifact())
-        for start in range(request.offset_bytes, len(DATA), 200_000)[:3]:
-            yield pb.ReadArtifactResponse(chunk=DATA[start : start + 200_000])
-        if self._end is not None and request.offset_bytes + 600_000 < len(DATA):
-            await context.abort(self._end, "broken")
-
-    WriteArtifact = None  # type: ignore[assignment]
-
-
-async def served(servicer: Breaking) -> tuple[grpc.aio.Server, str]:
-    server = grpc.aio.server()
-    add_ArtifactServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    return server, f"127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("end", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, None])
