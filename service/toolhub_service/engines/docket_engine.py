@@ -201,7 +201,8 @@ class DocketEngine:
 
 
 async def _either(run: asyncio.Task[None], session: asyncio.Future[None]) -> None:
-    """Until the run has ended. Ends as cancelled when the session has ended before."""
+    """Until the run has ended and may be started again. Ends as cancelled when the session has ended."""
     await asyncio.wait((run, session), return_when=asyncio.FIRST_COMPLETED)
-    if not run.done():
+    # Both may have ended at once; then `Runs` has not yet heard of it.
+    if session.done():
         raise asyncio.CancelledError

@@ -203,6 +203,35 @@ async def test_run_goes_on_while_redis_is_away_and_new_jobs_come_when_it_is_back
     await runner.until(lambda: runner.ended["later"] == 1)
 
 
+async def test_run_that_ends_in_the_moment_in_which_redis_is_lost_is_not_confused_with_the_next(make: Make) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    begun: asyncio.Queue[str] = asyncio.Queue()
+    let_go: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(job_id: str) -> None:
+        begun.put_nowait(job_id)
+        await let_go
+
+    engine = make(4)
+    await engine.start(run)
+    async with asyncio.timeout(LONG_S):
+        while engine._docket.session is None:  # noqa: ASYNC110 - docket tells nobody
+            await asyncio.sleep(0)
+    session, lost = engine._docket.session, asyncio.get_running_loop().create_future()
+    engine._docket.session = lost
+    await engine.enqueue("job-1")
+    assert await begun.get() == "job-1"
+    engine._again.add("job-1")
+    lost.set_result(None)
+    let_go.set_result(None)
+    await asyncio.sleep(0)
+    engine._docket.session = session
+    await engine.enqueue("job-2")
+    assert await begun.get() == "job-2"
+    assert told == []
+
+
 @pytest.mark.slow
 async def test_enqueue_gives_up_when_redis_is_frozen(make: Make, own_redis: RedisServer, runner: Runner) -> None:
     engine = make(2, url=own_redis.url)
