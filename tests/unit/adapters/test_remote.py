@@ -126,6 +126,15 @@ async def test_who_waits_for_the_remote_side_to_stop_is_told_so(stage: Stage) ->
     assert stage.server.asked[Op.CANCEL] == 1
 
 
+async def test_a_request_to_stop_that_is_under_way_ends_with_the_run(stage: Stage) -> None:
+    stage.server.script.add(Op.CANCEL, How.HOLD)
+    running = stage.begin(work=HELD)
+    await stage.sink.said("step")
+    stage.kept.cancelled.set()
+    assert (await outcome_of(running)).kind is ErrorKind.CANCELLED
+    assert not [task for task in asyncio.all_tasks() if "_stop_when_asked" in repr(task)]
+
+
 @pytest.mark.parametrize(("how", "words"), [(How.REFUSE, "refuses to stop"), (None, "cannot stop")])
 async def test_work_that_cannot_be_stopped_says_so_and_goes_on(
     client: httpx.AsyncClient, how: How | None, words: str
@@ -183,6 +192,18 @@ async def test_at_the_deadline_one_that_was_asked_to_stop_is_not_asked_again(sta
 
     await _until_deadline(stage, is_stopping())
     assert stage.server.asked[Op.CANCEL] == 1
+
+
+async def test_at_the_deadline_one_that_has_ended_is_not_asked_to_stop(stage: Stage) -> None:
+    stage.server.script.add(Op.RESULT, How.HOLD)
+
+    async def is_collecting() -> None:
+        await stage.sink.said("step")
+        stage.server.memory.tasks["r-1"].work.holds = False
+        await stage.server.was_asked(Op.RESULT)
+
+    await _until_deadline(stage, is_collecting())
+    assert stage.server.asked[Op.CANCEL] == 0
 
 
 @pytest.mark.parametrize("how", [How.HOLD, How.DROP])
@@ -287,6 +308,14 @@ async def test_the_remote_sides_verdict_says_where_it_was_given(stage: Stage) ->
 class _Broken(HttpRemoteJob):
     async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
         raise KeyError("hunter2-canary")
+
+
+async def test_it_is_looked_up_several_times_however_slow_an_answer_is_to_fail(stage: Stage) -> None:
+    stage.server.script.add(Op.START, How.LOSE_ANSWER)
+    stage.server.script.add(Op.FIND, How.DROP, times=2)
+    slow = Stage(stage.server, stage.client, terms=RemoteTerms(look_up_within_s=0.0, pause_first_s=0.001))
+    assert isinstance(await slow.run(), Outcome)
+    assert stage.server.asked[Op.FIND] == 3
 
 
 class _Locked(HttpRemoteJob):
