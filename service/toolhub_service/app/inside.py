@@ -24,6 +24,7 @@ from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry.approval_telemetry import ApprovalTelemetry
 from toolhub_service.telemetry.approval_webhook import ApprovalWebhook
 from toolhub_service.telemetry.audit import ChainedAuditLog, SqliteAuditLog
 
@@ -119,6 +120,7 @@ def make_approvals(means: Means, stores: Stores, audit: AuditLog, webhook: Appro
         means.redactor,
         default_expires_s=settings.default_expires_s,
         keep_s=settings.keep_s,
+        observer=ApprovalTelemetry(means.observing.metrics),
         on_asked=_nobody if webhook is None else webhook.offer,
     )
 

@@ -16,6 +16,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.terms import JobTerms
+from toolhub_service.schema.canonical_json import digest
 
 SEEN_FOR_S = 1.0
 """How old the count of open jobs may be."""
@@ -44,8 +45,11 @@ class Acceptance:
         self._open = 0
         self._counted_at_s = float("-inf")
 
-    def new_job_id(self) -> str:
-        """Sorts by time, and cannot be guessed."""
+    def new_job_id(self, call: Call) -> str:
+        """Sorts by time and cannot be guessed; under an idempotency key always the same, so that a submission that
+        comes again waits for the same answer of a person."""
+        if call.idempotency_key:
+            return f"job_{digest([call.principal.id, call.tool, call.idempotency_key])[:32]}"
         return f"job_{self._clock.unix_ms():012x}{self._randomness.token_hex(10)}"
 
     async def accept(self, call: Call, granted: GrantedCall) -> tuple[Job, bool]:
@@ -64,7 +68,7 @@ class Acceptance:
 
     async def keep_refused(self, call: Call, spec: ToolSpec | None, result: ToolResult) -> Job:
         """A submission that was refused: FAILED at once, so that whoever follows it learns why."""
-        job = self._job(call._replace(idempotency_key=""), spec, JobState.FAILED, result)
+        job = self._job(call._replace(idempotency_key="", job_id=""), spec, JobState.FAILED, result)
         await self._keep(replace(job, expires_at_unix_ms=job.created_at_unix_ms + self._terms.keep_ms))
         return job
 
@@ -91,7 +95,7 @@ class Acceptance:
         now_unix_ms = self._clock.unix_ms()
         asked_s = call.context.budget.timeout_s
         timeout_s = min(self._terms.default_timeout_s if asked_s is None else asked_s, self._terms.max_timeout_s)
-        job_id = call.job_id or self.new_job_id()
+        job_id = call.job_id or self.new_job_id(call)
         return Job(
             job_id=job_id,
             call=call._replace(mode=Mode.EXECUTE, job_id=job_id, deadline_s=None, args_error=None),
