@@ -74,9 +74,10 @@ async def test_answer_over_its_cap_is_marked_and_proves_the_whole() -> None:
     assert result.ok
     assert result.truncated
     assert len(dumps(result.value)) <= CAP
-    (whole,) = [evidence for evidence in result.evidence if evidence.type is EvidenceType.METRIC]
+    whole, left_out = [evidence for evidence in result.evidence if evidence.type is EvidenceType.METRIC]
     assert whole.sha256 == hashlib.sha256(dumps(value)).hexdigest()
-    assert len(result.evidence) == 2
+    assert "could not be kept" in left_out.summary  # by a door that keeps no artifacts
+    assert len(result.evidence) == 3
 
 
 @pytest.mark.parametrize("truncated", [True, False])
