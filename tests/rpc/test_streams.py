@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.fakes.http_server import Asked, response, serving
 from tests.hub import OPEN_POLICY, RunningHub, channel_to, request, running_hub
 from tests.rpc.props import Crashes, Echo, Waits, WaitsToWrite
 from toolhub.v1 import call_pb2, error_pb2
@@ -21,6 +24,7 @@ from toolhub_service.domain.event import EventType
 
 POLICY = OPEN_POLICY + "commands:\n  - {name: script, path: /bin/sh, flags: [{flag: -c, value: '(?s).*'}]}\n"
 SIZE_BYTES = 8 * 1024 * 1024
+PIECE_BYTES = 32 * 1024
 
 
 class Stage:
@@ -170,3 +174,102 @@ async def test_many_calls_run_at_the_same_time(stage: Stage) -> None:
     stage.waits.let_go.set()
     answers = await asyncio.gather(*calls)
     assert sorted(int(json.loads(answer.result_json)["text"]) for answer in answers) == list(range(20))
+
+
+@pytest.mark.promise("stream.one-result-last")
+async def test_lines_of_a_command_arrive_while_it_still_runs_and_in_their_order(stage: Stage) -> None:
+    script = "echo one; until [ -e go ]; do sleep 0.02; done; echo two; echo three"
+    call = stage.stream("core/exec.run", {"argv": ["script", "-c", script]}, request_id="lines")
+    assert (await call.read()).chunk.data == b"one\n"
+    (stage.running.workspace("lines") / "go").touch()
+    rest = await read_on(call)
+    assert b"".join(message.chunk.data for message in rest[:-1]) == b"two\nthree\n"
+    assert json.loads(rest[-1].result.result_json)["stdout"] == "one\ntwo\nthree\n"
+
+
+@pytest.mark.promise("cancel.stops-and-is-recorded")
+async def test_cancelling_a_stream_midway_kills_the_command(stage: Stage) -> None:
+    seconds = f"60.{os.getpid()}"
+    call = stage.stream("core/exec.run", {"argv": ["script", "-c", f"echo on; sleep {seconds} & wait"]})
+    assert (await call.read()).chunk.data == b"on\n"
+    await until(lambda: runs("sleep", seconds))
+    call.cancel()
+    await until(lambda: not runs("sleep", seconds))
+    await until_recorded(stage, "core/exec.run")
+    assert await stage.outcome("core/exec.run") == "CANCELLED"
+
+
+@pytest.mark.promise("stream.bounded")
+async def test_reader_that_does_not_read_holds_up_no_command_and_still_gets_the_result(stage: Stage) -> None:
+    args = {"argv": ["script", "-c", "yes | head -c 8000000"]}
+    call = stage.stream("core/exec.run", args)
+    await until_recorded(stage, "core/exec.run")
+    messages = [message async for message in call]
+    assert kinds(messages).count("result") == 1
+    assert messages[-1].result.ok
+    assert sum(len(message.chunk.data) for message in messages) < 4_000_000
+
+
+@pytest.mark.promise("stream.one-result-last")
+async def test_download_tells_its_progress_while_it_runs(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def halting(_: Asked, writer: asyncio.StreamWriter) -> bool:
+        whole = response(b"x" * SIZE_BYTES)
+        writer.write(whole[: len(whole) // 2])
+        await go_on.wait()
+        writer.write(whole[len(whole) // 2 :])
+        await writer.drain()
+        return True
+
+    egress = "egress: [{hosts: [127.0.0.1], ports: [%d], cidrs: [127.0.0.0/8]}]\n"
+    async with (
+        serving(halting) as server,
+        running_hub(tmp_path, policy=OPEN_POLICY + egress % server.port) as running,
+    ):
+        args = {"url": server.url("/big"), "destPath": "big.bin"}
+        call = running.stub.InvokeStream(
+            request("core/http.downloadFile", args, message=pb.InvokeStreamRequest), timeout=20
+        )
+        first = await call.read()
+        assert 0 < first.progress.step < SIZE_BYTES
+        assert (first.progress.total, first.progress.unit) == (SIZE_BYTES, "bytes")
+        go_on.set()
+        messages = [first, *await read_on(call)]
+    steps = [message.progress.step for message in messages[:-1]]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == SIZE_BYTES
+    assert kinds(messages).count("result") == 1
+    assert json.loads(messages[-1].result.result_json)["bytes"] == SIZE_BYTES
+
+
+async def read_on(call: Any) -> list[pb.InvokeStreamResponse]:
+    """The messages that are left: grpc does not let one be read and the others be iterated over."""
+    messages = []
+    while (message := await call.read()) is not grpc.aio.EOF:
+        messages.append(message)
+    return messages
+
+
+def runs(*words: str) -> bool:
+    """Whether a process with these words in its command line runs."""
+    return any(set(words) <= set(command_line(folder)) for folder in Path("/proc").glob("[0-9]*"))
+
+
+def command_line(folder: Path) -> list[str]:
+    try:
+        return (folder / "cmdline").read_text().split("\0")
+    except OSError:  # it has just ended
+        return []
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - nothing rings when a process ends that is not ours
+        await asyncio.sleep(0.005)
+
+
+async def until_recorded(stage: Stage, tool: str) -> None:
+    """Until the call of the tool has been settled."""
+    settled = frozenset({EventType.TOOL_RESULT})
+    while not await stage.running.events(tool=tool, types=settled):  # noqa: ASYNC110 - the log rings for nobody
+        await asyncio.sleep(0)
