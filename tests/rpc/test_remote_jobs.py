@@ -138,7 +138,6 @@ async def test_a_deadline_ends_it_and_asks_the_remote_side_to_stop(agent: Agent,
     assert [task.state for task in server.memory.tasks.values()] == ["cancelling"]
 
 
-@pytest.mark.xfail(strict=True, reason="a hand-over ends the claim of the job's key, so its next run is cut off by it")
 async def test_a_hub_that_stops_leaves_it_to_the_next_one(tmp_path: Path, server: JobServer) -> None:
     async with _hub(tmp_path, server) as agent:
         job_id = await agent.begin()
@@ -151,7 +150,6 @@ async def test_a_hub_that_stops_leaves_it_to_the_next_one(tmp_path: Path, server
     assert server.asked[Op.START] == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a job taken over while CANCELLING ends before its adapter is asked to stop it")
 async def test_the_next_hub_waits_for_the_confirmation_that_the_last_one_waited_for(
     tmp_path: Path, server: JobServer
 ) -> None:

@@ -173,7 +173,11 @@ class RemoteJob(Protocol):
         ...
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
-        """What an ended job has brought. Raises ToolFailure (CANCELLED when it was stopped), or RemoteUnclear."""
+        """What an ended job has brought; survives lost connections by itself.
+
+        Raises ToolFailure as the remote side's own verdict (CANCELLED when it was stopped), and RemoteUnclear when it
+        does not hand the result out.
+        """
         ...
 
 

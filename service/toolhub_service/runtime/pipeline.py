@@ -86,7 +86,7 @@ class Pipeline:
         except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
             answer = self._fail(walk, failure)
         finally:
-            if walk.claim is not None:
+            if walk.claim is not None and not (answer is None and self._goes_on(walk)):
                 await self.keys.end(walk.claim, walk, answer)
         return answer
 
@@ -135,6 +135,10 @@ class Pipeline:
         if whole is not None:
             result = await keep_whole(result, whole, call, self.artifacts, self.observer)
         return self._record(walk, result)
+
+    def _goes_on(self, walk: Walk) -> bool:
+        """Whether a cut-off call works on elsewhere: the next run of its job takes over its key."""
+        return bool(walk.call.job_id) and walk.spec is not None and walk.spec.kind in self.resuming
 
     async def _with_artifacts(self, walk: Walk) -> Call:
         """The call with texts in the place of references to artifacts; the audit log goes on showing references."""

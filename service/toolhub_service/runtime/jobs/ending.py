@@ -81,6 +81,18 @@ def hub_stopped(job: Job) -> ToolError:
     )
 
 
+def out_of_reach(job: Job, refused: ToolError) -> ToolError:
+    mark = job.remote
+    where = "" if mark is None else f" It may still run there as {mark.remote_id or mark.key}."
+    return ToolError(
+        kind=ErrorKind.OUTCOME_UNKNOWN,
+        message=f"The work of {job.call.tool} was given to its remote side, and the hub may not follow it any more: "
+        f"{refused.message}{where}",
+        retryable=False,
+        details={"cause": refused.kind.value, **refused.details},
+    )
+
+
 def never_ran() -> ToolError:
     return ToolError(kind=ErrorKind.CANCELLED, message="The job was cancelled before it ran; nothing happened.")
 

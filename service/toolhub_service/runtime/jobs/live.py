@@ -21,8 +21,8 @@ class LiveJob:
         self.job = job
         """As this process knows it."""
         self.stopping = asyncio.Event()
-        self.heeds_stop = False
-        """Whether the adapter ends by itself when `stopping` is set."""
+        self.heeds_stop = job.remote is not None
+        """Whether the adapter ends by itself when `stopping` is set: work on a remote side is stopped there."""
         self.work: asyncio.Task[Any] | None = None
         """The walk of its call; cancelled to stop it."""
         self._runner = runner
@@ -57,8 +57,8 @@ class LiveJob:
     async def _look(self) -> None:
         job = await self._ledger.store.get(self.job.job_id)
         if job is None or job.state.is_final or job.runner != self._runner:
-            self.heeds_stop = False
-            self.stop()
+            if self.work is not None:
+                self.work.cancel()
             raise Superseded
         self.job = job
 

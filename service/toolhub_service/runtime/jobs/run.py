@@ -33,6 +33,7 @@ from toolhub_service.runtime.jobs.ending import (
     final_state,
     hub_stopped,
     never_ran,
+    out_of_reach,
     runner_died,
     stopped,
     too_late,
@@ -191,8 +192,6 @@ class JobRuns:
 
     async def _walk(self, live: LiveJob, sink: JobSink) -> ToolResult | Plan:
         assert self.invoker is not None  # given by the composition before anything runs
-        if live.job.state is JobState.CANCELLING and live.job.remote is not None:
-            live.heeds_stop = True  # it is run to be stopped, which its adapter does
         with self._ledger.observer.running(live.job):
             return await self.invoker.invoke(self._call(live.job), sink)
 
@@ -207,6 +206,9 @@ class JobRuns:
         result = self._result(live)
         if result.error is not None and result.error.kind is ErrorKind.APPROVAL_REQUIRED:
             await self._put_down(live, lambda job: self._waiting(job, result))
+            return
+        if live.job.remote is not None and result.error is not None and result.attempts == 0:
+            await self._put_down(live, lambda job: self._not_reached(job, result))
             return
 
         try:
@@ -242,6 +244,13 @@ class JobRuns:
         call = job.call._replace(approval_id=approval_id)
         now_unix_ms = self._clock.unix_ms()
         return moved(job, JobState.AWAITING_APPROVAL, now_unix_ms, call=call, approval_id=approval_id, runner="")
+
+    def _not_reached(self, job: Job, result: ToolResult) -> Job:
+        """Its work goes on elsewhere and this run was refused before it could look: later, or never."""
+        assert result.error is not None  # it was refused
+        if result.error.is_retryable and job.state is JobState.RUNNING:
+            return moved(job, JobState.QUEUED, self._clock.unix_ms(), runner="")
+        return self._ended(job, JobState.LOST, out_of_reach(job, result.error))
 
     async def _put_down(self, live: LiveJob, step: Callable[[Job], Job]) -> None:
         while True:
