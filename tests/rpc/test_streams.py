@@ -215,10 +215,14 @@ async def test_download_tells_its_progress_while_it_runs(tmp_path: Path) -> None
     go_on = asyncio.Event()
 
     async def halting(_: Asked, writer: asyncio.StreamWriter) -> bool:
-        whole = response(b"x" * SIZE_BYTES)
-        writer.write(whole[: len(whole) // 2])
-        await go_on.wait()
-        writer.write(whole[len(whole) // 2 :])
+        whole, sent = response(b"x" * SIZE_BYTES), SIZE_BYTES // 2
+        writer.write(whole[:sent])
+        while not go_on.is_set():
+            writer.write(whole[sent : sent + PIECE_BYTES])
+            sent += PIECE_BYTES
+            with suppress(TimeoutError):
+                await asyncio.wait_for(go_on.wait(), 0.01)
+        writer.write(whole[sent:])
         await writer.drain()
         return True
 
