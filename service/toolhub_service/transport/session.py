@@ -166,17 +166,14 @@ class Session:
 
     def _take_in(self, message: pb.InvokeSessionRequest) -> None:
         """Calls first, so that a message may start a call and cancel it."""
-        refused = self._terms.check(message)
+        malformed = self._terms.check(message)
         for place, request in enumerate(message.calls):
             call = SessionedCall(request, self._outbox)
-            if place in refused:
-                self._in_flight += 1
-                call.answer(refused[place])
-            elif self._calls.setdefault(call.name, call) is call:
-                self._waiting.append(call)
-            else:
+            self._waiting.append(call)
+            if place in malformed:
+                call.malformed = malformed[place]
+            elif self._calls.setdefault(call.name, call) is not call:
                 call.refusal = _DUPLICATE
-                self._waiting.append(call)
         for name in message.cancel_call_ids:
             if name in self._calls:
                 self._calls[name].cancel()
@@ -185,10 +182,13 @@ class Session:
 
     async def _run(self, asked: SessionedCall, task: asyncio.Task[None]) -> None:
         self._in_flight += 1
+        if asked.malformed is not None:
+            asked.answer(asked.malformed)
+            return
         self._running += 1
         call = self._terms.begin(asked.begun_by(task))
         if asked.refusal is not None:
-            call = call._replace(args_error=asked.refusal, mode=Mode.EXECUTE)
+            call = call._replace(args_error=asked.refusal, mode=Mode.EXECUTE, names_artifacts=False)
         try:
             answer = await self._terms.invoker.invoke(call, asked)
         except asyncio.CancelledError:

@@ -46,6 +46,7 @@ class SessionedCall:
         "_told",
         "is_cancelled",
         "is_listed",
+        "malformed",
         "name",
         "refusal",
         "task",
@@ -56,6 +57,8 @@ class SessionedCall:
         self.name = request.call_id[:_NAME_MAX]
         """The caller's, not the hub's; one that is too long is never begun."""
         self.wants_struct = wants_struct(request)
+        self.malformed: ToolResult | None = None
+        """The answer to a call that breaks the contract; it never begins."""
         self.refusal: ToolError | None = None
         """Why it is not even tried; it is refused in step 2 then, and recorded like any call."""
         self.is_cancelled = False

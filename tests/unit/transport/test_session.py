@@ -20,7 +20,7 @@ from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.transport.convert.call import to_call
 from toolhub_service.transport.session import Session
-from toolhub_service.transport.session_answers import cancelled_by_caller
+from toolhub_service.transport.session_answers import cancelled_by_caller, malformed
 from toolhub_service.transport.session_terms import SessionTerms
 
 
@@ -54,7 +54,7 @@ class Stage:
         self.stopped: list[str] = []
         self.journal = Diary()
         cancelled = partial(cancelled_by_caller, now_unix_ms=1)
-        terms = SessionTerms(self, self.begin, lambda _: {}, cancelled, self.journal, max_in_flight)
+        terms = SessionTerms(self, self.begin, self.check, cancelled, self.journal, max_in_flight)
         self.session = Session(self.requests(), terms)
         self.session.begin()
 
@@ -62,6 +62,13 @@ class Stage:
         while (message := await self.inbox.get()) is not None:
             self.read += 1
             yield message
+
+    def check(self, message: pb.InvokeSessionRequest) -> dict[int, ToolResult]:
+        return {
+            place: malformed(call, f"hub-{call.call_id}", "It is malformed.", 1)
+            for place, call in enumerate(message.calls)
+            if call.intent.tool == "malformed"
+        }
 
     def begin(self, request: pb.SessionCall) -> Call:
         return to_call(request, Principal("local"), call_id=f"hub-{request.call_id}", deadline_s=None)
@@ -345,3 +352,22 @@ async def test_broken_log_is_left_to_refuse_each_call_by_itself(stage: Stage) ->
     stage.journal.behind = stage.journal.broken = True
     stage.send("a=quick")
     assert set(await stage.results(1)) == {"a"}
+
+
+async def test_malformed_call_is_answered_in_its_turn_and_never_begins(stage: Stage) -> None:
+    stage.send("a=quick", "b=malformed", "c=quick")
+    events = await stage.message()
+    assert events is not None
+    assert [(event.call_id, event.result.ok) for event in events] == [("a", True), ("b", False), ("c", True)]
+    assert stage.begun == ["quick", "quick"]
+
+
+async def test_malformed_calls_that_nobody_reads_the_answers_of_stop_the_reading_too() -> None:
+    stage = Stage(max_in_flight=8)
+    for number in range(50):
+        stage.send(f"c{number}=malformed", f"d{number}=malformed")
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert stage.read <= 5
+    assert len(await stage.results(100)) == 100
+    await stage.session.end()
