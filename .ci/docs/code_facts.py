@@ -88,8 +88,10 @@ def reasons() -> dict[str, Reason]:
 
 
 def _failures(tree: ast.Module) -> Iterator[tuple[str, ast.Call, str]]:
-    """(reason, call, status) of every HubFailure and RpcFailure; a reason may come through a function of the module."""
+    """(reason, call, status) of every HubFailure and RpcFailure; a reason may come through a function of the module,
+    or out of one of its tables."""
     through: dict[str, tuple[ast.Call, str]] = {}
+    tables = _tables(tree)
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -100,9 +102,29 @@ def _failures(tree: ast.Module) -> Iterator[tuple[str, ast.Call, str]]:
                     yield str(reason.value), call, status.attr
                 elif isinstance(reason, ast.Name) and isinstance(status, ast.Attribute):
                     through[function.name] = (call, status.attr)
+                    yield from ((value, call, status.attr) for value in tables.get(_source(function, reason.id), ()))
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and _callee(call) in through and isinstance(call.args[0], ast.Constant):
             yield str(call.args[0].value), *through[_callee(call)]
+
+
+def _tables(tree: ast.Module) -> dict[str, list[str]]:
+    """The texts that each dictionary of the module leads to."""
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    return {
+        ast.unparse(node.targets[0]): [str(each.value) for each in node.value.values if isinstance(each, ast.Constant)]
+        for node in assigned
+        if isinstance(node.value, ast.Dict)
+    }
+
+
+def _source(function: ast.AST, variable: str) -> str:
+    """The `TABLE` of `variable = TABLE.get(...)` in the function; empty when there is none."""
+    assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
+    for node in assigned:
+        if ast.unparse(node.targets[0]) == variable and isinstance(node.value, ast.Call):
+            return ast.unparse(node.value.func).removesuffix(".get")
+    return ""
 
 
 def _named(node: ast.AST) -> Iterator[str]:

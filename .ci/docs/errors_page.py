@@ -55,11 +55,15 @@ def page() -> str:
     for kind in ErrorKind:
         lines += ["", *_section(kind, told["kinds"][kind.value], raised)]
     lines += [_REASONS_HEAD, *table(_HEADINGS, _reason_rows(told["reasons"], reasons))]
-    lines += ["", "## What keeps a hub from starting", "", "`toolhub serve` prints the message and exits with 1.", ""]
+    lines += ["", "## What keeps a hub from starting", "", _STARTS, ""]
     lines += table(("reason", "what to do"), ((code(name), text) for name, text in told["starts"].items()))
     return "\n".join(lines) + "\n"
 
 
+_STARTS = (
+    "`toolhub serve` prints the message and exits with 1. A store that cannot be opened or reached is told as "
+    "[`TOOL_UNAVAILABLE`](#tool_unavailable)."
+)
 _HEADINGS = ("reason", "status", "retry after", "metadata", "when", "what to do")
 
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from toolhub.v1 import call_pb2, error_pb2, event_pb2, job_state_pb2, result_pb2, step_pb2, tool_pb2
+from toolhub.v1 import (
+    approval_pb2,
+    call_pb2,
+    error_pb2,
+    event_pb2,
+    job_state_pb2,
+    result_pb2,
+    source_pb2,
+    step_pb2,
+    tool_pb2,
+)
+from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
@@ -15,6 +28,10 @@ from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState
+from toolhub_service.registry.source_status import SourceState
+from toolhub_service.transport.convert.approval import to_decision
+
+ROOT = Path(__file__).parents[3]
 
 
 class WireEnum(Protocol):
@@ -30,10 +47,12 @@ def words(wire: WireEnum, prefix: str) -> list[str]:
 
 
 PAIRS: list[tuple[WireEnum, str, type[Enum]]] = [
+    (approval_pb2.ApprovalState, "APPROVAL_STATE_", ApprovalState),
     (error_pb2.ErrorKind, "ERROR_KIND_", ErrorKind),
     (event_pb2.EventType, "EVENT_TYPE_", EventType),
     (job_state_pb2.JobState, "JOB_STATE_", JobState),
     (result_pb2.EvidenceType, "EVIDENCE_TYPE_", EvidenceType),
+    (source_pb2.SourceState, "SOURCE_STATE_", SourceState),
     (step_pb2.StepName, "STEP_NAME_", StepName),
     (tool_pb2.ArgumentRole, "ARGUMENT_ROLE_", ArgumentRole),
     (tool_pb2.IdempotencyMode, "IDEMPOTENCY_MODE_", IdempotencyMode),
@@ -41,6 +60,8 @@ PAIRS: list[tuple[WireEnum, str, type[Enum]]] = [
     (tool_pb2.ToolState, "TOOL_STATE_", ToolState),
     (call_pb2.InvokeMode, "INVOKE_MODE_", Mode),
 ]
+INTERNAL: set[Enum] = {Mode.SUBMIT}
+"""Words of the domain alone: a submission has an RPC of its own."""
 
 
 @pytest.mark.promise("contract.same-words")
@@ -48,7 +69,24 @@ PAIRS: list[tuple[WireEnum, str, type[Enum]]] = [
 def test_an_enum_has_the_same_words_on_the_wire_and_in_the_domain(
     wire: WireEnum, prefix: str, domain: type[Enum]
 ) -> None:
-    assert set(words(wire, prefix)) == {member.name for member in domain}
+    assert set(words(wire, prefix)) == {member.name for member in domain if member not in INTERNAL}
+
+
+def test_a_decision_is_told_as_the_state_that_follows_it() -> None:
+    decisions = words(approval_pb2.Decision, "DECISION_")
+    states = [to_decision(approval_pb2.Decision.Value(f"DECISION_{word}")) for word in decisions]
+    assert list(zip(decisions, states, strict=True)) == [
+        ("APPROVE", ApprovalState.APPROVED),
+        ("REJECT", ApprovalState.REJECTED),
+    ]
+
+
+@pytest.mark.parametrize("state", JobState, ids=lambda state: state.name)
+def test_the_contract_names_the_final_states_of_a_job(state: JobState) -> None:
+    told = (ROOT / "proto" / "toolhub" / "v1" / "job_state.proto").read_text()
+    final = re.search(r"Where a job stands\. (.+) are final\.", told)
+    assert final is not None
+    assert state.is_final == (state.name in re.findall("[A-Z_]+", final[1]))
 
 
 def test_the_steps_stand_in_the_same_order() -> None:

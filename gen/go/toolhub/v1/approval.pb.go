@@ -159,7 +159,7 @@ type Approval struct {
 	ArgsDigest string `protobuf:"bytes,7,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
 	// The arguments as JSON, redacted, at most 16 KiB.
 	ArgsSummaryJson []byte `protobuf:"bytes,8,opt,name=args_summary_json,json=argsSummaryJson,proto3" json:"args_summary_json,omitempty"`
-	// The policy under which it was asked; under another revision the verdict is made anew.
+	// The policy under which it was asked; another revision voids the approval.
 	PolicyRevision string `protobuf:"bytes,9,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// The rule that asks.
 	RuleId string `protobuf:"bytes,10,opt,name=rule_id,json=ruleId,proto3" json:"rule_id,omitempty"`

@@ -28,14 +28,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Large inputs and outputs by reference. Callers see only their own artifacts.
+// Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
 type ArtifactServiceClient interface {
 	// What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
 	GetArtifact(ctx context.Context, in *GetArtifactRequest, opts ...grpc.CallOption) (*GetArtifactResponse, error)
 	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
 	ReadArtifact(ctx context.Context, in *ReadArtifactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadArtifactResponse], error)
 	// Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
-	// size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
+	// size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
 	WriteArtifact(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[WriteArtifactRequest, WriteArtifactResponse], error)
 }
 
@@ -93,14 +93,14 @@ type ArtifactService_WriteArtifactClient = grpc.ClientStreamingClient[WriteArtif
 // All implementations must embed UnimplementedArtifactServiceServer
 // for forward compatibility.
 //
-// Large inputs and outputs by reference. Callers see only their own artifacts.
+// Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
 type ArtifactServiceServer interface {
 	// What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
 	GetArtifact(context.Context, *GetArtifactRequest) (*GetArtifactResponse, error)
 	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
 	ReadArtifact(*ReadArtifactRequest, grpc.ServerStreamingServer[ReadArtifactResponse]) error
 	// Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
-	// size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
+	// size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
 	WriteArtifact(grpc.ClientStreamingServer[WriteArtifactRequest, WriteArtifactResponse]) error
 	mustEmbedUnimplementedArtifactServiceServer()
 }

@@ -33,7 +33,8 @@ const (
 	ErrorKind_ERROR_KIND_TOOL_NOT_FOUND ErrorKind = 1
 	// The definition changed or is new, and waits for an operator's decision.
 	ErrorKind_ERROR_KIND_TOOL_QUARANTINED ErrorKind = 2
-	// The tool is known, but its source is down or its needs (key, browser, channel) are not met.
+	// The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
+	// that the call cannot do without is away; see `retryable`.
 	ErrorKind_ERROR_KIND_TOOL_UNAVAILABLE ErrorKind = 3
 	// The arguments do not fit the input schema; `violations` says where.
 	ErrorKind_ERROR_KIND_INPUT_SCHEMA_INVALID ErrorKind = 4
@@ -41,11 +42,12 @@ const (
 	ErrorKind_ERROR_KIND_INVALID_INPUT ErrorKind = 5
 	// A policy rule says no; `details` carries rule id, policy revision and missing capabilities.
 	ErrorKind_ERROR_KIND_POLICY_DENIED ErrorKind = 6
-	// The operating system or the upstream refused the hub itself.
+	// The message speaks for somebody else than the verified caller, or an upstream refused the hub itself.
 	ErrorKind_ERROR_KIND_PERMISSION_DENIED ErrorKind = 7
-	// A person has to agree first; `details.approval_id` names the request that was opened.
+	// A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
+	// the approval that was sent does not serve: it is another's, was given for another call, or has been used.
 	ErrorKind_ERROR_KIND_APPROVAL_REQUIRED ErrorKind = 8
-	// A person refused, or the approval expired, was used up, or was given for something else.
+	// A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time.
 	ErrorKind_ERROR_KIND_APPROVAL_REJECTED ErrorKind = 9
 	// Policy wants a DRY_RUN first, or the plan shown no longer matches what would run.
 	ErrorKind_ERROR_KIND_PLAN_REQUIRED ErrorKind = 10
@@ -69,15 +71,16 @@ const (
 	ErrorKind_ERROR_KIND_IO_ERROR ErrorKind = 19
 	// The tool ran and failed for a reason of its own.
 	ErrorKind_ERROR_KIND_EXECUTION_ERROR ErrorKind = 20
-	// The caller's budget (time, retries, number of calls) is spent.
+	// The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts.
 	ErrorKind_ERROR_KIND_BUDGET_EXCEEDED ErrorKind = 21
-	// Too many calls per time, too many at once, or a quota is used up; see `retry_after`.
+	// Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
+	// approvals as it takes; see `retry_after`.
 	ErrorKind_ERROR_KIND_RATE_LIMITED ErrorKind = 22
 	// The upstream failed repeatedly and is being given a rest; see `retry_after`.
 	ErrorKind_ERROR_KIND_CIRCUIT_OPEN ErrorKind = 23
 	// The deadline passed and the tool is known to have had no effect.
 	ErrorKind_ERROR_KIND_TIMEOUT ErrorKind = 24
-	// The caller cancelled and the tool is known to have stopped.
+	// The caller cancelled and the tool has stopped; the message says where a part of its effect may be left.
 	ErrorKind_ERROR_KIND_CANCELLED ErrorKind = 25
 	// The upstream answered with a failure; `upstream` carries what may be shown of it.
 	ErrorKind_ERROR_KIND_UPSTREAM_ERROR ErrorKind = 26

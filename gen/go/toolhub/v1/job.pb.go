@@ -152,13 +152,13 @@ type Job struct {
 	TaskId string `protobuf:"bytes,8,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// From the call's intent. Empty when it gave none.
 	Purpose string `protobuf:"bytes,9,opt,name=purpose,proto3" json:"purpose,omitempty"`
-	// The approval it waits for or was given. Empty when it needs none.
+	// The approval it waits for or was given. Empty when it needs none. Under another policy it may need one later.
 	ApprovalId string `protobuf:"bytes,10,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// The digest of its canonical arguments.
 	ArgsDigest string `protobuf:"bytes,11,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
 	// When it was accepted.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When it is given up as TIMED_OUT. Unset when it has no deadline.
+	// When it is given up as TIMED_OUT. Time spent waiting for a person is not counted.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// When a finished job is forgotten. Unset while it is not final.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`

@@ -212,7 +212,8 @@ type ToolResult struct {
 	Attempts int32 `protobuf:"varint,12,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	// True when this is the stored result of an earlier call with the same idempotency key. Its error, if any, is final.
 	Replayed bool `protobuf:"varint,13,opt,name=replayed,proto3" json:"replayed,omitempty"`
-	// True when the result was cut to its cap; the whole is the last entry of `artifacts`.
+	// True when the result was cut to its cap. The whole is the last entry of `artifacts`, or evidence says why it could
+	// not be kept.
 	Truncated bool `protobuf:"varint,14,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// JSON Pointers of the arguments that were filled in. Empty when the caller gave everything.
 	DefaultsApplied []string `protobuf:"bytes,15,rep,name=defaults_applied,json=defaultsApplied,proto3" json:"defaults_applied,omitempty"`

@@ -122,7 +122,7 @@ class Approval(_message.Message):
     args_summary_json: _builtins.bytes
     """The arguments as JSON, redacted, at most 16 KiB."""
     policy_revision: _builtins.str
-    """The policy under which it was asked; under another revision the verdict is made anew."""
+    """The policy under which it was asked; another revision voids the approval."""
     rule_id: _builtins.str
     """The rule that asks."""
     reason: _builtins.str

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ArtifactServiceStub:
-    """Large inputs and outputs by reference. Callers see only their own artifacts.
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class ArtifactServiceStub:
 
 
 class ArtifactServiceServicer:
-    """Large inputs and outputs by reference. Callers see only their own artifacts.
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
     """
 
     def GetArtifact(self, request, context):
@@ -72,7 +72,7 @@ class ArtifactServiceServicer:
 
     def WriteArtifact(self, request_iterator, context):
         """Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
-        size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
+        size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +105,7 @@ def add_ArtifactServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ArtifactService:
-    """Large inputs and outputs by reference. Callers see only their own artifacts.
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ArtifactServiceStub:
-    """Large inputs and outputs by reference. Callers see only their own artifacts."""
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -39,12 +39,12 @@ class ArtifactServiceStub:
     """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end."""
     WriteArtifact: _grpc.StreamUnaryMultiCallable[_artifact_service_pb2.WriteArtifactRequest, _artifact_service_pb2.WriteArtifactResponse]
     """Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
-    size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
+    size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
     """
 
 @_typing.type_check_only
 class ArtifactServiceAsyncStub(ArtifactServiceStub):
-    """Large inputs and outputs by reference. Callers see only their own artifacts."""
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetArtifact: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.GetArtifactRequest, _artifact_service_pb2.GetArtifactResponse]  # type: ignore[assignment]
@@ -53,11 +53,11 @@ class ArtifactServiceAsyncStub(ArtifactServiceStub):
     """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end."""
     WriteArtifact: _aio.StreamUnaryMultiCallable[_artifact_service_pb2.WriteArtifactRequest, _artifact_service_pb2.WriteArtifactResponse]  # type: ignore[assignment]
     """Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
-    size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
+    size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
     """
 
 class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Large inputs and outputs by reference. Callers see only their own artifacts."""
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all."""
 
     @_abc_1.abstractmethod
     def GetArtifact(
@@ -82,7 +82,7 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.WriteArtifactResponse, _abc.Awaitable[_artifact_service_pb2.WriteArtifactResponse]]:
         """Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
-        size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
+        size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
         """
 
 def add_ArtifactServiceServicer_to_server(servicer: ArtifactServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

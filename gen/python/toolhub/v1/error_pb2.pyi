@@ -34,7 +34,9 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_TOOL_QUARANTINED: _ErrorKind.ValueType  # 2
     """The definition changed or is new, and waits for an operator's decision."""
     ERROR_KIND_TOOL_UNAVAILABLE: _ErrorKind.ValueType  # 3
-    """The tool is known, but its source is down or its needs (key, browser, channel) are not met."""
+    """The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
+    that the call cannot do without is away; see `retryable`.
+    """
     ERROR_KIND_INPUT_SCHEMA_INVALID: _ErrorKind.ValueType  # 4
     """The arguments do not fit the input schema; `violations` says where."""
     ERROR_KIND_INVALID_INPUT: _ErrorKind.ValueType  # 5
@@ -42,11 +44,13 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_POLICY_DENIED: _ErrorKind.ValueType  # 6
     """A policy rule says no; `details` carries rule id, policy revision and missing capabilities."""
     ERROR_KIND_PERMISSION_DENIED: _ErrorKind.ValueType  # 7
-    """The operating system or the upstream refused the hub itself."""
+    """The message speaks for somebody else than the verified caller, or an upstream refused the hub itself."""
     ERROR_KIND_APPROVAL_REQUIRED: _ErrorKind.ValueType  # 8
-    """A person has to agree first; `details.approval_id` names the request that was opened."""
+    """A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
+    the approval that was sent does not serve: it is another's, was given for another call, or has been used.
+    """
     ERROR_KIND_APPROVAL_REJECTED: _ErrorKind.ValueType  # 9
-    """A person refused, or the approval expired, was used up, or was given for something else."""
+    """A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time."""
     ERROR_KIND_PLAN_REQUIRED: _ErrorKind.ValueType  # 10
     """Policy wants a DRY_RUN first, or the plan shown no longer matches what would run."""
     ERROR_KIND_PATH_OUTSIDE_SANDBOX: _ErrorKind.ValueType  # 11
@@ -70,15 +74,17 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_EXECUTION_ERROR: _ErrorKind.ValueType  # 20
     """The tool ran and failed for a reason of its own."""
     ERROR_KIND_BUDGET_EXCEEDED: _ErrorKind.ValueType  # 21
-    """The caller's budget (time, retries, number of calls) is spent."""
+    """The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts."""
     ERROR_KIND_RATE_LIMITED: _ErrorKind.ValueType  # 22
-    """Too many calls per time, too many at once, or a quota is used up; see `retry_after`."""
+    """Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
+    approvals as it takes; see `retry_after`.
+    """
     ERROR_KIND_CIRCUIT_OPEN: _ErrorKind.ValueType  # 23
     """The upstream failed repeatedly and is being given a rest; see `retry_after`."""
     ERROR_KIND_TIMEOUT: _ErrorKind.ValueType  # 24
     """The deadline passed and the tool is known to have had no effect."""
     ERROR_KIND_CANCELLED: _ErrorKind.ValueType  # 25
-    """The caller cancelled and the tool is known to have stopped."""
+    """The caller cancelled and the tool has stopped; the message says where a part of its effect may be left."""
     ERROR_KIND_UPSTREAM_ERROR: _ErrorKind.ValueType  # 26
     """The upstream answered with a failure; `upstream` carries what may be shown of it."""
     ERROR_KIND_OUTPUT_SCHEMA_INVALID: _ErrorKind.ValueType  # 27
@@ -100,7 +106,9 @@ ERROR_KIND_TOOL_NOT_FOUND: ErrorKind.ValueType  # 1
 ERROR_KIND_TOOL_QUARANTINED: ErrorKind.ValueType  # 2
 """The definition changed or is new, and waits for an operator's decision."""
 ERROR_KIND_TOOL_UNAVAILABLE: ErrorKind.ValueType  # 3
-"""The tool is known, but its source is down or its needs (key, browser, channel) are not met."""
+"""The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
+that the call cannot do without is away; see `retryable`.
+"""
 ERROR_KIND_INPUT_SCHEMA_INVALID: ErrorKind.ValueType  # 4
 """The arguments do not fit the input schema; `violations` says where."""
 ERROR_KIND_INVALID_INPUT: ErrorKind.ValueType  # 5
@@ -108,11 +116,13 @@ ERROR_KIND_INVALID_INPUT: ErrorKind.ValueType  # 5
 ERROR_KIND_POLICY_DENIED: ErrorKind.ValueType  # 6
 """A policy rule says no; `details` carries rule id, policy revision and missing capabilities."""
 ERROR_KIND_PERMISSION_DENIED: ErrorKind.ValueType  # 7
-"""The operating system or the upstream refused the hub itself."""
+"""The message speaks for somebody else than the verified caller, or an upstream refused the hub itself."""
 ERROR_KIND_APPROVAL_REQUIRED: ErrorKind.ValueType  # 8
-"""A person has to agree first; `details.approval_id` names the request that was opened."""
+"""A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
+the approval that was sent does not serve: it is another's, was given for another call, or has been used.
+"""
 ERROR_KIND_APPROVAL_REJECTED: ErrorKind.ValueType  # 9
-"""A person refused, or the approval expired, was used up, or was given for something else."""
+"""A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time."""
 ERROR_KIND_PLAN_REQUIRED: ErrorKind.ValueType  # 10
 """Policy wants a DRY_RUN first, or the plan shown no longer matches what would run."""
 ERROR_KIND_PATH_OUTSIDE_SANDBOX: ErrorKind.ValueType  # 11
@@ -136,15 +146,17 @@ ERROR_KIND_IO_ERROR: ErrorKind.ValueType  # 19
 ERROR_KIND_EXECUTION_ERROR: ErrorKind.ValueType  # 20
 """The tool ran and failed for a reason of its own."""
 ERROR_KIND_BUDGET_EXCEEDED: ErrorKind.ValueType  # 21
-"""The caller's budget (time, retries, number of calls) is spent."""
+"""The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts."""
 ERROR_KIND_RATE_LIMITED: ErrorKind.ValueType  # 22
-"""Too many calls per time, too many at once, or a quota is used up; see `retry_after`."""
+"""Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
+approvals as it takes; see `retry_after`.
+"""
 ERROR_KIND_CIRCUIT_OPEN: ErrorKind.ValueType  # 23
 """The upstream failed repeatedly and is being given a rest; see `retry_after`."""
 ERROR_KIND_TIMEOUT: ErrorKind.ValueType  # 24
 """The deadline passed and the tool is known to have had no effect."""
 ERROR_KIND_CANCELLED: ErrorKind.ValueType  # 25
-"""The caller cancelled and the tool is known to have stopped."""
+"""The caller cancelled and the tool has stopped; the message says where a part of its effect may be left."""
 ERROR_KIND_UPSTREAM_ERROR: ErrorKind.ValueType  # 26
 """The upstream answered with a failure; `upstream` carries what may be shown of it."""
 ERROR_KIND_OUTPUT_SCHEMA_INVALID: ErrorKind.ValueType  # 27

@@ -124,7 +124,7 @@ class Job(_message.Message):
     purpose: _builtins.str
     """From the call's intent. Empty when it gave none."""
     approval_id: _builtins.str
-    """The approval it waits for or was given. Empty when it needs none."""
+    """The approval it waits for or was given. Empty when it needs none. Under another policy it may need one later."""
     args_digest: _builtins.str
     """The digest of its canonical arguments."""
     @_builtins.property
@@ -133,7 +133,7 @@ class Job(_message.Message):
 
     @_builtins.property
     def deadline(self) -> _timestamp_pb2.Timestamp:
-        """When it is given up as TIMED_OUT. Unset when it has no deadline."""
+        """When it is given up as TIMED_OUT. Time spent waiting for a person is not counted."""
 
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:

@@ -169,7 +169,9 @@ class ToolResult(_message.Message):
     replayed: _builtins.bool
     """True when this is the stored result of an earlier call with the same idempotency key. Its error, if any, is final."""
     truncated: _builtins.bool
-    """True when the result was cut to its cap; the whole is the last entry of `artifacts`."""
+    """True when the result was cut to its cap. The whole is the last entry of `artifacts`, or evidence says why it could
+    not be kept.
+    """
     raw_json: _builtins.bytes
     """The adapter's unprocessed answer as JSON, redacted. Empty unless the hub is configured to send it."""
     @_builtins.property

@@ -77,7 +77,7 @@ export type Approval = Message<"toolhub.v1.Approval"> & {
   argsSummaryJson: Uint8Array;
 
   /**
-   * The policy under which it was asked; under another revision the verdict is made anew.
+   * The policy under which it was asked; another revision voids the approval.
    *
    * @generated from field: string policy_revision = 9;
    */

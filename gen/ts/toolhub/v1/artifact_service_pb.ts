@@ -237,7 +237,7 @@ export const WriteArtifactResponseSchema: GenMessage<WriteArtifactResponse> = /*
   messageDesc(file_toolhub_v1_artifact_service, 6);
 
 /**
- * Large inputs and outputs by reference. Callers see only their own artifacts.
+ * Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
  *
  * @generated from service toolhub.v1.ArtifactService
  */
@@ -264,7 +264,7 @@ export const ArtifactService: GenService<{
   },
   /**
    * Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
-   * size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
+   * size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
    *
    * @generated from rpc toolhub.v1.ArtifactService.WriteArtifact
    */

@@ -183,7 +183,8 @@ export enum ErrorKind {
   TOOL_QUARANTINED = 2,
 
   /**
-   * The tool is known, but its source is down or its needs (key, browser, channel) are not met.
+   * The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
+   * that the call cannot do without is away; see `retryable`.
    *
    * @generated from enum value: ERROR_KIND_TOOL_UNAVAILABLE = 3;
    */
@@ -211,21 +212,22 @@ export enum ErrorKind {
   POLICY_DENIED = 6,
 
   /**
-   * The operating system or the upstream refused the hub itself.
+   * The message speaks for somebody else than the verified caller, or an upstream refused the hub itself.
    *
    * @generated from enum value: ERROR_KIND_PERMISSION_DENIED = 7;
    */
   PERMISSION_DENIED = 7,
 
   /**
-   * A person has to agree first; `details.approval_id` names the request that was opened.
+   * A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
+   * the approval that was sent does not serve: it is another's, was given for another call, or has been used.
    *
    * @generated from enum value: ERROR_KIND_APPROVAL_REQUIRED = 8;
    */
   APPROVAL_REQUIRED = 8,
 
   /**
-   * A person refused, or the approval expired, was used up, or was given for something else.
+   * A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time.
    *
    * @generated from enum value: ERROR_KIND_APPROVAL_REJECTED = 9;
    */
@@ -309,14 +311,15 @@ export enum ErrorKind {
   EXECUTION_ERROR = 20,
 
   /**
-   * The caller's budget (time, retries, number of calls) is spent.
+   * The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts.
    *
    * @generated from enum value: ERROR_KIND_BUDGET_EXCEEDED = 21;
    */
   BUDGET_EXCEEDED = 21,
 
   /**
-   * Too many calls per time, too many at once, or a quota is used up; see `retry_after`.
+   * Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
+   * approvals as it takes; see `retry_after`.
    *
    * @generated from enum value: ERROR_KIND_RATE_LIMITED = 22;
    */
@@ -337,7 +340,7 @@ export enum ErrorKind {
   TIMEOUT = 24,
 
   /**
-   * The caller cancelled and the tool is known to have stopped.
+   * The caller cancelled and the tool has stopped; the message says where a part of its effect may be left.
    *
    * @generated from enum value: ERROR_KIND_CANCELLED = 25;
    */

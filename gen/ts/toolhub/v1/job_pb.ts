@@ -164,7 +164,7 @@ export type Job = Message<"toolhub.v1.Job"> & {
   purpose: string;
 
   /**
-   * The approval it waits for or was given. Empty when it needs none.
+   * The approval it waits for or was given. Empty when it needs none. Under another policy it may need one later.
    *
    * @generated from field: string approval_id = 10;
    */
@@ -185,7 +185,7 @@ export type Job = Message<"toolhub.v1.Job"> & {
   createdAt?: Timestamp | undefined;
 
   /**
-   * When it is given up as TIMED_OUT. Unset when it has no deadline.
+   * When it is given up as TIMED_OUT. Time spent waiting for a person is not counted.
    *
    * @generated from field: google.protobuf.Timestamp deadline = 13;
    */

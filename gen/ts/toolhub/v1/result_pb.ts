@@ -186,7 +186,8 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   replayed: boolean;
 
   /**
-   * True when the result was cut to its cap; the whole is the last entry of `artifacts`.
+   * True when the result was cut to its cap. The whole is the last entry of `artifacts`, or evidence says why it could
+   * not be kept.
    *
    * @generated from field: bool truncated = 14;
    */

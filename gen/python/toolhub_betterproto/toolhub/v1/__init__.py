@@ -336,7 +336,8 @@ class ErrorKind(betterproto2.Enum):
 
     TOOL_UNAVAILABLE = 3
     """
-    The tool is known, but its source is down or its needs (key, browser, channel) are not met.
+    The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
+    that the call cannot do without is away; see `retryable`.
     """
 
     INPUT_SCHEMA_INVALID = 4
@@ -356,17 +357,18 @@ class ErrorKind(betterproto2.Enum):
 
     PERMISSION_DENIED = 7
     """
-    The operating system or the upstream refused the hub itself.
+    The message speaks for somebody else than the verified caller, or an upstream refused the hub itself.
     """
 
     APPROVAL_REQUIRED = 8
     """
-    A person has to agree first; `details.approval_id` names the request that was opened.
+    A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
+    the approval that was sent does not serve: it is another's, was given for another call, or has been used.
     """
 
     APPROVAL_REJECTED = 9
     """
-    A person refused, or the approval expired, was used up, or was given for something else.
+    A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time.
     """
 
     PLAN_REQUIRED = 10
@@ -426,12 +428,13 @@ class ErrorKind(betterproto2.Enum):
 
     BUDGET_EXCEEDED = 21
     """
-    The caller's budget (time, retries, number of calls) is spent.
+    The caller's budget (time, retries, number of calls) is spent, or the room for its artifacts.
     """
 
     RATE_LIMITED = 22
     """
-    Too many calls per time, too many at once, or a quota is used up; see `retry_after`.
+    Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
+    approvals as it takes; see `retry_after`.
     """
 
     CIRCUIT_OPEN = 23
@@ -446,7 +449,7 @@ class ErrorKind(betterproto2.Enum):
 
     CANCELLED = 25
     """
-    The caller cancelled and the tool is known to have stopped.
+    The caller cancelled and the tool has stopped; the message says where a part of its effect may be left.
     """
 
     UPSTREAM_ERROR = 26
@@ -1500,7 +1503,7 @@ class Approval(betterproto2.Message):
 
     policy_revision: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
     """
-    The policy under which it was asked; under another revision the verdict is made anew.
+    The policy under which it was asked; another revision voids the approval.
     """
 
     rule_id: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
@@ -2660,7 +2663,7 @@ class Job(betterproto2.Message):
 
     approval_id: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
     """
-    The approval it waits for or was given. Empty when it needs none.
+    The approval it waits for or was given. Empty when it needs none. Under another policy it may need one later.
     """
 
     args_digest: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
@@ -2679,7 +2682,7 @@ class Job(betterproto2.Message):
         13, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it is given up as TIMED_OUT. Unset when it has no deadline.
+    When it is given up as TIMED_OUT. Time spent waiting for a person is not counted.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
@@ -4212,7 +4215,8 @@ class ToolResult(betterproto2.Message):
 
     truncated: "bool" = betterproto2.field(14, betterproto2.TYPE_BOOL)
     """
-    True when the result was cut to its cap; the whole is the last entry of `artifacts`.
+    True when the result was cut to its cap. The whole is the last entry of `artifacts`, or evidence says why it could
+    not be kept.
     """
 
     defaults_applied: "list[str]" = betterproto2.field(15, betterproto2.TYPE_STRING, repeated=True)
@@ -4792,7 +4796,7 @@ class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
 
 class ArtifactServiceSyncStub:
     """
-    Large inputs and outputs by reference. Callers see only their own artifacts.
+    Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -4823,7 +4827,7 @@ class ArtifactServiceSyncStub:
     def write_artifact(self, messages: "Iterable[WriteArtifactRequest]") -> "WriteArtifactResponse":
         """
         Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
-        size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
+        size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
         """
 
         return self._channel.stream_unary(
@@ -4835,7 +4839,7 @@ class ArtifactServiceSyncStub:
 
 class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
     """
-    Large inputs and outputs by reference. Callers see only their own artifacts.
+    Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
     """
 
     async def get_artifact(
@@ -4891,7 +4895,7 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "WriteArtifactResponse":
         """
         Stores one: first a message with the header, then chunks. Nothing is kept when the stream breaks, the digest or
-        size declared does not match (INVALID_ARGUMENT), or the cap is passed (RESOURCE_EXHAUSTED).
+        size declared does not match (INVALID_ARGUMENT), or the cap or the caller's quota is passed (RESOURCE_EXHAUSTED).
         """
 
         return await self._stream_unary(
