@@ -24,6 +24,9 @@ COMMANDS = [
     *(("policy", name) for name in ("init", "check", "explain", "schema")),
     *(("audit", name) for name in ("tail", "export", "verify", "rotate-key")),
     *(("config", name) for name in ("check", "show", "schema")),
+    *(("jobs", name) for name in ("submit", "list", "show", "watch", "result", "cancel")),
+    *(("artifacts", name) for name in ("put", "get", "show")),
+    *(("approvals", name) for name in ("list", "show", "approve", "deny", "watch")),
     *(("keys", name) for name in ("create", "list", "revoke")),
 ]
 

@@ -47,7 +47,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
       toolhub call core/fs.deletePath path=notes.txt confirm=true --dry-run
     """
     with connected_by(options) as connection:
-        schema = _input_schema(connection, tool) if arguments else {}
+        schema = input_schema(connection, tool) if arguments else {}
         request = _request(tool, read_arguments(arguments, schema) if arguments else b"", options)
         streamed: dict[str, str] = {}
         answer = _stream(connection, request, streamed) if sys.stderr.isatty() else _unary(connection, request)
@@ -115,7 +115,7 @@ def _stream(connection: Connection, request: pb.InvokeStreamRequest, streamed: d
     raise click.ClickException("the hub ended the call without an answer")
 
 
-def _input_schema(connection: Connection, tool: str) -> dict[str, Any]:
+def input_schema(connection: Connection, tool: str) -> dict[str, Any]:
     """How key=value values are to be read; empty when the tool is unknown: the call itself tells that best."""
     try:
         request = pb.GetToolRequest(name=tool)

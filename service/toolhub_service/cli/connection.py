@@ -37,6 +37,7 @@ _REFUSALS = frozenset(
 """The hub was asked and said no; every other status means that it could not be asked."""
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
+ANSWER_TIMEOUT_S = 60.0
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -64,16 +65,21 @@ class Connection:
 
 
 def connection_options(command: Command) -> Command:
-    """--address, --api-key, --ca-file and --timeout, each with its environment variable."""
+    """--address, --api-key, --ca-file, each with its environment variable, and --timeout."""
+    timeout = click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(0, 86_400, min_open=True),
+        default=ANSWER_TIMEOUT_S,
+        show_default=True,
+        help="Seconds to wait for the answer.",
+    )
+    return address_options(timeout(command))
+
+
+def address_options(command: Command) -> Command:
+    """As `connection_options`, for a command whose --timeout means something else."""
     for option in (
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=click.FloatRange(0, 86_400, min_open=True),
-            default=60.0,
-            show_default=True,
-            help="Seconds to wait for the answer.",
-        ),
         click.option("--ca-file", envvar="TOOLHUB_CA_FILE", type=click.Path(path_type=Path), help="PEM CAs: use TLS."),
         click.option("--api-key", envvar="TOOLHUB_API_KEY", help="Credential; better kept in TOOLHUB_API_KEY."),
         click.option(
@@ -102,8 +108,9 @@ def connected(address: str, api_key: str | None, ca_file: Path | None, timeout_s
 
 
 def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
-    """The connection that `connection_options` ask for; `options` may hold a command's other options too."""
-    return connected(options["address"], options["api_key"], options["ca_file"], options["timeout_s"])
+    """The connection that these options ask for; `options` may hold a command's other options too."""
+    timeout_s = options.get("timeout_s", ANSWER_TIMEOUT_S)
+    return connected(options["address"], options["api_key"], options["ca_file"], timeout_s)
 
 
 class HubUnreachable(click.ClickException):
@@ -151,6 +158,8 @@ def _channel(address: str, ca_file: Path | None) -> grpc.Channel:
         ("grpc.max_receive_message_length", -1),
         ("grpc.initial_reconnect_backoff_ms", 200),  # whoever watches wants to see a hub that was started again
         ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.keepalive_time_ms", 30_000),  # a network that has gone silent ends a watch, which is then begun again
+        ("grpc.keepalive_timeout_ms", 10_000),
     ]
     if ca_file is None:
         return grpc.insecure_channel(address, options)

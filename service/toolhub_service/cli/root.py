@@ -14,6 +14,8 @@ _COMMANDS = {
     "serve": ("toolhub_service.cli.serve:serve", "Run the hub."),
     "call": ("toolhub_service.cli.call:call", "Call a tool, or show what a call would do."),
     "tools": ("toolhub_service.cli.tools:tools", "List, search, show, export and register tools."),
+    "jobs": ("toolhub_service.cli.jobs:jobs", "Submit long work, follow it and stop it."),
+    "artifacts": ("toolhub_service.cli.artifacts:artifacts", "Put, get and show artifacts."),
     "approvals": ("toolhub_service.cli.approvals:approvals", "List, show, decide and follow approvals."),
     "policy": ("toolhub_service.cli.policy:policy", "Begin, check and explain a policy."),
     "audit": ("toolhub_service.cli.audit:audit", "Read, follow, verify and export the audit log."),

@@ -1,0 +1,111 @@
+"""Following a job through whatever a hub can do to a watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+
+from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
+from toolhub.v1.job_service_pb2_grpc import JobServiceServicer, add_JobServiceServicer_to_server
+from toolhub_service.cli.connection import Connection, connected
+from toolhub_service.cli.job_following import Following
+
+RUNNING, SUCCEEDED = job_state_pb2.JOB_STATE_RUNNING, job_state_pb2.JOB_STATE_SUCCEEDED
+Watch = Callable[[grpc.ServicerContext], Iterator[int]]
+"""The sequences that a watch tells; a negative one is that of the end."""
+
+
+@dataclass
+class ScriptedHub(JobServiceServicer):
+    """Each watch follows the next script."""
+
+    watches: list[Watch]
+    began_after: list[int] = field(default_factory=list)
+    forgets: bool = False
+
+    def GetJob(self, request: Any, context: grpc.ServicerContext) -> job_service_pb2.GetJobResponse:
+        if self.forgets:
+            context.abort(grpc.StatusCode.NOT_FOUND, "forgotten")
+        return job_service_pb2.GetJobResponse(job=job_pb2.Job(job_id=request.job_id))
+
+    def WatchJob(self, request: Any, context: grpc.ServicerContext) -> Iterator[job_service_pb2.WatchJobResponse]:
+        self.began_after.append(request.after_sequence)
+        for sequence in self.watches.pop(0)(context):
+            state = SUCCEEDED if sequence < 0 else RUNNING
+            yield job_service_pb2.WatchJobResponse(status=job_pb2.JobStatus(sequence=abs(sequence), state=state))
+
+    SubmitJob = ListJobs = CancelJob = None  # type: ignore[assignment]
+
+
+@contextmanager
+def serving(hub: ScriptedHub) -> Iterator[Connection]:
+    server = grpc.server(ThreadPoolExecutor(4))
+    add_JobServiceServicer_to_server(hub, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with connected(f"127.0.0.1:{port}", None, None, 20.0) as connection:
+            yield connection
+    finally:
+        server.stop(None)
+
+
+def says(*sequences: int, then: grpc.StatusCode | None = None) -> Watch:
+    def watch(context: grpc.ServicerContext) -> Iterator[int]:
+        yield from sequences
+        if then is not None:
+            context.abort(then, "broken")
+
+    return watch
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, None],
+)
+def test_broken_watch_goes_on_after_the_last_status(broken: grpc.StatusCode | None) -> None:
+    hub = ScriptedHub([says(1, 2, then=broken), says(then=broken), says(3, -4)])
+    pauses: list[float] = []
+    heard: list[str] = []
+    with serving(hub) as connection:
+        following = Following(
+            connection,
+            "j",
+            lost=lambda _: heard.append("lost"),
+            found=lambda: heard.append("found"),
+            pause=pauses.append,
+        )
+        assert [status.sequence for status in following] == [1, 2, 3, 4]
+    assert hub.began_after == [0, 2, 2]
+    assert heard == ["lost", "found", "lost", "found"]
+    assert pauses[1] <= 0.5
+    assert pauses[0] <= 0.25
+
+
+def test_status_that_comes_twice_is_told_once() -> None:
+    with serving(ScriptedHub([says(1, 2, 2, 1, -3)])) as connection:
+        assert [status.sequence for status in Following(connection, "j")] == [1, 2, 3]
+
+
+def test_refusal_is_not_taken_for_an_outage() -> None:
+    with serving(ScriptedHub([says(1, then=grpc.StatusCode.PERMISSION_DENIED)])) as connection:
+        following = iter(Following(connection, "j", pause=lambda _: pytest.fail("a refusal was waited for")))
+        assert next(following).sequence == 1
+        with pytest.raises(grpc.RpcError):
+            next(following)
+
+
+def test_job_that_the_hub_has_forgotten_meanwhile_is_not_waited_for() -> None:
+    hub = ScriptedHub([says(1, then=grpc.StatusCode.UNAVAILABLE)])
+    with serving(hub) as connection:
+        following = iter(Following(connection, "j", pause=lambda _: setattr(hub, "forgets", True)))
+        assert next(following).sequence == 1
+        with pytest.raises(grpc.RpcError) as refused:
+            next(following)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
