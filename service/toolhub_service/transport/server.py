@@ -38,6 +38,10 @@ _ENVELOPE_BYTES = 128 * 1024
 _STREAMS_A_CONNECTION = 1_000
 """RPCs at once on one connection, health and reflection too; a client that wants more waits or connects again."""
 
+_PENDING_MAX = 16_384
+"""RPCs that have arrived and not been looked at. Beyond 1,000 gRPC by itself resets some at random, as CANCELLED, which
+no client takes for overload: the admission layer refuses with a status that says when to come back."""
+
 _CUT_OFF_S = 5.0
 """Longest wait for cancelled calls: a command may take a moment to die."""
 
@@ -140,6 +144,8 @@ def _options(listening: Listening) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", 32 * 1024),
         ("grpc.max_concurrent_streams", _STREAMS_A_CONNECTION),
+        ("grpc.server.max_pending_requests", _PENDING_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", _PENDING_MAX),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
