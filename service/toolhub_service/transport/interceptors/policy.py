@@ -18,12 +18,21 @@ ROLE_OF_SERVICE: dict[str, Role] = {
     "toolhub.v1.ApprovalService": Role.APPROVER,
     "toolhub.v1.AuditService": Role.AUDITOR,
 }
-ALSO_FOR: dict[str, Role] = {
-    "/toolhub.v1.ApprovalService/ListApprovals": Role.AGENT,
-    "/toolhub.v1.ApprovalService/GetApproval": Role.AGENT,
-    "/toolhub.v1.ApprovalService/WatchApprovals": Role.AGENT,
+_OVERSEERS = frozenset({Role.OPERATOR, Role.AUDITOR})
+ALSO_FOR: dict[str, frozenset[Role]] = {
+    "/toolhub.v1.ApprovalService/ListApprovals": frozenset({Role.AGENT}),
+    "/toolhub.v1.ApprovalService/GetApproval": frozenset({Role.AGENT}),
+    "/toolhub.v1.ApprovalService/WatchApprovals": frozenset({Role.AGENT}),
+    "/toolhub.v1.JobService/GetJob": _OVERSEERS,
+    "/toolhub.v1.JobService/ListJobs": _OVERSEERS,
+    "/toolhub.v1.JobService/WatchJob": _OVERSEERS,
+    "/toolhub.v1.JobService/CancelJob": frozenset({Role.OPERATOR}),
+    "/toolhub.v1.ArtifactService/GetArtifact": frozenset({Role.AUDITOR}),
+    "/toolhub.v1.ArtifactService/ReadArtifact": frozenset({Role.AUDITOR}),
 }
-"""RPCs that another role may call besides, by path: those who ask for approvals see what becomes of them."""
+"""RPCs that other roles may call besides, by path: those who ask for approvals see what becomes of them, and those who
+oversee the hub see everybody's jobs and artifacts."""
+_NOBODY: frozenset[Role] = frozenset()
 
 
 class PolicyLayer(Layer):
@@ -34,7 +43,7 @@ class PolicyLayer(Layer):
             return
         role = ROLE_OF_SERVICE.get(method.service)
         principal = current_principal()
-        if role in principal.roles or ALSO_FOR.get(method.path) in principal.roles:
+        if role in principal.roles or ALSO_FOR.get(method.path, _NOBODY) & principal.roles:
             return
         needed = role.value if role else "none"
         raise RpcFailure(
