@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
 from toolhub_service.domain.job import Job, JobNews, JobStatus
@@ -19,6 +20,9 @@ TAIL_ENTRIES = 64
 _READ_ENTRIES = 256
 _RETRY_S = 0.5
 """Between attempts to read a store that is away: the watchers stay."""
+
+
+_Read = TypeVar("_Read")
 
 
 class _Topic:
@@ -103,6 +107,7 @@ class JobWatch:
         self._count(1)
         try:
             sequence, is_over = after_sequence, job.state.is_final and after_sequence >= job.status.sequence
+            is_ahead = after_sequence > job.status.sequence
             if after_sequence == 0:
                 yield job.status
                 sequence, is_over = job.status.sequence, job.state.is_final
@@ -110,7 +115,9 @@ class JobWatch:
                 changed = topic.changed
                 for status in await self._since(job_id, topic, sequence):
                     yield status
-                    sequence, is_over = status.sequence, status.state.is_final
+                    sequence, is_over, is_ahead = status.sequence, status.state.is_final, False
+                if is_ahead:  # its end, when that comes before the place where this watcher is, is no entry for it
+                    is_over = await self._has_ended(job_id)
                 if changed is topic.changed and not is_over and not self._is_draining:
                     await changed.wait()
                 if self._is_draining and not is_over:
@@ -143,13 +150,26 @@ class JobWatch:
         return entries
 
     async def _history(self, job_id: str, sequence: int) -> Sequence[JobStatus]:
+        return await self._patiently(job_id, lambda: self._store.history(job_id, sequence, _READ_ENTRIES)) or ()
+
+    async def _has_ended(self, job_id: str) -> bool:
+        """Or has been forgotten. False when this process leaves before the store says so."""
+
+        async def look() -> bool:
+            job = await self._store.get(job_id)
+            return job is None or job.state.is_final
+
+        return await self._patiently(job_id, look) or False
+
+    async def _patiently(self, job_id: str, read: Callable[[], Awaitable[_Read]]) -> _Read | None:
+        """What the store answers, however long it is away; None when this process leaves meanwhile."""
         while not self._is_draining:
             try:
-                return await self._store.history(job_id, sequence, _READ_ENTRIES)
+                return await read()
             except ToolFailure as away:
                 self._observer.troubled(job_id, away)
                 await asyncio.sleep(_RETRY_S)
-        return ()
+        return None
 
 
 def unknown(job_id: str) -> ToolFailure:
