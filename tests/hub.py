@@ -14,9 +14,10 @@ import msgspec
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from toolhub.v1 import call_pb2, plan_pb2, result_pb2
+from toolhub.v1 import call_pb2, job_pb2, job_service_pb2, plan_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
+from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.hub import Hub, open_hub
@@ -67,6 +68,10 @@ class RunningHub:
     def audit(self) -> Any:
         return AuditServiceStub(self.channel)
 
+    @property
+    def jobs(self) -> Any:
+        return JobServiceStub(self.channel)
+
     async def invoke(
         self,
         tool: str,
@@ -80,6 +85,31 @@ class RunningHub:
         response = await self.stub.Invoke(request(tool, args, **fields), timeout=timeout_s, metadata=tuple(metadata))
         assert response.WhichOneof("outcome") == "result"
         return response.result  # type: ignore[no-any-return]
+
+    async def submit(
+        self,
+        tool: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        metadata: Sequence[tuple[str, str]] = (),
+        approval_id: str = "",
+        **fields: Any,
+    ) -> job_pb2.Job:
+        """The same call as a job; further keywords are those of `request`."""
+        call = request(tool, args, **fields)
+        asked = job_service_pb2.SubmitJobRequest(
+            intent=call.intent, context=call.context, plan_digest=call.plan_digest, approval_id=approval_id
+        )
+        response = await self.jobs.SubmitJob(asked, timeout=CALL_TIMEOUT_S, metadata=tuple(metadata))
+        return response.job  # type: ignore[no-any-return]
+
+    async def watched(
+        self, job_id: str, after_sequence: int = 0, *, metadata: Sequence[tuple[str, str]] = ()
+    ) -> list[job_pb2.JobStatus]:
+        """What a watch of the job tells until its end."""
+        asked = job_service_pb2.WatchJobRequest(job_id=job_id, after_sequence=after_sequence)
+        watch = self.jobs.WatchJob(asked, timeout=CALL_TIMEOUT_S, metadata=tuple(metadata))
+        return [answer.status async for answer in watch]
 
     async def plan(self, tool: str, args: Mapping[str, Any] | None = None, **fields: Any) -> plan_pb2.Plan:
         """A dry run of the same call."""
