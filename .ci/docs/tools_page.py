@@ -29,7 +29,7 @@ What each `core/*` tool needs, takes, answers and bounds. {NOTICE.format(source=
   repeated; `open_world` reaches beyond the hub. A tool that is not `read_only` wants a `purpose` with each call.
 - **Judged**: arguments that policy judges before the tool runs, and the tool again when it opens, dials or runs.
 - Paths are relative to the call's workspace. Unknown arguments are refused. Errors are told in [errors](errors.md).
-- A result over its limit is cut, marked and flagged `truncated`; the whole is kept as an artifact that the answer names.
+- A result over its limit is cut, marked and flagged `truncated`; the whole becomes an artifact that the answer names.
 - `{{"$artifact": "<artifact_id>"}}` may stand in the place of any text: the tool gets the artifact's text instead.
 - Any tool can be run as a job (`toolhub jobs submit`), which outlives the call and goes on across restarts.
 """
