@@ -162,6 +162,14 @@ class JobStoreSuite:
         assert await started.create(a_job(key="k-1")) is None
         assert await started.create(a_job("job-2", **changes)) is None
 
+    async def test_same_id_under_the_same_key_gives_the_standing_job_as_it_stands(
+        self, started: JobStore, another: JobStore
+    ) -> None:
+        runs = await kept(started, a_job(key="k-1"), running(a_job(key="k-1")))
+        assert await another.create(a_job(key="k-1", args={"other": 1}, args_digest="b" * 64)) == runs
+        assert await started.get("job-1") == runs
+        assert [entry.sequence for entry in await started.history("job-1", 0, 10)] == [1, 2]
+
     async def test_parts_of_a_scope_do_not_run_into_one_another(self, started: JobStore) -> None:
         assert await started.create(a_job("job-1", principal="a", tool="b/c", key="d")) is None
         assert await started.create(a_job("job-2", principal="a/b", tool="c", key="d")) is None
@@ -427,6 +435,15 @@ class JobStoreSuite:
             await kept(started, a_job(f"job-{number}", created_at_unix_ms=T0 + number))
         waiting = await started.unattended(T0, T0 + 99, 3)
         assert [job.job_id for job in waiting] == ["job-0", "job-1", "job-2"]
+
+    async def test_work_of_the_dead_is_not_hidden_by_a_backlog(self, started: JobStore) -> None:
+        for number in range(4):
+            await kept(started, *in_state(a_job(f"asks-{number}"), JobState.AWAITING_APPROVAL))
+            await kept(started, a_job(f"waits-{number}", created_at_unix_ms=T0 + 10))
+        late = a_job("runs", created_at_unix_ms=T0 + 20)
+        await kept(started, late, running(late, at_unix_ms=T0 + 20))
+        found = [job.job_id for job in await started.unattended(T0, T0 + 99, 5)]
+        assert found == ["runs", "waits-0", "waits-1", "waits-2", "waits-3"]
 
     # Forgetting and counting
 

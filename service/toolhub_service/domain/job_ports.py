@@ -25,7 +25,7 @@ class JobStore(Protocol):
         """Keep a new job and the first entry of its history.
 
         None when that was done, else the job that stands already: the one of the same principal and tool with the
-        same `call.idempotency_key` (not empty), for as long as it has not been forgotten.
+        same `call.idempotency_key` (not empty), or of the same id, for as long as it has not been forgotten.
         """
         ...
 
@@ -53,7 +53,8 @@ class JobStore(Protocol):
         ...
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
-        """Jobs that somebody must look after, at most `limit`, the longest waiting first.
+        """Jobs that somebody must look after, at most `limit`: RUNNING and CANCELLING ones first, then QUEUED, then
+        AWAITING_APPROVAL, in each group the longest waiting first, so that no backlog hides the work of the dead.
 
         RUNNING and CANCELLING ones whose runner is not alive, QUEUED ones whose latest entry is from before
         `queued_before_unix_ms`, all that are AWAITING_APPROVAL, and those whose deadline has passed.

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally
 from toolhub_service.domain.job_machine import has_new_entry
 from toolhub_service.domain.job_state import JobState
 
 _Scope: TypeAlias = tuple[str, str, str]
+_RANKS: Final = {JobState.QUEUED: 1, JobState.AWAITING_APPROVAL: 2}
+"""Of those that wait for somebody; before them come those that nobody holds."""
 
 
 class MemoryJobs:
@@ -31,10 +33,11 @@ class MemoryJobs:
 
     async def create(self, job: Job) -> Job | None:
         scope = _scope(job)
+        standing = self._jobs.get(self._by_key.get(scope, job.job_id))
+        if standing is not None:
+            return standing
         if scope[-1]:
-            standing = self._by_key.setdefault(scope, job.job_id)
-            if standing != job.job_id:
-                return self._jobs[standing]
+            self._by_key[scope] = job.job_id
         self._histories[job.job_id] = []
         self._keep(job, new_entry=True)
         return None
@@ -69,7 +72,7 @@ class MemoryJobs:
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         found = [job for job in self._open.values() if self._is_unattended(job, now_unix_ms, queued_before_unix_ms)]
-        return sorted(found, key=lambda job: (job.status.at_unix_ms, job.job_id))[:limit]
+        return sorted(found, key=_urgency)[:limit]
 
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
         return self._is_alive(runner, now_unix_ms)
@@ -131,6 +134,11 @@ def _scope(job: Job) -> _Scope:
 
 def _place(job: Job) -> tuple[int, str]:
     return job.created_at_unix_ms, job.job_id
+
+
+def _urgency(job: Job) -> tuple[int, int, str]:
+    rank = _RANKS.get(job.state, 0)
+    return rank, job.status.at_unix_ms, job.job_id
 
 
 def _expiry(job: Job) -> int:

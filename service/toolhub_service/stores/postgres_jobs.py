@@ -124,10 +124,13 @@ class PostgresJobs:
     async def _standing(
         self, connection: AsyncConnection, refused: Sequence[Written]
     ) -> dict[str, Job | None | Exception]:
-        """The job that stands under each one's key; None for one that stands itself, as after an answer was lost."""
+        """The job that stands under each one's key or id; None for one that stands itself, when an answer was lost."""
         wanted = [[each.id for each in refused], [each.key_digest for each in refused if each.key_digest]]
         rows = await (await connection.execute(sql.STANDING, wanted, binary=True)).fetchall()
-        answers: dict[str, Job | None | Exception] = {job_id: None for job_id, *_ in rows}
+        by_id = {job_id: job_of(parts) for job_id, _, *parts in rows}
+        answers: dict[str, Job | None | Exception] = {
+            each.id: None if by_id[each.id] == each.job else by_id[each.id] for each in refused if each.id in by_id
+        }
         by_key = {key: job_of(parts) for _, key, *parts in rows if key}
         answers |= {
             each.id: by_key[each.key_digest] for each in refused if each.id not in answers and each.key_digest in by_key

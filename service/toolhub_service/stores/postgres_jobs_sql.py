@@ -72,7 +72,7 @@ WHERE NOT is_final AND (state = 'AWAITING_APPROVAL' OR deadline_unix_ms <= %(now
     OR (state = 'QUEUED' AND entered_at_unix_ms < %(queued_before)s)
     OR (state IN ('RUNNING', 'CANCELLING') AND NOT EXISTS (
         SELECT FROM runners WHERE runners.runner = jobs.runner AND alive_until_unix_ms > %(now)s)))
-ORDER BY entered_at_unix_ms, job_id LIMIT %(limit)s"""
+ORDER BY state = 'AWAITING_APPROVAL', state = 'QUEUED', entered_at_unix_ms, job_id LIMIT %(limit)s"""
 
 BEAT: Final = """
 INSERT INTO runners VALUES (%s, %s)

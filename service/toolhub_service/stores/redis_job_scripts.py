@@ -88,7 +88,7 @@ local version, args, created, principal, tool, request, task = unpack(ARGV, 12)
 local job = P .. 'job:' .. id
 local standing = key ~= '' and call('GET', P .. 'jobs:key:' .. key) or call('EXISTS', job) == 1 and id
 if standing then
-  return standing ~= id and read(standing)
+  return (standing ~= id or call('HGET', job, 'by') ~= token) and read(standing)
 end
 call('HSET', job, 'by', token, 'version', version, 'seq', seq, 'state', state, 'at', at, 'runner', runner,
   'deadline', deadline, 'frame', frame, 'args', args, 'key', key, 'created', created, 'principal', principal,
@@ -151,19 +151,21 @@ UNATTENDED = RedisScript(
     """
 local now, queued_before, most = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local found, waiting = {}, {}
-local function add(id, at)
+local ranks = {QUEUED = 1, AWAITING_APPROVAL = 2}
+local function add(id, at, state)
   if not found[id] then
     found[id] = true
-    waiting[#waiting + 1] = {tonumber(at), id}
+    waiting[#waiting + 1] = {ranks[state] or 0, tonumber(at), id}
   end
 end
-local function add_all(pairs_)
+local function add_all(pairs_, state)
   for at = 1, #pairs_, 2 do
-    add(pairs_[at], pairs_[at + 1])
+    add(pairs_[at], pairs_[at + 1], state)
   end
 end
-add_all(call('ZRANGEBYSCORE', P .. 'jobs:state:QUEUED', '-inf', '(' .. queued_before, 'WITHSCORES', 'LIMIT', 0, most))
-add_all(call('ZRANGE', P .. 'jobs:state:AWAITING_APPROVAL', 0, most - 1, 'WITHSCORES'))
+local queued, awaiting = P .. 'jobs:state:QUEUED', P .. 'jobs:state:AWAITING_APPROVAL'
+add_all(call('ZRANGEBYSCORE', queued, '-inf', '(' .. queued_before, 'WITHSCORES', 'LIMIT', 0, most), 'QUEUED')
+add_all(call('ZRANGE', awaiting, 0, most - 1, 'WITHSCORES'), 'AWAITING_APPROVAL')
 for _, runner in ipairs(call('SMEMBERS', P .. 'jobs:runners')) do
   local alive_until = call('ZSCORE', P .. 'jobs:alive', runner)
   if not alive_until or tonumber(alive_until) <= now then
@@ -171,14 +173,20 @@ for _, runner in ipairs(call('SMEMBERS', P .. 'jobs:runners')) do
   end
 end
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'jobs:deadline', '-inf', now, 'LIMIT', 0, most)) do
-  add(id, call('HGET', P .. 'job:' .. id, 'at'))
+  local job = call('HMGET', P .. 'job:' .. id, 'at', 'state')
+  add(id, job[1], job[2])
 end
 table.sort(waiting, function(one, other)
-  return one[1] < other[1] or one[1] == other[1] and one[2] < other[2]
+  for at = 1, 2 do
+    if one[at] ~= other[at] then
+      return one[at] < other[at]
+    end
+  end
+  return one[3] < other[3]
 end)
 local jobs = {}
 for at = 1, math.min(most, #waiting) do
-  jobs[at] = read(waiting[at][2])
+  jobs[at] = read(waiting[at][3])
 end
 return jobs
 """,

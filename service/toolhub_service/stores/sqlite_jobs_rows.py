@@ -44,7 +44,7 @@ _UNATTENDED: Final = """
     OR (state = 'QUEUED' AND entered_at_unix_ms < :queued_before)
     OR (state IN ('RUNNING', 'CANCELLING') AND NOT EXISTS (
         SELECT 1 FROM runners WHERE runners.runner = jobs.runner AND alive_until_unix_ms > :now)))
-    ORDER BY entered_at_unix_ms, jobs.job_id LIMIT :limit"""
+    ORDER BY state = 'AWAITING_APPROVAL', state = 'QUEUED', entered_at_unix_ms, jobs.job_id LIMIT :limit"""
 
 
 class Written(NamedTuple):
