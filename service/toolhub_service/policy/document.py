@@ -46,9 +46,17 @@ class Roles(Section, frozen=True, kw_only=True):
 class Approval(Section, frozen=True, kw_only=True):
     """Terms of an approval."""
 
-    expires_s: Annotated[
-        float, Meta(gt=0, le=2_592_000, description="Seconds until an undecided request counts as denied.")
-    ] = 3_600.0
+    expires_s: (
+        Annotated[
+            float,
+            Meta(
+                gt=0,
+                le=2_592_000,
+                description="Seconds until the request lapses, which counts as denied; unset: the hub's own.",
+            ),
+        ]
+        | None
+    ) = None
     approvers: Annotated[
         tuple[Glob, ...], Meta(min_length=1, description="Globs over principals who may decide (role approver needed).")
     ] = ANYONE

@@ -209,7 +209,10 @@ def _verdict(rule: Rule, granted: Verdict) -> Verdict:
     effect = Effect[rule.effect]
     details: dict[str, JsonValue] = {}
     if effect is Effect.REQUIRE_APPROVAL:
-        details["approval"] = {"expires_s": rule.approval.expires_s, "approvers": list(rule.approval.approvers)}
+        terms: dict[str, JsonValue] = {"approvers": list(rule.approval.approvers)}
+        if rule.approval.expires_s is not None:
+            terms["expires_s"] = rule.approval.expires_s
+        details["approval"] = terms
     return replace(
         granted,
         effect=effect,

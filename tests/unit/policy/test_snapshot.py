@@ -184,6 +184,11 @@ def test_an_approval_verdict_carries_its_terms() -> None:
     assert "approval_id" in verdict.remedy
 
 
+def test_an_approval_without_a_time_of_its_own_leaves_it_to_the_hub() -> None:
+    verdict = policy(rules=[rule("ask", "REQUIRE_APPROVAL")]).decide(a_call(TIME_NOW))
+    assert verdict.details["approval"] == {"approvers": ["*"]}
+
+
 class TestDestruction:
     GRANTED: ClassVar[dict[str, Any]] = {"grants": [{"principals": ["local"], "capabilities": ["danger:destructive"]}]}
     CALL = a_call(DELETE_PATH, {"path": "a"})
