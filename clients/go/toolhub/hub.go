@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -34,6 +36,9 @@ const serviceConfig = `{
     }
   }]
 }`
+
+// A hub that was started again is found soon.
+var reconnect = backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
 
 // Config says how to reach a hub.
 type Config struct {
@@ -61,7 +66,8 @@ func Connect(address string, config Config) (*Hub, error) {
 		transport = insecure.NewCredentials()
 	}
 	connection, err := grpc.NewClient(
-		address, grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(serviceConfig))
+		address, grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 20 * time.Second}))
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	watchAttempts = 8
+	watchAttempts = 16
 	firstWait     = 100 * time.Millisecond
 	longestWait   = 5 * time.Second
 )
@@ -30,8 +30,21 @@ func Final(state toolhubv1.JobState) bool {
 	return false
 }
 
+// SubmitJob has a call made as a job, which goes on without its caller. The same key gives the same job; a refused call
+// is a job that has failed.
+func (hub *Hub) SubmitJob(ctx context.Context, call Call) (*toolhubv1.Job, error) {
+	intent, err := call.intent()
+	if err != nil {
+		return nil, err
+	}
+	response, err := hub.Jobs.SubmitJob(hub.Authorized(ctx), &toolhubv1.SubmitJobRequest{
+		Intent: intent, Context: hub.contextOf(call), PlanDigest: call.PlanDigest, ApprovalId: call.ApprovalID,
+	})
+	return response.GetJob(), err
+}
+
 // WatchJob hands every status after afterSequence to seen and returns the final one. It reconnects with the last
-// sequence it saw, so nothing is missed and nothing is seen twice; it gives up when eight attempts in a row bring nothing.
+// sequence it saw, so nothing is missed and nothing is seen twice; it gives up when 16 attempts in a row bring nothing.
 func (hub *Hub) WatchJob(
 	ctx context.Context, jobID string, afterSequence int64, seen func(*toolhubv1.JobStatus),
 ) (*toolhubv1.JobStatus, error) {
@@ -39,6 +52,7 @@ func (hub *Hub) WatchJob(
 	defer cancel()
 	last, failed := afterSequence, 0
 	for {
+		before := last
 		final, err := hub.watchOnce(ctx, jobID, last, func(current *toolhubv1.JobStatus) {
 			last, failed = current.GetSequence(), 0
 			seen(current)
@@ -46,8 +60,11 @@ func (hub *Hub) WatchJob(
 		if final != nil {
 			return final, nil
 		}
+		if err == io.EOF && last == before && last > 0 {
+			return hub.finalStatus(ctx, jobID) // a stream ends by itself only after the final status, seen before
+		}
 		failed++
-		if err != io.EOF && status.Code(err) != codes.Unavailable || failed >= watchAttempts {
+		if err != io.EOF && !broken(err) || failed >= watchAttempts {
 			return nil, fmt.Errorf("watching job %s: %w", jobID, err)
 		}
 		wait := min(longestWait, firstWait<<failed)
@@ -57,6 +74,23 @@ func (hub *Hub) WatchJob(
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// broken says whether a watch that ended so may be begun again.
+func broken(err error) bool {
+	switch status.Code(err) {
+	case codes.Aborted, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unavailable, codes.Unknown:
+		return true
+	}
+	return false
+}
+
+func (hub *Hub) finalStatus(ctx context.Context, jobID string) (*toolhubv1.JobStatus, error) {
+	response, err := hub.Jobs.GetJob(ctx, &toolhubv1.GetJobRequest{JobId: jobID})
+	if err != nil {
+		return nil, fmt.Errorf("watching job %s: %w", jobID, err)
+	}
+	return response.GetJob().GetStatus(), nil
 }
 
 func (hub *Hub) watchOnce(

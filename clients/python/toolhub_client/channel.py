@@ -39,6 +39,8 @@ OPTIONS: tuple[tuple[str, str | int], ...] = (
     ("grpc.service_config", SERVICE_CONFIG),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
 )
 

@@ -137,7 +137,32 @@ class Hub:
         answer = await self.tools.ExportTools(request, metadata=self.metadata)
         return orjson.loads(answer.tools_json), dict(answer.names)
 
-    def watch_job(self, job_id: str, *, after_sequence: int = 0, attempts: int = 8) -> AsyncIterator[job_pb2.JobStatus]:
+    async def submit_job(
+        self,
+        tool: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        purpose: str = "",
+        idempotency_key: str = "",
+        plan_digest: str = "",
+        approval_id: str = "",
+        context: Context | None = None,
+    ) -> job_pb2.Job:
+        """Have a call made as a job, which goes on without its caller. The same key gives the same job.
+
+        A refused call is a job that has FAILED. Raises AioRpcError when the RPC itself failed.
+        """
+        request = job_service_pb2.SubmitJobRequest(
+            intent=_intent(tool, args, purpose, idempotency_key),
+            context=(context or self.context).to_proto(),
+            plan_digest=plan_digest,
+            approval_id=approval_id,
+        )
+        return (await self.jobs.SubmitJob(request, metadata=self.metadata)).job
+
+    def watch_job(
+        self, job_id: str, *, after_sequence: int = 0, attempts: int = 16
+    ) -> AsyncIterator[job_pb2.JobStatus]:
         """Every status of a job to its final one, across broken connections (`attempts` in a row at most)."""
         return jobs.watch(self.jobs, job_id, after_sequence=after_sequence, metadata=self.metadata, attempts=attempts)
 

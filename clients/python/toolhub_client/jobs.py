@@ -27,6 +27,17 @@ FINAL_STATES = frozenset(
         job_state_pb2.JOB_STATE_LOST,
     }
 )
+BROKEN = frozenset(
+    {
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+"""How a watch ends that may be begun again: a hub that leaves, is killed or is overloaded, a connection that breaks."""
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
 
@@ -39,24 +50,27 @@ async def watch(
     metadata: Sequence[tuple[str, str]],
     attempts: int,
 ) -> AsyncIterator[job_pb2.JobStatus]:
-    """Every status after `after_sequence`, to a final one.
+    """Every status after `after_sequence`, to a final one; none when that was the final one already.
 
-    Raises AioRpcError, or ConnectionError when the hub ended the stream in good order, once `attempts` in a row
-    brought nothing.
+    Raises AioRpcError, or ConnectionError when the hub ended the stream too early, once `attempts` in a row brought
+    nothing.
     """
     seen, failed = after_sequence, 0
     while True:
         request = job_service_pb2.WatchJobRequest(job_id=job_id, after_sequence=seen)
         call = stub.WatchJob(request, metadata=tuple(metadata))
         broken: Exception = ConnectionError(f"the hub ends the watch of job {job_id} before the job is over")
+        before = seen
         try:
             async for response in call:
                 seen, failed = response.status.sequence, 0
                 yield response.status
                 if response.status.state in FINAL_STATES:
                     return
+            if seen == before > 0:
+                return  # a stream ends by itself only after the final status, which was seen before
         except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            if error.code() not in BROKEN:
                 raise
             broken = error
         finally:

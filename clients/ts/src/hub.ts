@@ -5,7 +5,7 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 import { type ExecContextSchema, InvokeMode, type ToolIntent, ToolIntentSchema } from "../../../gen/ts/toolhub/v1/call_pb.js";
 import { ErrorKind, type ToolError } from "../../../gen/ts/toolhub/v1/error_pb.js";
 import { JobService } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
-import type { JobStatus } from "../../../gen/ts/toolhub/v1/job_pb.js";
+import type { Job, JobStatus } from "../../../gen/ts/toolhub/v1/job_pb.js";
 import type { Plan } from "../../../gen/ts/toolhub/v1/plan_pb.js";
 import type { Chunk, Progress } from "../../../gen/ts/toolhub/v1/progress_pb.js";
 import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
@@ -104,6 +104,13 @@ export class Hub {
     for await (const { event } of this.tools.invokeStream(this.request(call), options(call))) {
       if (event.case !== undefined && event.case !== "plan") yield event.value;
     }
+  }
+
+  /** Have a call made as a job, which goes on without its caller. A refused call is a job that has failed. */
+  async submitJob(call: Call): Promise<Job> {
+    const { job } = await this.jobs.submitJob(this.request(call), options(call));
+    if (job === undefined) throw new TypeError("the hub answered a submission without a job");
+    return job;
   }
 
   /** Every status of a job to its final one, across broken connections. */

@@ -1,4 +1,5 @@
 /** A thin client of tool-hub. */
 export { CallFailed, connect, Hub, valueOf } from "./hub.js";
 export type { Call, Config } from "./hub.js";
+export { JobState } from "../../../gen/ts/toolhub/v1/job_state_pb.js";
 export { isFinal, watchJob } from "./jobs.js";

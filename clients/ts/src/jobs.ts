@@ -6,6 +6,13 @@ import { JobState } from "../../../gen/ts/toolhub/v1/job_state_pb.js";
 
 const FIRST_WAIT_MS = 100;
 const LONGEST_WAIT_MS = 5_000;
+const BROKEN: ReadonlySet<Code> = new Set([
+  Code.Aborted,
+  Code.Canceled,
+  Code.Internal,
+  Code.ResourceExhausted,
+  Code.Unavailable,
+]);
 const FINAL: ReadonlySet<JobState> = new Set([
   JobState.SUCCEEDED,
   JobState.FAILED,
@@ -20,19 +27,20 @@ export function isFinal(state: JobState): boolean {
 }
 
 /**
- * Every status after `afterSequence`, to a final one. It reconnects with the last sequence it saw, so nothing is missed
+ * Every status after `afterSequence`, to a final one; none when that was the final one already. It reconnects with the last sequence it saw, so nothing is missed
  * and nothing is seen twice; it throws when `attempts` in a row brought nothing.
  */
 export async function* watchJob(
   jobs: Client<typeof JobService>,
   jobId: string,
   afterSequence = 0n,
-  attempts = 8,
+  attempts = 16,
 ): AsyncGenerator<JobStatus> {
   let seen = afterSequence;
   let failed = 0;
   for (;;) {
     let broken: unknown = new Error(`the hub ends the watch of job ${jobId} before the job is over`);
+    const before = seen;
     try {
       for await (const { status } of jobs.watchJob({ jobId, afterSequence: seen })) {
         if (status === undefined) continue;
@@ -41,8 +49,9 @@ export async function* watchJob(
         yield status;
         if (isFinal(status.state)) return;
       }
+      if (seen === before && seen > 0n) return; // a stream ends by itself only after the final status, seen before
     } catch (error) {
-      if (ConnectError.from(error).code !== Code.Unavailable) throw error;
+      if (!BROKEN.has(ConnectError.from(error).code)) throw error;
       broken = error;
     }
     failed += 1;

@@ -1,0 +1,52 @@
+"""The Python client's jobs against a whole hub."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.hub import running_hub
+from toolhub.v1 import job_state_pb2
+from toolhub_client import CallFailed, Hub, connect
+
+HASHING = ("core/util.hash.sha256Text", {"text": ""})
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+    async with running_hub(tmp_path) as running, connect(running.address) as client:
+        yield client
+
+
+async def test_submitted_job_is_followed_to_its_answer(hub: Hub) -> None:
+    job = await hub.submit_job(*HASHING, purpose="a test")
+    answer = await hub.job_answer(job.job_id)
+    assert answer.unwrap()["sha256"].startswith("e3b0c442")
+
+
+async def test_same_key_gives_the_same_job(hub: Hub) -> None:
+    first = await hub.submit_job(*HASHING, idempotency_key="once")
+    second = await hub.submit_job(*HASHING, idempotency_key="once")
+    assert first.job_id == second.job_id
+
+
+async def test_watch_after_the_final_status_ends_at_once_and_says_nothing(hub: Hub) -> None:
+    job = await hub.submit_job(*HASHING)
+    last = [status async for status in hub.watch_job(job.job_id)][-1]
+    assert last.state == job_state_pb2.JOB_STATE_SUCCEEDED
+    assert [status async for status in hub.watch_job(job.job_id, after_sequence=last.sequence)] == []
+
+
+async def test_refused_job_has_failed_with_the_reason(hub: Hub) -> None:
+    job = await hub.submit_job("core/fs.readText", {"path": "../x"}, purpose="a test")
+    assert job.status.state == job_state_pb2.JOB_STATE_FAILED
+    with pytest.raises(CallFailed, match="leaves the workspace"):
+        (await hub.job_answer(job.job_id)).unwrap()
+
+
+async def test_job_that_is_over_is_not_cancelled_any_more(hub: Hub) -> None:
+    job = await hub.submit_job(*HASHING)
+    await hub.job_answer(job.job_id)
+    assert (await hub.cancel_job(job.job_id)).state == job_state_pb2.JOB_STATE_SUCCEEDED
