@@ -120,6 +120,7 @@ def make_approvals(means: Means, stores: Stores, audit: AuditLog, webhook: Appro
         means.redactor,
         default_expires_s=settings.default_expires_s,
         keep_s=settings.keep_s,
+        max_pending=settings.max_pending,
         observer=ApprovalTelemetry(means.observing.metrics),
         on_asked=_nobody if webhook is None else webhook.offer,
     )

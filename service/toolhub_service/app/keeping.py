@@ -23,6 +23,9 @@ def make_blobs(means: Means) -> Blobs:
         raise not_installed("artifacts.bucket_url", "s3") from missing
     try:
         return open_bucket(url, os.environ)
+    except OSError as unreadable:
+        message = f"artifacts.bucket_url: a secret file cannot be read: {unreadable.strerror}."
+        raise HubFailure(HubStatus.FAILED_PRECONDITION, "BUCKET_SECRET_UNREADABLE", message) from unreadable
     except ValueError as wrong:
         raise HubFailure(HubStatus.INVALID_ARGUMENT, "BUCKET_URL_INVALID", f"artifacts.bucket_url: {wrong}.") from wrong
 

@@ -180,6 +180,7 @@ class Approvals(Section, frozen=True):
         float, Meta(description="Seconds an approval lives when its rule names no time.", gt=0, le=2_592_000)
     ] = 3_600.0
     keep_s: Annotated[float, Meta(description="Seconds for which an ended approval is remembered.", gt=0)] = 2_592_000.0
+    max_pending: Annotated[int, Meta(description="Undecided approvals of one principal; beyond, no more.", ge=1)] = 256
     webhook_url: Annotated[str, Meta(description="Told by POST when an approval is asked for; empty: nobody.")] = ""
     webhook_secret_file: Annotated[
         str, Meta(description="Secret that signs the webhook; needed when webhook_url is set.")
