@@ -99,4 +99,5 @@ def _show_next(job: job_pb2.Job) -> None:
         return
     if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
         click.echo(how_to_approve(job.approval_id))
-    note(f"It goes on by itself. To follow it:  toolhub jobs watch {job.job_id}")
+    note("It goes on by itself; this follows it:")
+    click.echo(f"toolhub jobs watch {job.job_id}")

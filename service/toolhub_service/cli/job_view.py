@@ -59,16 +59,18 @@ def print_job(job: job_pb2.Job) -> None:
     click.secho(f"{job.job_id}  ", bold=True, nl=False)
     click.echo(styled_state(job.status))
     print_pairs((name, value) for name, value in _facts(job) if value)
+    if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
+        click.echo(how_to_approve(job.approval_id))
     if job.status.HasField("result"):
         note("\nthe result:")
         show_result(job.status.result)
 
 
 def how_to_approve(approval_id: str) -> str:
-    """What is needed for a job that waits for a person."""
+    """Who has to do what, and below it the line that does it."""
     if not approval_id:
-        return "it waits for a person; `toolhub approvals list` shows the call"
-    return f"it waits for a person, who is not its caller:  toolhub approvals approve {approval_id}"
+        return "It waits for a person; what is asked for:\ntoolhub approvals list"
+    return f"It waits for a person, who may not be the one who asks:\ntoolhub approvals approve {approval_id}"
 
 
 def _row(job: job_pb2.Job, several: bool) -> tuple[str, ...]:
@@ -86,8 +88,6 @@ def _facts(job: job_pb2.Job) -> Iterator[tuple[str, str]]:
     yield "request", job.request_id
     yield "task", job.task_id
     yield "approval", job.approval_id
-    if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
-        yield "next", how_to_approve(job.approval_id)
     if job.status.HasField("progress"):
         yield "progress", " · ".join(part for part in (percent(progress), done(progress), progress.message) if part)
     yield "submitted", f"{_at(job.created_at)}, {_age(job.created_at)} ago"

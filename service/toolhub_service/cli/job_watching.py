@@ -13,7 +13,6 @@ from toolhub_service.cli.connection import EXIT_REFUSED, Connection
 from toolhub_service.cli.job_following import FINAL_STATES, Following, get_job, passes
 from toolhub_service.cli.job_screen import JobScreen, screen_for
 from toolhub_service.cli.job_view import how_to_approve
-from toolhub_service.cli.output import note
 from toolhub_service.cli.show_answer import show_result
 
 EXIT_INTERRUPTED = 130
@@ -58,7 +57,7 @@ def _approval_of(connection: Connection, job: job_pb2.Job) -> str:
 def _leave(job_id: str) -> None:
     click.echo(err=True)
     click.echo(f"{job_id} goes on in the hub. To follow it again, or to stop it:", err=True)
-    note(f"  toolhub jobs watch {job_id}\n  toolhub jobs cancel {job_id}", err=True)
+    click.echo(f"toolhub jobs watch {job_id}\ntoolhub jobs cancel {job_id}", err=True)
     with suppress(BrokenPipeError):
         sys.stderr.flush()
     sys.exit(EXIT_INTERRUPTED)
