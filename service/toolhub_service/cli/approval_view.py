@@ -86,7 +86,10 @@ def line(approval: Approval) -> str:
 
 
 def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
-    yield "who asks", approval.principal
+    yield "who asks", _plain(approval.principal)
+    for name, whom in (("for agent", approval.agent_id), ("for user", approval.user_id)):
+        if whom:
+            yield name, _plain(whom)
     yield "tool", f"{approval.tool} {approval.tool_version}"
     yield "rule", f"{approval.rule_id}: {approval.reason}"
     yield "asked at", _at(approval.requested_at.ToDatetime())

@@ -30,6 +30,14 @@ class Binding(NamedTuple):
     policy_revision: str
     job_id: str = ""
     """The job that waits for it; empty when the caller has to invoke again."""
+    agent_id: str = ""
+    """For whom the principal acts; empty: for itself."""
+    user_id: str = ""
+    """For whom the principal acts; empty: for itself."""
+
+    def is_asked_by(self, principal_id: str) -> bool:
+        """Whether it is a request of this principal's own, whoever carried it."""
+        return principal_id in (self.principal, self.agent_id, self.user_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,13 @@ def _event(
     facts: dict[str, str] | None = None,
 ) -> Event:
     binding = approval.binding
-    attributes = {"approval_id": approval.approval_id, "job_id": binding.job_id, **(facts or {})}
+    attributes = {
+        "approval_id": approval.approval_id,
+        "job_id": binding.job_id,
+        "agent_id": binding.agent_id,
+        "user_id": binding.user_id,
+        **(facts or {}),
+    }
     return Event(
         type=type,
         at_unix_ms=at_unix_ms,

@@ -32,7 +32,11 @@ _TEXT_MAX = 4_096
 
 def binding_of(planned: PlannedCall, verdict: Verdict) -> Binding:
     call, spec = planned.call, planned.spec
-    return Binding(call.principal.id, spec.name, spec.digest, planned.args_digest, verdict.policy_revision, call.job_id)
+    own = call.principal.id
+    agent_id, user_id = ("" if named == own else named for named in (call.context.agent_id, call.context.user_id))
+    return Binding(
+        own, spec.name, spec.digest, planned.args_digest, verdict.policy_revision, call.job_id, agent_id, user_id
+    )
 
 
 def question(
@@ -114,6 +118,8 @@ def differences(given: Binding, asked: Binding) -> list[str]:
         "arguments": given.args_digest != asked.args_digest,
         "policy revision": given.policy_revision != asked.policy_revision,
         "job": given.job_id not in ("", asked.job_id),
+        "agent": given.agent_id != asked.agent_id,
+        "user": given.user_id != asked.user_id,
     }
     return [name for name, differs in named.items() if differs]
 

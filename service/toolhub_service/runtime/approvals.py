@@ -221,7 +221,7 @@ def whose(principal: Principal) -> str:
 
 def _check_may_decide(principal: Principal, approval: Approval) -> None:
     """Raises HubFailure PERMISSION_DENIED."""
-    if approval.binding.principal == principal.id:
+    if approval.binding.is_asked_by(principal.id):
         raise own_request(approval)
     if approval.approvers and Patterns(approval.approvers).match(principal.id) is None:
         raise no_approver(principal, approval)

@@ -176,6 +176,8 @@ class BindingPart(Part):
     args_digest: str
     policy_revision: str
     job_id: str = ""
+    agent_id: str = ""
+    user_id: str = ""
 
 
 class ApprovalRecord(Record):

@@ -179,6 +179,8 @@ def payload(approval: Approval) -> bytes:
         "purpose": approval.purpose,
         "callId": approval.call_id,
         "jobId": binding.job_id,
+        "agentId": binding.agent_id,
+        "userId": binding.user_id,
         "requestId": approval.request_id,
         "requestedAt": _iso(approval.requested_at_unix_ms),
         "expiresAt": _iso(approval.expires_at_unix_ms),

@@ -184,7 +184,11 @@ type Approval struct {
 	// What the person said. Empty when nothing.
 	Comment string `protobuf:"bytes,20,opt,name=comment,proto3" json:"comment,omitempty"`
 	// When it was used. Unset unless USED.
-	UsedAt        *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=used_at,json=usedAt,proto3" json:"used_at,omitempty"`
+	UsedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=used_at,json=usedAt,proto3" json:"used_at,omitempty"`
+	// The agent for which `principal` acts, bound like it. Empty when it acts for itself.
+	AgentId string `protobuf:"bytes,22,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The user for whom `principal` acts, bound like it. Empty when it acts for itself.
+	UserId        string `protobuf:"bytes,23,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -366,12 +370,26 @@ func (x *Approval) GetUsedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Approval) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *Approval) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
 var File_toolhub_v1_approval_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_approval_proto_rawDesc = "" +
 	"\n" +
 	"\x19toolhub/v1/approval.proto\x12\n" +
-	"toolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\x06\n" +
+	"toolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x06\n" +
 	"\bApproval\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
 	"approvalId\x12/\n" +
@@ -401,7 +419,9 @@ const file_toolhub_v1_approval_proto_rawDesc = "" +
 	"\n" +
 	"decided_by\x18\x13 \x01(\tR\tdecidedBy\x12\x18\n" +
 	"\acomment\x18\x14 \x01(\tR\acomment\x123\n" +
-	"\aused_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x06usedAt*\xba\x01\n" +
+	"\aused_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x06usedAt\x12\x19\n" +
+	"\bagent_id\x18\x16 \x01(\tR\aagentId\x12\x17\n" +
+	"\auser_id\x18\x17 \x01(\tR\x06userId*\xba\x01\n" +
 	"\rApprovalState\x12\x1e\n" +
 	"\x1aAPPROVAL_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16APPROVAL_STATE_PENDING\x10\x01\x12\x1b\n" +

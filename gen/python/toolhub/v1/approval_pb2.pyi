@@ -105,6 +105,8 @@ class Approval(_message.Message):
     DECIDED_BY_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
     USED_AT_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Names it. Minted by the hub."""
     state: Global___ApprovalState.ValueType
@@ -139,6 +141,10 @@ class Approval(_message.Message):
     """Who decided; never the one who asked. Empty while PENDING."""
     comment: _builtins.str
     """What the person said. Empty when nothing."""
+    agent_id: _builtins.str
+    """The agent for which `principal` acts, bound like it. Empty when it acts for itself."""
+    user_id: _builtins.str
+    """The user for whom `principal` acts, bound like it. Empty when it acts for itself."""
     @_builtins.property
     def requested_at(self) -> _timestamp_pb2.Timestamp:
         """When it was asked."""
@@ -179,10 +185,12 @@ class Approval(_message.Message):
         decided_by: _builtins.str = ...,
         comment: _builtins.str = ...,
         used_at: _timestamp_pb2.Timestamp | None = ...,
+        agent_id: _builtins.str = ...,
+        user_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decided_at", b"decided_at", "expires_at", b"expires_at", "requested_at", b"requested_at", "used_at", b"used_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "args_digest", b"args_digest", "args_summary_json", b"args_summary_json", "call_id", b"call_id", "comment", b"comment", "decided_at", b"decided_at", "decided_by", b"decided_by", "expires_at", b"expires_at", "job_id", b"job_id", "policy_revision", b"policy_revision", "principal", b"principal", "purpose", b"purpose", "reason", b"reason", "request_id", b"request_id", "requested_at", b"requested_at", "rule_id", b"rule_id", "state", b"state", "tool", b"tool", "tool_digest", b"tool_digest", "tool_version", b"tool_version", "used_at", b"used_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval_id", b"approval_id", "args_digest", b"args_digest", "args_summary_json", b"args_summary_json", "call_id", b"call_id", "comment", b"comment", "decided_at", b"decided_at", "decided_by", b"decided_by", "expires_at", b"expires_at", "job_id", b"job_id", "policy_revision", b"policy_revision", "principal", b"principal", "purpose", b"purpose", "reason", b"reason", "request_id", b"request_id", "requested_at", b"requested_at", "rule_id", b"rule_id", "state", b"state", "tool", b"tool", "tool_digest", b"tool_digest", "tool_version", b"tool_version", "used_at", b"used_at", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -36,6 +36,8 @@ def from_approval(approval: Approval) -> approval_pb2.Approval:
         decided_by=approval.decided_by,
         comment=approval.comment,
         used_at=timestamp(approval.used_at_unix_ms),
+        agent_id=binding.agent_id,
+        user_id=binding.user_id,
     )
 
 

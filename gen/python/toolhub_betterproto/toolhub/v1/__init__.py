@@ -1574,6 +1574,16 @@ class Approval(betterproto2.Message):
     When it was used. Unset unless USED.
     """
 
+    agent_id: "str" = betterproto2.field(22, betterproto2.TYPE_STRING)
+    """
+    The agent for which `principal` acts, bound like it. Empty when it acts for itself.
+    """
+
+    user_id: "str" = betterproto2.field(23, betterproto2.TYPE_STRING)
+    """
+    The user for whom `principal` acts, bound like it. Empty when it acts for itself.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "Approval", Approval)
 
