@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 import orjson
 
 from toolhub.v1 import call_pb2, job_pb2, job_service_pb2, job_state_pb2
-from toolhub_client import Hub, connect
+from toolhub_client import Hub, connect, jobs
 from toolhub_client.channel import OPTIONS
 
 RPC_S = 10.0
@@ -53,6 +53,19 @@ class Watched:
     job_id: str
     sequences: list[int] = field(default_factory=list)
     last: job_pb2.JobStatus | None = None
+    connections: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CountedWatches:
+    """The stub of a hub, as the client's watch needs it."""
+
+    hub: Hub
+    watched: Watched
+
+    def WatchJob(self, request: job_service_pb2.WatchJobRequest, **options: Any) -> Any:
+        self.watched.connections += 1
+        return self.hub.jobs.WatchJob(request, **options)
 
 
 @dataclass(slots=True)
@@ -61,6 +74,10 @@ class Crowd:
     random: Random
     submitted: dict[str, Submitted] = field(default_factory=dict)
     watched: list[Watched] = field(default_factory=list)
+    counted: list[int] = field(default_factory=list)
+    """How many jobs were open whenever somebody looked."""
+    busy: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once as many jobs have been submitted as are to be open."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when no more jobs are to be submitted."""
     _newest: asyncio.LifoQueue[str] = field(default_factory=asyncio.LifoQueue)
@@ -69,10 +86,12 @@ class Crowd:
     async def keep_open(self, count: int) -> None:
         """Submit until so many jobs are open, whenever fewer are, until it is over."""
         while not self.over.is_set():
-            missing = count - await self.open_jobs()
+            self.counted.append(await self.open_jobs())
+            missing = count - self.counted[-1]
             async with asyncio.TaskGroup() as submitting:
                 for _ in range(missing):
                     submitting.create_task(self.submit())
+            self.busy.set()
             await asyncio.sleep(LOOK_S)
 
     async def until_none_is_open(self) -> None:
@@ -103,8 +122,8 @@ class Crowd:
         while job_id := await self._newest.get():
             watched = Watched(job_id)
             self.watched.append(watched)
-            hub = self.random.choice(self.hubs)
-            async for status in hub.watch_job(job_id, attempts=1_000):
+            stub = CountedWatches(self.random.choice(self.hubs), watched)
+            async for status in jobs.watch(cast("Any", stub), job_id, after_sequence=0, metadata=(), attempts=1_000):
                 watched.sequences.append(status.sequence)
                 watched.last = status
 
@@ -134,7 +153,7 @@ class Crowd:
     def _work(self, marker: str) -> tuple[str, Mapping[str, Any]]:
         kind, random = self.random.random(), self.random
         if kind < 0.45:
-            waits = {"beforeS": random.uniform(0, 2), "afterS": random.uniform(0, 1)}
+            waits = {"beforeS": random.uniform(0, 0.8), "afterS": random.uniform(0, 0.4)}
             return "chaos/effect.once", {"marker": marker, **waits}
         if kind < 0.9:
             steps = random.randint(1, 20)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,7 +16,6 @@ from typing import Any
 
 from tests.hub import OPEN_POLICY
 from tests.processes import Served, served
-from tests.services.server_process import free_port
 
 TOOLS = ("EffectOnce", "WorkSteps", "QuickRead")
 IMPATIENT = {
@@ -32,9 +33,9 @@ class Replica:
     folder: Path
     config: Path
     environment: Mapping[str, str]
-    port: int = field(default_factory=free_port)
+    port: int
     errors: list[str] = field(default_factory=list)
-    """What all its lives have written to stderr."""
+    """What its past lives have written to stderr."""
     died: list[int] = field(default_factory=list)
     """Exit statuses of lives that nobody ended."""
     is_serving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,7 +52,8 @@ class Replica:
     async def end(self, number: signal.Signals) -> None:
         """SIGKILL, or SIGTERM for an orderly end."""
         running = self._served
-        assert running is not None
+        if running is None:
+            return
         self.is_serving.clear()
         if running.process.returncode is not None:
             self.died.append(running.process.returncode)
@@ -60,9 +62,23 @@ class Replica:
         await self._life.aclose()
         self.errors += running.errors
 
+    def words(self) -> Sequence[str]:
+        """All that was written to stderr, by this life, too."""
+        return [*self.errors, *(self._served.errors if self.is_serving.is_set() and self._served else ())]
+
     async def die_and_rise(self) -> None:
         await self.end(signal.SIGKILL)
         await self.start()
+
+
+def lasting_port() -> int:
+    """A port that stays free while nobody listens: none that the kernel gives to outgoing connections."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = Random().randrange(10_000, lowest)
+        with socket.socket() as trying:
+            if trying.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def configured(folder: Path, ledger: Path) -> Path:
@@ -84,12 +100,29 @@ def _arguments(name: str, ledger: Path) -> dict[str, str]:
 async def running(folder: Path, ledger: Path, count: int, **environment: str) -> AsyncIterator[list[Replica]]:
     """So many replicas, each with a folder of its own; stopped in good order at the end."""
     config = configured(folder, ledger)
-    replicas = [Replica(folder / f"hub-{n}", config, {**IMPATIENT, **environment}) for n in range(count)]
-    await asyncio.gather(*(replica.start() for replica in replicas))
+    everywhere = {**IMPATIENT, **environment}
+    replicas = [Replica(folder / f"hub-{n}", config, everywhere, lasting_port()) for n in range(count)]
     try:
+        for replica in replicas:
+            await replica.start()
         yield replicas
     finally:
         await asyncio.gather(*(replica.end(signal.SIGTERM) for replica in replicas))
+
+
+async def broken_audit_logs(replicas: Sequence[Replica]) -> list[str]:
+    """What `toolhub audit verify` says of each stopped replica whose chain is not whole."""
+    told = []
+    for replica in replicas:
+        verifying = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "toolhub_service", "audit", "verify", "--data-dir", str(replica.folder)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await verifying.communicate()
+        if verifying.returncode != 0:
+            told.append(said.decode())
+    return told
 
 
 async def kill_at_random(replicas: Sequence[Replica], kills: int, random: Random, pause_s: tuple[float, float]) -> None:

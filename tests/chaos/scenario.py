@@ -1,65 +1,91 @@
-"""One storm: jobs are kept open and watched while replicas are killed; then everything must come to its end."""
+"""One storm: jobs are kept open and watched while something is done to the service; then all must come to its end."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import mean
 
 from tests.chaos.chaos_tools import effects
 from tests.chaos.crowd import Crowd, gathered
-from tests.chaos.replicas import Replica, kill_at_random
+from tests.chaos.replicas import Replica
 from tests.chaos.verdict import broken_promises
 from toolhub.v1 import job_state_pb2
 
 SETTLING_S = 90.0
+Trouble = Callable[[Crowd], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    kills: int
     open_jobs: int = 200
     watchers: int = 50
-    pause_s: tuple[float, float] = (0.3, 2.0)
-    """Between two kills."""
     seed: int = 1
+    is_store_away: bool = False
+    """Whether the store is away for a while."""
 
 
 @dataclass(slots=True)
 class Aftermath:
     broken: list[str]
     states: Counter[str]
-    watched: int
+    taken_over: int
+    """How often a replica took a job of a dead one."""
+    open_jobs: float
+    """While the storm lasted, on average."""
+    watches: int
+    reconnects: int
     statuses: int
 
     def __str__(self) -> str:
-        told = ", ".join(f"{count} {state}" for state, count in sorted(self.states.items()))
-        return f"{told}; {self.watched} watches saw {self.statuses} statuses"
+        told = ", ".join(f"{count} {state.removeprefix('JOB_STATE_')}" for state, count in sorted(self.states.items()))
+        seen = f"{self.watches} watches saw {self.statuses} statuses through {self.reconnects} reconnects"
+        return f"{self.open_jobs:.0f} jobs open at a time; {told}; {self.taken_over} taken over; {seen}"
 
 
-async def weathered(storm: Storm, replicas: Sequence[Replica], ledger: Path) -> Aftermath:
-    """Raise a storm over the replicas and say what came of it."""
-    random = Random(storm.seed)
-    async with gathered([replica.port for replica in replicas], random) as crowd:
+async def weathered(storm: Storm, replicas: Sequence[Replica], ledger: Path, trouble: Trouble) -> Aftermath:
+    """Say what came of all the jobs that were submitted while `trouble` lasted."""
+    async with gathered([replica.port for replica in replicas], Random(storm.seed)) as crowd:
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(crowd.keep_open(storm.open_jobs))
             for _ in range(storm.watchers):
                 tasks.create_task(crowd.watch())
-            await kill_at_random(replicas, storm.kills, random, storm.pause_s)
+            await trouble(crowd)
             crowd.over.set()
             async with asyncio.timeout(SETTLING_S):
                 await keeping
                 await crowd.until_none_is_open()
             crowd.send_home(storm.watchers)
-        return await _aftermath(crowd, replicas, ledger)
+        return await _aftermath(storm, crowd, replicas, ledger)
 
 
-async def _aftermath(crowd: Crowd, replicas: Sequence[Replica], ledger: Path) -> Aftermath:
-    jobs = {job.job_id: job for job in await crowd.jobs()}
-    broken = broken_promises(crowd.submitted, jobs, crowd.watched, Counter(effects(ledger)))
+async def _aftermath(storm: Storm, crowd: Crowd, replicas: Sequence[Replica], ledger: Path) -> Aftermath:
+    jobs, seen = {job.job_id: job for job in await crowd.jobs()}, Counter(effects(ledger))
+    broken = broken_promises(crowd.submitted, jobs, crowd.watched, seen, is_store_away=storm.is_store_away)
     broken += [f"a replica died by itself with {status}" for replica in replicas for status in replica.died]
-    states = Counter(job_state_pb2.JobState.Name(job.status.state) for job in jobs.values())
-    return Aftermath(broken, states, len(crowd.watched), sum(len(one.sequences) for one in crowd.watched))
+    broken += [f"a replica said: {line}" for replica in replicas for line in _defects(replica)]
+    return Aftermath(
+        broken,
+        Counter(job_state_pb2.JobState.Name(job.status.state) for job in jobs.values()),
+        taken_over=sum('"job_taken_over"' in line for replica in replicas for line in replica.words()),
+        open_jobs=mean(crowd.counted),
+        watches=len(crowd.watched),
+        reconnects=sum(one.connections - 1 for one in crowd.watched),
+        statuses=sum(len(one.sequences) for one in crowd.watched),
+    )
+
+
+def _defects(replica: Replica) -> Iterator[str]:
+    """Errors, and whatever is no line of the log at all: a traceback of something that nobody expected."""
+    for line in replica.words():
+        try:
+            is_defect = json.loads(line)["level"] in {"error", "critical"}
+        except ValueError:
+            is_defect = bool(line.strip())
+        if is_defect:
+            yield line[:1_000]

@@ -54,6 +54,16 @@ def test_each_broken_promise_is_found(job: job_pb2.Job, planted: dict[str, objec
     assert any(found in wrong for wrong in verdict(job, **planted))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("effects", "wrong"), [(0, 0), (1, 1)], ids=["without an effect", "with one"])
+def test_refusal_is_allowed_while_the_store_is_away_only_without_an_effect(effects: int, wrong: int) -> None:
+    refused = a_job(job_state_pb2.JOB_STATE_FAILED, said="the store is away")
+    refused.status.error.kind = error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
+    refused.status.error.retryable = True
+    submitted, seen = {"m1": Submitted("m1", EFFECT, {"job-1"})}, Counter({"m1": effects})
+    assert len(broken_promises(submitted, {"job-1": refused}, [], seen, is_store_away=True)) == wrong
+    assert len(broken_promises(submitted, {"job-1": refused}, [], seen)) == 1
+
+
 def test_watcher_that_missed_the_end_is_found() -> None:
     early = job_pb2.JobStatus(job_id="job-1", sequence=3, state=RUNNING)
     wrong = broken_promises(

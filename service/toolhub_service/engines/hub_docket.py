@@ -127,6 +127,8 @@ class _Brief(logging.Handler):
         self._log = logging.getLogger(__name__)
 
     def emit(self, record: logging.LogRecord) -> None:
+        if str(record.msg).startswith("↩"):
+            return  # a task's end, which our runs tell themselves
         now_s = time.monotonic()
         if now_s - self._last_s.get(record.msg, -_SILENCE_S) >= _SILENCE_S:
             self._last_s[record.msg] = now_s
