@@ -412,9 +412,32 @@ class JobStoreSuite:
         assert list(await started.unattended(T0, T0 + 100, 10)) == []
         assert len(await started.unattended(T0, T0 + 101, 10)) == 1
 
-    async def test_job_that_awaits_approval_is_always_looked_after(self, started: JobStore) -> None:
+    async def test_jobs_that_await_approval_are_gone_round_in_pieces(
+        self, started: JobStore, another: JobStore
+    ) -> None:
+        jobs = [
+            await kept(started, job, moved(job, JobState.AWAITING_APPROVAL, T0 + at))
+            for at, job in ((5, a_job("c")), (1, a_job("z")), (5, a_job("a")), (5, a_job("b")), (9, a_job("y")))
+        ]
+        jobs.sort(key=lambda job: (job.status.at_unix_ms, job.job_id))
+        await kept(started, a_job("queued"))
+        assert list(await another.awaiting(None, 10)) == jobs
+        after: tuple[int, str] | None = None
+        for expected in (jobs[:2], jobs[2:4], jobs[4:]):
+            found = list(await another.awaiting(after, 2))
+            assert found == expected
+            after = (found[-1].status.at_unix_ms, found[-1].job_id)
+        assert list(await another.awaiting(after, 2)) == []
+        await started.put(moved(jobs[0], JobState.QUEUED, T0 + 10))
+        assert list(await another.awaiting(None, 1)) == jobs[1:2]
+
+    async def test_time_stands_still_while_a_job_awaits_approval(self, started: JobStore) -> None:
         job = await kept(started, *in_state(a_job(), JobState.AWAITING_APPROVAL))
-        assert list(await started.unattended(T0, 0, 10)) == [job]
+        late_unix_ms = job.deadline_unix_ms + 1
+        assert list(await started.unattended(late_unix_ms, late_unix_ms, 10)) == []
+        queued = moved(job, JobState.QUEUED, T0 + 5)
+        assert await started.put(queued)
+        assert list(await started.unattended(late_unix_ms, 0, 10)) == [queued]
 
     @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.CANCELLING])
     async def test_job_past_its_deadline_is_unattended_although_its_runner_lives(
@@ -438,7 +461,6 @@ class JobStoreSuite:
 
     async def test_work_of_the_dead_is_not_hidden_by_a_backlog(self, started: JobStore) -> None:
         for number in range(4):
-            await kept(started, *in_state(a_job(f"asks-{number}"), JobState.AWAITING_APPROVAL))
             await kept(started, a_job(f"waits-{number}", created_at_unix_ms=T0 + 10))
         late = a_job("runs", created_at_unix_ms=T0 + 20)
         await kept(started, late, running(late, at_unix_ms=T0 + 20))

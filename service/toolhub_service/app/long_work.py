@@ -105,6 +105,7 @@ def make_long_work(
         clock,
         terms,
         awaiting=decisions.look_after,
+        give_up=runs.give_up,
         each_time=[approvals.sweep],
         tidy=tidy,
     )

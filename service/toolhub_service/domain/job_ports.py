@@ -53,12 +53,16 @@ class JobStore(Protocol):
         ...
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
-        """Jobs that somebody must look after, at most `limit`: RUNNING and CANCELLING ones first, then QUEUED, then
-        AWAITING_APPROVAL, in each group the longest waiting first, so that no backlog hides the work of the dead.
+        """Jobs that somebody must look after, at most `limit`: RUNNING and CANCELLING ones first, then QUEUED, in each
+        group the longest waiting first, so that no backlog hides the work of the dead.
 
         RUNNING and CANCELLING ones whose runner is not alive, QUEUED ones whose latest entry is from before
-        `queued_before_unix_ms`, all that are AWAITING_APPROVAL, and those whose deadline has passed.
+        `queued_before_unix_ms`, and those of either whose deadline has passed.
         """
+        ...
+
+    async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
+        """Jobs that are AWAITING_APPROVAL, at most `limit`, in (status.at_unix_ms, job_id) order after the cursor."""
         ...
 
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:

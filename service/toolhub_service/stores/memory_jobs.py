@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally
 from toolhub_service.domain.job_machine import has_new_entry
 from toolhub_service.domain.job_state import JobState
 
 _Scope: TypeAlias = tuple[str, str, str]
-_RANKS: Final = {JobState.QUEUED: 1, JobState.AWAITING_APPROVAL: 2}
-"""Of those that wait for somebody; before them come those that nobody holds."""
 
 
 class MemoryJobs:
@@ -72,7 +70,11 @@ class MemoryJobs:
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         found = [job for job in self._open.values() if self._is_unattended(job, now_unix_ms, queued_before_unix_ms)]
-        return sorted(found, key=_urgency)[:limit]
+        return sorted(found, key=lambda job: (job.state is JobState.QUEUED, *_waiting(job)))[:limit]
+
+    async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
+        found = sorted((job for job in self._open.values() if job.state is JobState.AWAITING_APPROVAL), key=_waiting)
+        return [job for job in found if after is None or _waiting(job) > after][:limit]
 
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
         return self._is_alive(runner, now_unix_ms)
@@ -117,9 +119,10 @@ class MemoryJobs:
 
     def _is_unattended(self, job: Job, now_unix_ms: int, queued_before_unix_ms: int) -> bool:
         state = job.state
+        if state is JobState.AWAITING_APPROVAL:
+            return False
         return (
-            state is JobState.AWAITING_APPROVAL
-            or job.deadline_unix_ms <= now_unix_ms
+            job.deadline_unix_ms <= now_unix_ms
             or (state is JobState.QUEUED and job.status.at_unix_ms < queued_before_unix_ms)
             or (state is not JobState.QUEUED and not self._is_alive(job.runner, now_unix_ms))
         )
@@ -136,9 +139,8 @@ def _place(job: Job) -> tuple[int, str]:
     return job.created_at_unix_ms, job.job_id
 
 
-def _urgency(job: Job) -> tuple[int, int, str]:
-    rank = _RANKS.get(job.state, 0)
-    return rank, job.status.at_unix_ms, job.job_id
+def _waiting(job: Job) -> tuple[int, str]:
+    return job.status.at_unix_ms, job.job_id
 
 
 def _expiry(job: Job) -> int:

@@ -78,6 +78,10 @@ class PostgresJobs:
         bounds = {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": max(0, limit)}
         return [job_of(row) for row in (await self._run(sql.UNATTENDED, bounds))[1]]
 
+    async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
+        at_unix_ms, job_id = after or (-1, "")
+        return [job_of(row) for row in await self._rows(sql.AWAITING, at_unix_ms, text(job_id), max(0, limit))]
+
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
         return bool(await self._rows(sql.IS_ALIVE, text(runner), now_unix_ms))
 

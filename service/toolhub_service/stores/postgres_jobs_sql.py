@@ -68,11 +68,15 @@ WHERE job_id = ANY (%b) OR key_digest = ANY (%b)"""
 HISTORY: Final = "SELECT status FROM job_entries WHERE job_id = %s AND sequence > %s ORDER BY sequence LIMIT %s"
 
 UNATTENDED: Final = f"""{WHOLE}
-WHERE NOT is_final AND (state = 'AWAITING_APPROVAL' OR deadline_unix_ms <= %(now)s
+WHERE NOT is_final AND state <> 'AWAITING_APPROVAL' AND (deadline_unix_ms <= %(now)s
     OR (state = 'QUEUED' AND entered_at_unix_ms < %(queued_before)s)
     OR (state IN ('RUNNING', 'CANCELLING') AND NOT EXISTS (
         SELECT FROM runners WHERE runners.runner = jobs.runner AND alive_until_unix_ms > %(now)s)))
-ORDER BY state = 'AWAITING_APPROVAL', state = 'QUEUED', entered_at_unix_ms, job_id LIMIT %(limit)s"""
+ORDER BY state = 'QUEUED', entered_at_unix_ms, job_id LIMIT %(limit)s"""
+
+AWAITING: Final = f"""{WHOLE}
+WHERE NOT is_final AND state = 'AWAITING_APPROVAL' AND (entered_at_unix_ms, job_id) > (%s, %s)
+ORDER BY entered_at_unix_ms, job_id LIMIT %s"""
 
 BEAT: Final = """
 INSERT INTO runners VALUES (%s, %s)

@@ -6,7 +6,7 @@ list of its entries, the one with sequence n at n - 1. Sorted sets find jobs:
 
     jobs, jobs:of:<principal>, jobs:request:<id>, jobs:task:<id>    all, by creation
     jobs:state:<state>, jobs:runner:<runner>                        not final, by the time of the latest entry
-    jobs:deadline, jobs:expiry                                      not final; final
+    jobs:deadline, jobs:expiry                                      not final nor AWAITING_APPROVAL; final
 
 `jobs:runners` is the set of runners that hold some, `jobs:alive` has them by the end of their last beat, and
 `jobs:key:<digest>` names the job that has an idempotency key.
@@ -32,7 +32,9 @@ local function place(id, state, at, runner, deadline, expires)
     return
   end
   call('ZADD', P .. 'jobs:state:' .. state, at, id)
-  call('ZADD', P .. 'jobs:deadline', deadline, id)
+  if state ~= 'AWAITING_APPROVAL' then
+    call('ZADD', P .. 'jobs:deadline', deadline, id)
+  end
   if HELD[state] then
     call('ZADD', P .. 'jobs:runner:' .. runner, at, id)
     call('SADD', P .. 'jobs:runners', runner)
@@ -151,11 +153,10 @@ UNATTENDED = RedisScript(
     """
 local now, queued_before, most = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local found, waiting = {}, {}
-local ranks = {QUEUED = 1, AWAITING_APPROVAL = 2}
 local function add(id, at, state)
   if not found[id] then
     found[id] = true
-    waiting[#waiting + 1] = {ranks[state] or 0, tonumber(at), id}
+    waiting[#waiting + 1] = {state == 'QUEUED' and 1 or 0, tonumber(at), id}
   end
 end
 local function add_all(pairs_, state)
@@ -163,9 +164,8 @@ local function add_all(pairs_, state)
     add(pairs_[at], pairs_[at + 1], state)
   end
 end
-local queued, awaiting = P .. 'jobs:state:QUEUED', P .. 'jobs:state:AWAITING_APPROVAL'
+local queued = P .. 'jobs:state:QUEUED'
 add_all(call('ZRANGEBYSCORE', queued, '-inf', '(' .. queued_before, 'WITHSCORES', 'LIMIT', 0, most), 'QUEUED')
-add_all(call('ZRANGE', awaiting, 0, most - 1, 'WITHSCORES'), 'AWAITING_APPROVAL')
 for _, runner in ipairs(call('SMEMBERS', P .. 'jobs:runners')) do
   local alive_until = call('ZSCORE', P .. 'jobs:alive', runner)
   if not alive_until or tonumber(alive_until) <= now then
@@ -192,6 +192,29 @@ return jobs
 """,
 )
 """now, queued before, limit → parts of jobs"""
+
+AWAITING = RedisScript(
+    _READ,
+    """
+local at, id, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local list, start = P .. 'jobs:state:AWAITING_APPROVAL', 0
+if at ~= '' then
+  start = call('ZCOUNT', list, '-inf', '(' .. at)
+  for _, same in ipairs(call('ZRANGEBYSCORE', list, at, at)) do
+    if same > id then
+      break
+    end
+    start = start + 1
+  end
+end
+local jobs = {}
+for _, each in ipairs(call('ZRANGE', list, start, start + most - 1)) do
+  jobs[#jobs + 1] = read(each)
+end
+return jobs
+""",
+)
+"""time and id of the cursor or empty, limit → parts of jobs"""
 
 TALLY = RedisScript(
     """

@@ -23,7 +23,7 @@ from toolhub_service.stores.codec import (
     encode_job_frame,
     encode_status,
 )
-from toolhub_service.stores.redis_job_scripts import CREATE, FORGET, PUT, READ, TALLY, UNATTENDED
+from toolhub_service.stores.redis_job_scripts import AWAITING, CREATE, FORGET, PUT, READ, TALLY, UNATTENDED
 from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_pages import Facts, RedisPages
 
@@ -91,6 +91,9 @@ class RedisJobs:
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         return _jobs_of(await self._link.call(UNATTENDED, now_unix_ms, queued_before_unix_ms, limit))
+
+    async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
+        return _jobs_of(await self._link.call(AWAITING, *(after or ("", "")), limit))
 
     async def forget(self, now_unix_ms: int, limit: int) -> int:
         return int(await self._link.call(FORGET, now_unix_ms, limit))

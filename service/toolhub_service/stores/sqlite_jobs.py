@@ -68,6 +68,9 @@ class SqliteJobs:
             lambda connection: rows.unattended(connection, now_unix_ms, queued_before_unix_ms, limit)
         )
 
+    async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
+        return await self._file.read(partial(rows.awaiting, after=after, limit=limit))
+
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
         sql = "SELECT 1 FROM runners WHERE runner = ? AND alive_until_unix_ms > ?"
         return await self._file.read(

@@ -39,12 +39,14 @@ _WHOLE: Final = """
     SELECT jobs.frame, status, args FROM jobs
     JOIN job_entries USING (job_id, sequence) JOIN job_args USING (job_id)"""
 _UNATTENDED: Final = """
-    WHERE is_final = 0 AND (
-    state = 'AWAITING_APPROVAL' OR deadline_unix_ms <= :now
+    WHERE is_final = 0 AND state != 'AWAITING_APPROVAL' AND (deadline_unix_ms <= :now
     OR (state = 'QUEUED' AND entered_at_unix_ms < :queued_before)
     OR (state IN ('RUNNING', 'CANCELLING') AND NOT EXISTS (
         SELECT 1 FROM runners WHERE runners.runner = jobs.runner AND alive_until_unix_ms > :now)))
-    ORDER BY state = 'AWAITING_APPROVAL', state = 'QUEUED', entered_at_unix_ms, jobs.job_id LIMIT :limit"""
+    ORDER BY state = 'QUEUED', entered_at_unix_ms, jobs.job_id LIMIT :limit"""
+_AWAITING: Final = """
+    WHERE is_final = 0 AND state = 'AWAITING_APPROVAL' AND (entered_at_unix_ms, jobs.job_id) > (?, ?)
+    ORDER BY entered_at_unix_ms, jobs.job_id LIMIT ?"""
 
 
 class Written(NamedTuple):
@@ -127,6 +129,10 @@ def page(
 def unattended(connection: sqlite3.Connection, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> list[Job]:
     bounds = {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": limit}
     return [job_of(row) for row in connection.execute(_WHOLE + _UNATTENDED, bounds)]
+
+
+def awaiting(connection: sqlite3.Connection, after: tuple[int, str] | None, limit: int) -> list[Job]:
+    return [job_of(row) for row in connection.execute(_WHOLE + _AWAITING, (*(after or (-1, "")), limit))]
 
 
 def tally(connection: sqlite3.Connection) -> JobTally:

@@ -219,6 +219,7 @@ async def _agree(chance: random.Random, store: RedisJobs, oracle: MemoryJobs, no
     assert await store.tally() == await oracle.tally()
     before, limit = now - chance.choice([0, 200]), chance.choice([3, 100])
     assert await store.unattended(now, before, limit) == await oracle.unattended(now, before, limit)
+    assert await store.awaiting(after, limit) == await oracle.awaiting(after, limit)
     if not chance.randrange(10):
         assert await store.forget(now, limit) == await oracle.forget(now, limit)
 

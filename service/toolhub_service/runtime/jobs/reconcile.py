@@ -32,11 +32,12 @@ class Reconciler:
         terms: JobTerms,
         *,
         awaiting: Callable[[Job], Awaitable[None]],
+        give_up: Callable[[Job], Awaitable[bool]],
         each_time: Sequence[Callable[[], Awaitable[object]]] = (),
         tidy: Sequence[Callable[[int], Awaitable[int]]] = (),
     ) -> None:
-        """`awaiting` looks after a job that waits for a person; `each_time` is what else a sweep does; each of `tidy`
-        removes what has expired at a time."""
+        """`awaiting` looks after a job that waits for a person; `give_up` ends a job of which nothing is left to be
+        run, or says False; `each_time` is what else a sweep does; each of `tidy` removes what has expired at a time."""
         self._store = store
         self._engine = engine
         self._life = life
@@ -44,8 +45,11 @@ class Reconciler:
         self._clock = clock
         self._terms = terms
         self._awaiting = awaiting
+        self._give_up = give_up
         self._each_time = each_time
         self._tidy = tidy
+        self._awaiting_after: tuple[int, str] | None = None
+        """How far the looks at jobs that wait for a person have come: they go round and round, a batch a sweep."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -68,11 +72,11 @@ class Reconciler:
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
         for job in jobs:
-            if job.state is JobState.AWAITING_APPROVAL:
-                await self._awaiting(job)
-            elif job.state is JobState.QUEUED or self._life.may_judge:
+            is_ours_to_judge = job.state is JobState.QUEUED or self._life.may_judge
+            if is_ours_to_judge and not await self._give_up(job):
                 await self._engine.enqueue(job.job_id)
         self._observer.tallied(await self._store.tally())
+        await self._look_after_awaiting()
         return len(jobs)
 
     async def tidy(self) -> None:
@@ -82,6 +86,13 @@ class Reconciler:
             pass
         for remove in self._tidy:
             await remove(now_unix_ms)
+
+    async def _look_after_awaiting(self) -> None:
+        jobs = await self._store.awaiting(self._awaiting_after, _BATCH)
+        is_round = len(jobs) < _BATCH
+        self._awaiting_after = None if is_round else (jobs[-1].status.at_unix_ms, jobs[-1].job_id)
+        for job in jobs:
+            await self._awaiting(job)
 
     async def _watched(self, work: Callable[[], Awaitable[object]]) -> None:
         try:

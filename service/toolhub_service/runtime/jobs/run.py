@@ -89,6 +89,14 @@ class JobRuns:
         finally:
             self._delivered.discard(job_id)
 
+    async def give_up(self, job: Job) -> bool:
+        """Put down the end of a job that nobody runs and of which nothing is left to be run: an end needs no room
+        among those that run. False: it is somebody's, or must be delivered. Raises ToolFailure."""
+        if job.job_id in self._delivered or (job.runner and await self._is_held(job)):
+            return False
+        after = self._taken(job)
+        return after.state.is_final and await self._ledger.put(job, after)
+
     def heard(self, news: JobNews) -> None:
         """For the store's listener: cancellation may be asked for in any process."""
         for live in self._concerned(news):
