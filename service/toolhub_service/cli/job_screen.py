@@ -92,6 +92,8 @@ class PlainLines(_Lines):
     def show(self, status: job_pb2.JobStatus) -> None:
         at_s = status.at.ToMilliseconds() / 1_000
         state, is_report = state_of(status), status.HasField("progress")
+        if state != self._state and status.state not in FINAL_STATES:
+            self._pace.begin_anew()
         if is_report:
             self._pace.heard(status.progress, at_s)
         if state == self._state and at_s - self._told_at_s < _PLAIN_EVERY_S:
@@ -122,6 +124,7 @@ class LiveBar:
             self._bar.close()
         if state != self._state:
             self._state = state
+            self._bar.begin_anew()
             self._bar.above(line(status))
         if not is_over:
             self._draw(status)

@@ -28,6 +28,10 @@ class Pace:
         while len(self._reports) > 2 and at_s - self._reports[0][0] > _WINDOW_S:
             self._reports.popleft()
 
+    def begin_anew(self) -> None:
+        """What was reported so far says nothing about what comes: the work was held up."""
+        self._reports.clear()
+
     @property
     def rate(self) -> float | None:
         """Units a second; None before the second report, and while nothing moves."""

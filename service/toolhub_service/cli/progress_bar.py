@@ -43,6 +43,10 @@ class ProgressBar:
         self._pace.heard(report, time.monotonic() if at_s is None else at_s)
         self._update(**_state(report, self._pace))
 
+    def begin_anew(self) -> None:
+        """The rate is that of what comes."""
+        self._pace.begin_anew()
+
     def rename(self, title: str) -> None:
         """Say what is going on, with or without a report."""
         self._title = title

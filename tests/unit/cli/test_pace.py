@@ -42,6 +42,15 @@ def test_work_that_is_run_again_begins_a_new_rate() -> None:
     assert paced((0.0, 0), (1.0, 1_000), (2.0, 1), (4.0, 3)).rate == 1.0
 
 
+def test_work_that_was_held_up_begins_a_new_rate() -> None:
+    pace = paced((0.0, 0), (1.0, 10))
+    pace.begin_anew()
+    pace.heard(report(10), 60.0)
+    assert pace.rate is None
+    pace.heard(report(12), 61.0)
+    assert pace.rate == 2.0
+
+
 def test_time_left_is_the_tools_guess_before_ours() -> None:
     pace = paced((0.0, 0), (1.0, 10))
     assert pace.left_s(report(10, 110)) == 10.0
