@@ -10,7 +10,7 @@ from typing import Any
 import click
 from google.protobuf.json_format import MessageToDict
 
-from toolhub.v1 import error_pb2, plan_pb2, result_pb2, step_pb2
+from toolhub.v1 import error_pb2, job_state_pb2, plan_pb2, result_pb2, step_pb2
 from toolhub_service.cli.output import legible, note, print_pairs, print_prose
 
 _TEXT_LINES_MAX = 200
@@ -21,7 +21,9 @@ _NOT_SHOWN = ("remedy", "policy_revision", "did_you_mean")
 
 def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | None = None) -> None:
     """The answer on a terminal, less what was `streamed` there already, by field."""
-    if result.ok:
+    if result.ok and result.HasField("job"):
+        _show_job(result.job)
+    elif result.ok:
         _show_value(_without(json.loads(result.result_json or b"null"), streamed or {}))
         for evidence in result.evidence:
             kind = result_pb2.EvidenceType.Name(evidence.type).removeprefix("EVIDENCE_TYPE_").lower()
@@ -69,6 +71,14 @@ def show_plan(plan: plan_pb2.Plan, tool: str, arguments: tuple[str, ...], option
         words = shlex.join(["toolhub", "call", tool, *arguments, *options, "--plan", plan.plan_digest])
         note(f"Nothing has been done. Commit exactly this until {plan.expires_at.ToDatetime():%H:%M:%S} UTC:")
         click.echo(words)
+
+
+def _show_job(job: job_state_pb2.JobRef) -> None:
+    """The tool takes long: the call goes on as a job."""
+    state = job_state_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
+    click.echo(f"{legible(job.job_id)}  {state}")
+    note("It goes on by itself; this follows it:")
+    click.echo(legible(f"toolhub jobs watch {job.job_id}"))
 
 
 def _facts(result: result_pb2.ToolResult) -> Iterator[str]:

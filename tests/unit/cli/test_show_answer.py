@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolhub.v1 import error_pb2, plan_pb2, result_pb2, step_pb2
+from toolhub.v1 import error_pb2, job_state_pb2, plan_pb2, result_pb2, step_pb2
 from toolhub_service.cli.show_answer import show_error, show_plan, show_result
 
 
@@ -25,6 +25,15 @@ def test_an_object_is_shown_as_pairs_and_long_parts_as_blocks(capsys: pytest.Cap
     out = capsys.readouterr().out
     assert out.startswith("path   a\nlines  2\ntext:\none\ntwo\nrows:\n[\n")
     assert out.endswith("  call_1 · 0.0 ms\n")
+
+
+def test_a_call_that_became_a_job_says_how_to_follow_it(capsys: pytest.CaptureFixture[str]) -> None:
+    job = job_state_pb2.JobRef(job_id="job_1", state=job_state_pb2.JOB_STATE_QUEUED)
+    show_result(result_pb2.ToolResult(ok=True, call_id="call_1", job=job))
+    out = capsys.readouterr().out
+    assert out.startswith("job_1  QUEUED\n")
+    assert "\ntoolhub jobs watch job_1\n" in out
+    assert "null" not in out
 
 
 @pytest.mark.parametrize(("value", "told"), [(None, "null"), ([1, 2], "[\n  1,\n  2\n]"), ("text", '"text"')])
