@@ -53,6 +53,8 @@ POST = a_call(REQUEST, {"url": "https://api.github.com/x", "method": "POST"})
 DELETE = a_call(DELETE_PATH, {"path": "old"})
 SEND = a_call(a_tool("core/media.send", "send:message"), {"channel": "all-hands"})
 QUIET = a_call(a_tool("core/media.send", "send:message"), {"channel": "me"})
+WRITE = a_call(WRITE_TEXT, {"path": "plan.txt", "text": "new"})
+OVERWRITE = a_call(WRITE_TEXT, {"path": "plan.txt", "text": "new", "overwrite": True})
 SAID = [
     ("Open one API to the first-run principal", call("local", GET), Effect.ALLOW),
     ("Open one API to the first-run principal", call("local", POST), Effect.DENY),
@@ -60,6 +62,9 @@ SAID = [
     ("A researcher and a writer", call("researcher-7", a_call(WRITE_TEXT, {"path": "a"})), Effect.DENY),
     ("A researcher and a writer", call("writer", a_call(WRITE_TEXT, {"path": "a"})), Effect.ALLOW),
     ("A researcher and a writer", call("local", a_call(READ_TEXT, {"path": "a"})), Effect.DENY),
+    ("Overwriting needs a person", call("bot", WRITE), Effect.ALLOW),
+    ("Overwriting needs a person", call("bot", OVERWRITE), Effect.REQUIRE_APPROVAL),
+    ("Overwriting needs a person", call("bob", WRITE), Effect.DENY),
     ("Ask a person before a message goes out", call("bot", SEND), Effect.REQUIRE_APPROVAL),
     ("Ask a person before a message goes out", call("bot", QUIET), Effect.ALLOW),
     ("Deletions, planned and bounded", call("local", DELETE), Effect.REQUIRE_PLAN),
