@@ -1,0 +1,255 @@
+"""How jobs end: done, refused by a person, cancelled in every state, out of time, broken, or left by their hub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.hub import channel_to, request
+from tests.rpc.props import ClearsUp, Crashes, Echo
+from tests.rpc.sharing import (
+    IMPATIENT,
+    POLICY,
+    WAIT,
+    WRITE,
+    Client,
+    CountedWaits,
+    CountedWrites,
+    People,
+    hubs_of,
+    merged,
+    state,
+    states,
+)
+from tests.rpc.sharing import is_gapless as gapless
+from tests.rpc.statuses import failed_stream
+from toolhub.v1 import artifact_service_pb2, call_pb2, error_pb2
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
+from toolhub_service.domain.tool import ToolLimits
+
+FILE = "core/fs.writeText"
+NOTE = {"path": "note.txt", "text": "hello"}
+
+
+class Long(Echo):
+    """Its results are cut."""
+
+    name = "test/text.long"
+    limits = ToolLimits(max_result_bytes=1_000)
+
+
+class Stage:
+    """One hub with its people; its tools are the test's to let go."""
+
+    def __init__(self) -> None:
+        self.waits, self.writes, self.clears = CountedWaits(), CountedWrites(), ClearsUp()
+        self.tools = [self.waits, self.writes, self.clears, Echo(), Crashes(), Long()]
+        self.robot: Client
+        self.judge: Client
+
+    def open(self, people: People, running: Any) -> Stage:
+        self.running, self.robot, self.judge = running, people.at(running), people.at(running, "judge")
+        return self
+
+    @property
+    def note(self) -> Path:
+        return self.running.workspace("work", "robot") / "note.txt"  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage()
+    async with hubs_of(tmp_path, merged(IMPATIENT, {"jobs": {"max_running": 1}}), stage.tools) as (running,):
+        yield stage.open(People(running), running)
+
+
+# Cancelled
+
+
+async def test_queued_job_is_cancelled_at_once_and_never_runs(stage: Stage) -> None:
+    held = await stage.robot.submit(WAIT)
+    await stage.waits.started.wait()
+    queued = await stage.robot.submit(WRITE)
+    assert await stage.robot.cancel(queued.job_id, "changed my mind") == "CANCELLED"
+    history = await stage.robot.ended(queued.job_id, 1)
+    assert states(history) == ["CANCELLED"]
+    assert history[-1].error.kind == error_pb2.ERROR_KIND_CANCELLED
+    assert "nothing happened" in history[-1].error.message
+    stage.waits.let_go.set()
+    await stage.robot.ended(held.job_id)
+    assert stage.writes.runs == 0
+
+
+async def test_running_job_is_cancelling_until_it_has_stopped(stage: Stage) -> None:
+    job = await stage.robot.submit(stage.clears.name)
+    await stage.clears.started.wait()
+    assert await stage.robot.cancel(job.job_id) == "CANCELLING"
+    assert await stage.robot.cancel(job.job_id) == "CANCELLING", "asking again changes nothing"
+    history = await stage.robot.ended(job.job_id, job.status.sequence)
+    assert states(history) == ["RUNNING", "CANCELLING", "CANCELLED"]
+    assert gapless(history)
+
+
+async def test_cancelled_side_effect_says_that_a_part_may_have_happened(stage: Stage) -> None:
+    job = await stage.robot.submit(WRITE)
+    await stage.writes.started.wait()
+    await stage.robot.cancel(job.job_id)
+    last = (await stage.robot.ended(job.job_id))[-1]
+    assert state(last) == "CANCELLED"
+    assert "a part of its effect" in last.error.message
+
+
+async def test_job_that_waits_for_a_person_is_cancelled_and_a_late_yes_changes_nothing(stage: Stage) -> None:
+    job = await stage.robot.submit(FILE, NOTE, request_id="work")
+    assert state(job.status) == "AWAITING_APPROVAL"
+    assert await stage.robot.cancel(job.job_id) == "CANCELLED"
+    await stage.judge.decide(job.approval_id)
+    assert states(await stage.robot.ended(job.job_id)) == ["CANCELLED"]
+    assert not stage.note.exists()
+
+
+async def test_finished_job_stays_as_it_is(stage: Stage) -> None:
+    job = await stage.robot.submit("test/text.echo")
+    last = (await stage.robot.ended(job.job_id))[-1]
+    assert await stage.robot.cancel(job.job_id) == "SUCCEEDED"
+    assert (await stage.robot.job(job.job_id)).status == last
+
+
+# Out of time, broken, too large
+
+
+async def test_job_ends_at_its_deadline(stage: Stage) -> None:
+    job = await stage.robot.submit(WAIT, budget={"timeout_s": 0.2})
+    last = (await stage.robot.ended(job.job_id))[-1]
+    assert (state(last), last.error.kind) == ("TIMED_OUT", error_pb2.ERROR_KIND_TIMEOUT)
+    assert last.at.ToMilliseconds() >= job.deadline.ToMilliseconds()
+
+
+async def test_side_effect_that_ran_into_its_deadline_is_timed_out_and_not_known(stage: Stage) -> None:
+    job = await stage.robot.submit(WRITE, budget={"timeout_s": 0.2})
+    last = (await stage.robot.ended(job.job_id))[-1]
+    assert (state(last), last.error.kind) == ("TIMED_OUT", error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
+
+
+async def test_job_whose_deadline_passed_while_it_waited_never_runs(stage: Stage) -> None:
+    held = await stage.robot.submit(WAIT)
+    await stage.waits.started.wait()
+    job = await stage.robot.submit(WRITE, budget={"timeout_s": 0.05})
+    last = (await stage.robot.ended(job.job_id))[-1]
+    assert (state(last), last.error.kind) == ("TIMED_OUT", error_pb2.ERROR_KIND_TIMEOUT)
+    assert state((await stage.robot.job(held.job_id)).status) == "RUNNING"
+    stage.waits.let_go.set()
+    await stage.robot.ended(held.job_id)
+    assert stage.writes.runs == 0
+
+
+async def test_crash_of_a_tool_fails_its_job_without_a_word_of_it(stage: Stage) -> None:
+    job = await stage.robot.submit("test/text.crash", {"text": "s3cret"})
+    last = (await stage.robot.ended(job.job_id))[-1]
+    assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_INTERNAL)
+    told = last.SerializeToString()
+    assert b"hunter2" not in told
+    assert b"s3cret" not in told
+
+
+async def test_result_over_its_cap_is_cut_and_whole_as_an_artifact(stage: Stage) -> None:
+    text = "x" * 5_000
+    job = await stage.robot.submit("test/text.long", {"text": text})
+    last = (await stage.robot.ended(job.job_id))[-1]
+    assert state(last) == "SUCCEEDED"
+    assert last.result.truncated
+    assert len(last.result.result_json) <= 1_000
+    (artifact,) = last.artifacts
+    stub: Any = ArtifactServiceStub(stage.running.channel)
+    asked = artifact_service_pb2.ReadArtifactRequest(artifact_id=artifact.artifact_id)
+    parts = [part.chunk async for part in stub.ReadArtifact(asked, metadata=stage.robot.metadata, timeout=20)]
+    assert json.loads(b"".join(parts)) == {"text": text}
+
+
+# Approvals and plans
+
+
+async def test_approved_job_goes_on_by_itself(stage: Stage) -> None:
+    job = await stage.robot.submit(FILE, NOTE, request_id="work")
+    following = asyncio.create_task(stage.robot.ended(job.job_id, job.status.sequence))
+    await stage.judge.decide(job.approval_id)
+    history = await following
+    assert (states(history), gapless(history)) == (["QUEUED", "RUNNING", "SUCCEEDED"], True)
+    assert stage.note.read_text() == "hello"
+
+
+async def test_rejected_job_fails_and_says_what_the_person_said(stage: Stage) -> None:
+    job = await stage.robot.submit(FILE, NOTE, request_id="work")
+    await stage.judge.decide(job.approval_id, yes=False, comment="not today")
+    last = (await stage.robot.ended(job.job_id, 1))[-1]
+    assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_APPROVAL_REJECTED)
+    assert "not today" in last.error.message
+
+
+async def test_job_that_nobody_decides_about_fails_when_its_approval_expires(tmp_path: Path) -> None:
+    policy = POLICY.replace("reason: Files are shared.", "approval: {expires_s: 0.2}")
+    async with hubs_of(tmp_path, IMPATIENT, [], policy=policy) as (running,):
+        robot = People(running).at(running)
+        job = await robot.submit(FILE, NOTE, request_id="work")
+        last = (await robot.ended(job.job_id))[-1]
+        assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_APPROVAL_REJECTED)
+        assert "in time" in last.error.message
+
+
+async def test_destructive_tool_is_committed_as_a_job_by_its_plan(tmp_path: Path) -> None:
+    policy = """
+extends: none
+grants: [{principals: ["*"], capabilities: [read:fs, write:fs, danger:destructive]}]
+rules: [{id: look-first, effect: REQUIRE_PLAN, tools: [core/fs.deletePath]}]
+"""
+    tool, args = "core/fs.deletePath", {"path": "note.txt", "confirm": True}
+    async with hubs_of(tmp_path, {}, [], policy=policy) as (running,):
+        robot = People(running).at(running)
+        assert (await robot.call(FILE, NOTE, request_id="work")).ok
+        unplanned = await robot.submit(tool, args, request_id="work")
+        assert unplanned.status.error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED
+        asked = request(tool, args, mode=call_pb2.INVOKE_MODE_DRY_RUN, request_id="work")
+        shown = (await running.stub.Invoke(asked, metadata=robot.metadata, timeout=20)).plan
+        note = running.workspace("work", "robot") / "note.txt"
+        assert note.exists()
+        job = await robot.submit(tool, args, request_id="work", plan_digest=shown.plan_digest)
+        last = (await robot.ended(job.job_id))[-1]
+        assert (state(last), last.error.message) == ("SUCCEEDED", "")
+        assert not note.exists()
+
+
+# A hub that leaves
+
+
+async def test_leaving_hub_sends_watchers_elsewhere_and_hands_its_jobs_over(tmp_path: Path) -> None:
+    stage, later = Stage(), Stage()
+    async with AsyncExitStack() as client:
+        async with hubs_of(tmp_path, IMPATIENT, stage.tools) as (running,):
+            stage.open(People(running), running)
+            channel = await client.enter_async_context(channel_to(running.address))
+            running.channel, own = channel, running.channel
+            safe, unsafe = await stage.robot.submit(WAIT), await stage.robot.submit(WRITE)
+            await asyncio.gather(stage.waits.started.wait(), stage.writes.started.wait())
+            watch = aiter(stage.robot.watch(safe.job_id))
+            last = (await anext(watch)).status
+            following = asyncio.create_task(failed_stream(watch))
+            running.channel = own
+        left = await following
+    assert (left.code, left.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    later.waits.let_go.set()
+    async with hubs_of(tmp_path, IMPATIENT, later.tools) as (running,):
+        later.open(People(running), running)
+        history = await later.robot.ended(safe.job_id, last.sequence)
+        assert history[0].sequence == last.sequence + 1
+        assert gapless(history)
+        assert states(history)[-3:] == ["QUEUED", "RUNNING", "SUCCEEDED"]
+        lost = (await later.robot.ended(unsafe.job_id))[-1]
+        assert (state(lost), lost.error.kind) == ("LOST", error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
+        assert (later.waits.runs, later.writes.runs) == (1, 0)
