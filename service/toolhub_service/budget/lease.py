@@ -14,6 +14,7 @@ from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.limits import Counter
 from toolhub_service.budget.quota import RequestCalls, RequestKey
 from toolhub_service.budget.retry import pause_s
+from toolhub_service.budget.shared import Due
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
@@ -39,6 +40,7 @@ class Lease:
     __slots__ = (
         "_awaited",
         "_clock",
+        "_due",
         "_fair_s",
         "_held",
         "_is_over",
@@ -67,6 +69,7 @@ class Lease:
         deadline_s: float,
         max_attempts: int,
         fair_s: float,
+        due: Due | None = None,
     ) -> None:
         self.deadline_s = deadline_s
         """Loop clock."""
@@ -80,6 +83,7 @@ class Lease:
         self._request = request
         self._started_s = now_s
         self._fair_s = fair_s
+        self._due = due
         self._ticket = upstream.breaker.admit(now_s)
         self._spent: list[tuple[Counter, float]] = []
         self._held: list[Slots] = []
@@ -88,8 +92,8 @@ class Lease:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a slot must still be awaited before the call may run."""
-        return bool(self._awaited)
+        """Whether a slot or the counts of all hubs must still be awaited before the call may run."""
+        return self._due is not None or bool(self._awaited)
 
     @property
     def upstream(self) -> str:
@@ -108,23 +112,35 @@ class Lease:
             self._awaited.append(slots)
 
     async def admitted(self) -> None:
-        """Wait for the missing slots.
+        """Pay what hubs count together, then wait for the missing slots: who has no quota stands in nobody's way.
 
         Raises:
-            ToolFailure: RATE_LIMITED when none came free before the deadline, CIRCUIT_OPEN when the upstream failed
-                meanwhile. All has been given back then, and also when the waiting is cancelled.
+            ToolFailure: RATE_LIMITED when a shared count is used up or no slot came free before the deadline,
+                BUDGET_EXCEEDED, CIRCUIT_OPEN when the upstream failed meanwhile, TOOL_UNAVAILABLE when the shared
+                counts cannot be asked. All has been given back then, and also when the waiting is cancelled.
         """
+        due, self._due = self._due, None
         try:
-            while self._awaited:
-                await self._awaited[0].wait(self.deadline_s - self._clock.monotonic_s())
-                self._held.append(self._awaited.pop(0))
-        except TimeoutError:
-            self.refund()
-            raise crowded(self._upstream.key, self._upstream.slots.expected_wait_s()) from None
+            if due is not None:
+                await due.pay(self._time_left_s())
+            await self._fetch_slots()
+            self._readmit()
         except BaseException:
             self.refund()
+            if due is not None:
+                await due.give_back()
             raise
-        self._readmit()
+
+    async def _fetch_slots(self) -> None:
+        try:
+            while self._awaited:
+                await self._awaited[0].wait(self._time_left_s())
+                self._held.append(self._awaited.pop(0))
+        except TimeoutError:
+            raise crowded(self._upstream.key, self._upstream.slots.expected_wait_s()) from None
+
+    def _time_left_s(self) -> float:
+        return self.deadline_s - self._clock.monotonic_s()
 
     def retry_pause_s(self, error: ToolError, attempt: int) -> float | None:
         """Seconds to wait before trying again after the `attempt`-th failure (from 1), or None: it is final.
@@ -152,7 +168,10 @@ class Lease:
             slots.give_back(now_s - self._started_s)
 
     def refund(self) -> None:
-        """The call never ran (a dry run, a refusal after this step): give everything back, rate and quota too."""
+        """The call never ran (a dry run, a refusal after this step): give everything back, rate and quota too.
+
+        What hubs count together is not touched: `admitted` gives it back itself, and spends it only for calls that run.
+        """
         if self._is_over:
             return
         self._is_over = True
@@ -178,7 +197,6 @@ class Lease:
         breaker.settle(self._ticket, Health.SILENT, now_s)
         self._ticket = _SPENT
         if (wait_s := breaker.wait_s(now_s)) > 0:
-            self.refund()
             raise resting(self._upstream.key, wait_s)
         self._ticket = breaker.admit(now_s)
         self._started_s = now_s

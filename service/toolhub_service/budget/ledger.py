@@ -1,7 +1,8 @@
 """Step 5's books: everything a call must be given before it may run, taken whole or not at all.
 
 `take` asks first and spends afterwards, without awaiting in between, so that a refused call costs nobody anything. Only
-when a slot must be awaited is the lease pending. The counts are this process's own; their number is bounded.
+when a slot must be awaited, or the counts that hubs share must be asked (shared.py), is the lease pending. All other
+counts are this process's own; their number is bounded.
 """
 
 from __future__ import annotations
@@ -13,23 +14,32 @@ from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.deadline import effective_deadline_s
 from toolhub_service.budget.lease import Lease, Upstream, crowded, resting
 from toolhub_service.budget.limits import Counter, Counters
-from toolhub_service.budget.quota import RequestCalls, RequestKey
+from toolhub_service.budget.quota import RequestCalls, RequestKey, all_used
 from toolhub_service.budget.recent import Recent
 from toolhub_service.budget.retry import is_safe_to_repeat, max_attempts
+from toolhub_service.budget.shared import due_of
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import Call, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.shared_counts import SharedCounts
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
 
 class Budgets:
-    def __init__(self, clock: Clock, randomness: Randomness, terms: BudgetTerms | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        randomness: Randomness,
+        terms: BudgetTerms | None = None,
+        shared: SharedCounts | None = None,
+    ) -> None:
+        """`shared`: where all hubs count rate, quota and the calls of requests together; None: this one by itself."""
         self._clock = clock
+        self._shared = shared
         self._randomness = randomness
         self._terms = terms or BudgetTerms()
-        self._counters = Counters(self._terms.max_limits)
+        self._counters = Counters(self._terms.max_limits, only_slots=shared is not None)
         self._requests = RequestCalls(self._terms.max_requests)
         self._upstreams: Recent[Upstream] = Recent(self._terms.max_upstreams, lambda known, _: known.slots.is_idle)
 
@@ -75,6 +85,7 @@ class Budgets:
             deadline_s=deadline_s,
             max_attempts=max_attempts(planned, terms, is_safe),
             fair_s=min(terms.breaker.fair_timeout_s, planned.spec.limits.timeout_s),
+            due=due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None,
         )
         return self._spent(lease, request, counters, remote, now_s)
 
@@ -120,13 +131,7 @@ class Budgets:
     def _check_request(self, request: RequestKey, max_tool_calls: int) -> None:
         used = self._requests.count(request)
         if used >= max_tool_calls:
-            raise refuse(
-                ErrorKind.BUDGET_EXCEEDED,
-                f"All {max_tool_calls} tool calls of this request are used: answer with what is known, "
-                "or start a new request with a greater budget.max_tool_calls.",
-                max_tool_calls=max_tool_calls,
-                used_tool_calls=used,
-            )
+            raise all_used(max_tool_calls, used)
 
     def _check(self, counters: tuple[Counter, ...], remote: Upstream, now_s: float, deadline_s: float) -> None:
         for counter in counters:

@@ -1,4 +1,7 @@
-"""The counters behind a verdict's limits: a bucket, a quota and slots for each limit id, shared by equal ids."""
+"""The counters behind a verdict's limits: a bucket, a quota and slots for each limit id, shared by equal ids.
+
+Where hubs count rate and quota together (shared.py), only the slots are kept here.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,27 @@ from toolhub_service.budget.quota import WindowQuota
 from toolhub_service.budget.rate import TokenBucket
 from toolhub_service.budget.recent import Recent
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.shared_counts import Scarce
 from toolhub_service.domain.verdict import Limit
 
 
 class Counter:
     """What has been spent of one limit."""
 
-    __slots__ = ("bucket", "limit", "quota", "slots")
+    __slots__ = ("_only_slots", "bucket", "limit", "quota", "slots")
 
-    def __init__(self, limit: Limit) -> None:
+    def __init__(self, limit: Limit, *, only_slots: bool = False) -> None:
+        """`only_slots`: rate and quota are counted elsewhere."""
         self.limit = limit
-        self.bucket = TokenBucket(limit.rate_per_s, limit.burst) if limit.rate_per_s else None
-        self.quota = WindowQuota(limit.quota, limit.quota_window_s) if limit.quota is not None else None
+        self._only_slots = only_slots
+        rate_per_s, quota = (None, None) if only_slots else (limit.rate_per_s, limit.quota)
+        self.bucket = TokenBucket(rate_per_s, limit.burst) if rate_per_s else None
+        self.quota = WindowQuota(quota, limit.quota_window_s) if quota is not None else None
         self.slots = Slots(limit.concurrency) if limit.concurrency else None
 
     def retune(self, limit: Limit) -> None:
         """Follow a changed policy; what has been spent stays spent where the limit still has that part."""
-        fresh = Counter(limit)
+        fresh = Counter(limit, only_slots=self._only_slots)
         if self.bucket and fresh.bucket and limit.rate_per_s:
             self.bucket.retune(limit.rate_per_s, limit.burst)
         else:
@@ -41,9 +48,9 @@ class Counter:
     def check(self, now_s: float) -> None:
         """Raises ToolFailure RATE_LIMITED, with `retry_after_s`, when rate or quota is used up."""
         if self.bucket and (wait_s := self.bucket.wait_s(now_s)) > 0:
-            raise _limited(self.limit, "the calls come too fast", wait_s, rate_per_s=self.limit.rate_per_s)
+            raise limited(self.limit, Scarce.RATE, wait_s)
         if self.quota and (wait_s := self.quota.wait_s(now_s)) > 0:
-            raise _limited(self.limit, "the quota is used up", wait_s, quota=self.limit.quota)
+            raise limited(self.limit, Scarce.QUOTA, wait_s)
 
     def take(self, now_s: float) -> float:
         """Spend rate and quota, after `check`. Returns what `give_back` wants."""
@@ -69,9 +76,10 @@ class Counter:
 class Counters:
     """Every limit that was asked for lately."""
 
-    __slots__ = ("_recent",)
+    __slots__ = ("_only_slots", "_recent")
 
-    def __init__(self, max_limits: int) -> None:
+    def __init__(self, max_limits: int, *, only_slots: bool = False) -> None:
+        self._only_slots = only_slots
         self._recent: Recent[Counter] = Recent(max_limits, Counter.is_idle)
 
     def __len__(self) -> int:
@@ -84,15 +92,22 @@ class Counters:
     def _of(self, limit: Limit, now_s: float) -> Counter:
         counter = self._recent.get(limit.id)
         if counter is None:
-            counter = Counter(limit)
+            counter = Counter(limit, only_slots=self._only_slots)
             if not self._recent.add(limit.id, counter, now_s):
-                raise _limited(limit, "the hub is counting as many limits as it can", 1.0)
+                raise _refusal(limit, "the hub is counting as many limits as it can", 1.0)
         elif counter.limit is not limit and counter.limit != limit:
             counter.retune(limit)
         return counter
 
 
-def _limited(limit: Limit, why: str, wait_s: float, **details: float | None) -> ToolFailure:
+def limited(limit: Limit, scarce: Scarce, wait_s: float) -> ToolFailure:
+    """Rate or quota is used up."""
+    if scarce is Scarce.RATE:
+        return _refusal(limit, "the calls come too fast", wait_s, rate_per_s=limit.rate_per_s)
+    return _refusal(limit, "the quota is used up", wait_s, quota=limit.quota)
+
+
+def _refusal(limit: Limit, why: str, wait_s: float, **details: float | None) -> ToolFailure:
     return ToolFailure(
         ToolError(
             kind=ErrorKind.RATE_LIMITED,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+
 RequestKey = tuple[str, str]
 """Principal and request id."""
 
@@ -70,3 +72,14 @@ class RequestCalls:
             self._counts[key] = count - 1
         else:
             self._counts.pop(key, None)
+
+
+def all_used(max_tool_calls: int, used: int) -> ToolFailure:
+    """The request has no call left."""
+    return refuse(
+        ErrorKind.BUDGET_EXCEEDED,
+        f"All {max_tool_calls} tool calls of this request are used: answer with what is known, "
+        "or start a new request with a greater budget.max_tool_calls.",
+        max_tool_calls=max_tool_calls,
+        used_tool_calls=used,
+    )

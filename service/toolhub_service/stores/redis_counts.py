@@ -8,10 +8,9 @@ script: it takes all or nothing. Time is the server's, so that the clocks of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
-from typing import NamedTuple
 
 from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.shared_counts import Refused, Scarce, Taken
 from toolhub_service.domain.verdict import Limit
 from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_script import RedisScript
@@ -24,7 +23,7 @@ local function server_ms()
 end
 local now = tonumber(ARGV[1]) or server_ms()
 local limits = {}
-for at = 2, #ARGV, 5 do
+for at = 3, #ARGV, 5 do
   local key = P .. 'count:' .. ARGV[at]
   local kept = call('HMGET', key, 'full_at', 'opened_at', 'used')
   local limit = {key = key, interval = tonumber(ARGV[at + 1]), slack = tonumber(ARGV[at + 2]),
@@ -44,6 +43,9 @@ for at = 2, #ARGV, 5 do
   end
 end
 local opened = {}
+if ARGV[2] == '' then
+  return {0, opened}
+end
 for at, limit in ipairs(limits) do
   local idle_at = now
   if limit.interval then
@@ -62,7 +64,7 @@ end
 return {0, opened}
 """
 )
-"""now or empty; id, interval, slack, quota and window in ms of each limit, empty where it has none
+"""now or empty; empty to look only; id, interval, slack, quota and window in ms of each limit, empty where it has none
 
 → which refuses (from 1), by what, for how many ms | 0 and when each window opened
 """
@@ -84,57 +86,29 @@ end
 """id, interval, when the window opened, of each limit"""
 
 
-class Scarce(Enum):
-    """What of a limit is used up."""
-
-    RATE = "rate"
-    QUOTA = "quota"
-
-
-class Refused(NamedTuple):
-    """Nothing was taken."""
-
-    limit: Limit
-    scarce: Scarce
-    wait_s: float
-    """Until the same call may pass, as it stands now."""
-
-
-class Taken(NamedTuple):
-    """What `give_back` wants."""
-
-    limits: tuple[Limit, ...]
-    opened_at: tuple[bytes, ...]
-
-
 class RedisCounts:
-    """Rate and quota of limits, by id. Concurrency is each process's own: see budget/concurrency.py."""
+    """Implements `SharedCounts`."""
 
     def __init__(self, link: RedisLink, clock: Clock | None = None) -> None:
         """`clock` None: the server's."""
         self._link = link
         self._clock = clock
 
-    async def take(self, limits: Sequence[Limit]) -> Taken | Refused:
-        """Spend one call of each limit, or of none. Raises ToolFailure TOOL_UNAVAILABLE.
-
-        When an answer was lost on the way, a call may be counted twice: never too few.
-        """
+    async def take(self, limits: Sequence[Limit], *, spend: bool = True) -> Taken | Refused:
         spent = tuple(limit for limit in limits if limit.rate_per_s or limit.quota is not None)
         if not spent:
-            return Taken((), ())
+            return Taken()
         now = "" if self._clock is None else str(self._clock.unix_ms())
         terms = [term for limit in spent for term in _terms(limit)]
-        which, *answer = await self._link.call(_TAKE, now, *terms)
+        which, *answer = await self._link.call(_TAKE, now, "1" if spend else "", *terms)
         if which:
             scarce, wait_ms = answer
             return Refused(spent[which - 1], Scarce(scarce.decode()), float(wait_ms) / 1_000)
-        return Taken(spent, tuple(answer[0]))
+        return Taken(spent, tuple(answer[0])) if spend else Taken()
 
     async def give_back(self, taken: Taken) -> None:
-        """Of a call that did not run. A window that has closed since is left alone. Raises as `take`."""
         parts: list[bytes | str] = []
-        for limit, opened_at in zip(taken.limits, taken.opened_at, strict=True):
+        for limit, opened_at in zip(taken.limits, taken.marks, strict=True):
             parts += (limit.id, _interval(limit), opened_at)
         if parts:
             await self._link.call(_GIVE_BACK, *parts, once=True)

@@ -1,0 +1,40 @@
+"""The counters of one process keep the port's promises too: the oracle of the shared ones is sound."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.clock import ManualClock
+from tests.fakes.counts_alone import CountsAlone
+from tests.ports.counts_suite import CountsSuite
+from toolhub_service.budget.limits import Counter
+from toolhub_service.domain.verdict import Limit
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def counts(clock: ManualClock) -> CountsAlone:
+    return CountsAlone(clock)
+
+
+@pytest.fixture
+def others(counts: CountsAlone) -> CountsAlone:
+    return counts
+
+
+class TestSuite(CountsSuite):
+    pass
+
+
+def test_where_hubs_share_the_counts_a_counter_keeps_its_slots_alone() -> None:
+    limit = Limit("l", rate_per_s=1.0, quota=0, concurrency=2)
+    counter = Counter(limit, only_slots=True)
+    counter.check(0.0)
+    counter.retune(Limit("l", rate_per_s=2.0, quota=0, concurrency=3))
+    counter.check(0.0)
+    assert counter.slots is not None
+    assert counter.slots.limit == 3
