@@ -66,11 +66,11 @@ class Hub:
 
     async def start(self) -> None:
         """Raises OSError when the port of the metrics is taken."""
-        await self.server.start()
-        self.is_serving = True
         if self.webhook is not None:
             self.webhook.start()
-        await self.long_work.start()
+        await self.long_work.start()  # before there are calls, for they enqueue jobs
+        await self.server.start()
+        self.is_serving = True
         await self.observing.start()
 
     async def close(self) -> None:
@@ -115,7 +115,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         long_work = make_long_work(means, stores, audit, approvals, describe(policy), [artifacts.sweep])
         toolbox = open_toolbox(settings, means.clock, redactor, long_work.desk, artifacts)
         on_refusal.push_async_callback(toolbox.close)
-        budgets, keys = make_budgets(means), make_keys(means, policy)
+        budgets, keys = make_budgets(means, stores), make_keys(means, policy)
         pipeline = make_pipeline(means, toolbox, policy, audit, budgets, stores, long_work, artifacts)
         server = make_server(means, toolbox, policy, keys, audit, pipeline, long_work, artifacts)
         await stores.start()

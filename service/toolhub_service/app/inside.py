@@ -55,8 +55,8 @@ def _audit_log(means: Means, **options: Any) -> ChainedAuditLog:
     return PostgresAuditLog(url, paths.audit_checkpoints, paths.audit_key, **options)
 
 
-def make_budgets(means: Means) -> Budgets:
-    return Budgets(means.clock, means.randomness, _terms(means.settings))
+def make_budgets(means: Means, stores: Stores) -> Budgets:
+    return Budgets(means.clock, means.randomness, _terms(means.settings), shared=stores.counts)
 
 
 def make_pipeline(

@@ -1,10 +1,13 @@
-"""Where jobs, keys, approvals and the records of artifacts lie: in the hub's own file, in memory, or shared."""
+"""Where jobs, keys, approvals and the records of artifacts lie: in the hub's own file, in memory, or shared.
+
+Rate and quota are counted by all hubs together where they share a Redis, else by each in its own memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from toolhub_service.app.means import Means
@@ -13,6 +16,7 @@ from toolhub_service.domain.artifact_ports import ArtifactRecords
 from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.ports import KeyStore
+from toolhub_service.domain.shared_counts import SharedCounts
 from toolhub_service.stores.memory_approvals import MemoryApprovals
 from toolhub_service.stores.memory_artifacts import MemoryArtifacts
 from toolhub_service.stores.memory_jobs import MemoryJobs
@@ -38,6 +42,8 @@ class Stores:
     artifacts: ArtifactRecords
     beneath: Sequence[Opened] = ()
     """Files and links that they share."""
+    counts: SharedCounts | None = None
+    """None: each hub counts for itself."""
 
     async def start(self) -> None:
         """All or none. Raises ToolFailure or HubFailure with a message for the operator."""
@@ -88,6 +94,7 @@ def _shared(means: Means) -> Stores:
     try:
         from toolhub_service.stores.redis_approvals import RedisApprovals
         from toolhub_service.stores.redis_artifacts import RedisArtifacts
+        from toolhub_service.stores.redis_counts import RedisCounts
         from toolhub_service.stores.redis_jobs import RedisJobs
         from toolhub_service.stores.redis_keys import RedisKeys
         from toolhub_service.stores.redis_link import RedisLink
@@ -96,7 +103,8 @@ def _shared(means: Means) -> Stores:
     settings = means.settings
     link = RedisLink(settings.stores.redis_url, means.randomness, prefix=settings.stores.redis_prefix)
     keys = RedisKeys(link, means.clock, max_keys=settings.idempotency.max_keys)
-    return Stores(RedisJobs(link), keys, RedisApprovals(link), RedisArtifacts(link), beneath=[link])
+    approvals, artifacts = RedisApprovals(link), RedisArtifacts(link)
+    return Stores(RedisJobs(link), keys, approvals, artifacts, beneath=[link], counts=RedisCounts(link))
 
 
 def _with_postgres(means: Means, stores: Stores) -> Stores:
@@ -106,7 +114,7 @@ def _with_postgres(means: Means, stores: Stores) -> Stores:
     except ModuleNotFoundError as missing:
         raise not_installed("stores.postgres_url", "postgres") from missing
     link = PostgresLink(means.settings.stores.postgres_url)
-    return Stores(PostgresJobs(link), stores.keys, stores.approvals, stores.artifacts, beneath=[*stores.beneath, link])
+    return replace(stores, jobs=PostgresJobs(link), beneath=[*stores.beneath, link])
 
 
 def not_installed(setting: str, extra: str) -> HubFailure:
