@@ -81,3 +81,10 @@ def first_cells(heading: str) -> Iterator[str]:
 def test_messages_that_operators_look_for_are_in_the_code(message: str) -> None:
     known = code_facts.words() | WORDS | SETTINGS
     assert any(message in text for text in known)
+
+
+def test_tests_named_as_proofs_exist() -> None:
+    told = set(re.findall(r"`((?:tests/[\w/]+/)?\w+\.py)`", (DOCS / "threat-model.md").read_text()))
+    assert told
+    missing = [name for name in told if not (ROOT / name).is_file() and not (ROOT / "tests/security" / name).is_file()]
+    assert missing == []
