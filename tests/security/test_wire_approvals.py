@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import grpc
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from tests.rpc.sharing import BY_KEY, Client, People, state
 from tests.rpc.statuses import failed
-from toolhub.v1 import approval_pb2, error_pb2, result_pb2
+from toolhub.v1 import approval_pb2, artifact_service_pb2, call_pb2, error_pb2, result_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
+from toolhub_service.app.paths import Paths
+from toolhub_service.cli.approval_view import line, print_approval, print_approvals
 from toolhub_service.domain.event import EventType
 
 POLICY = """
@@ -143,3 +151,223 @@ async def test_job_of_a_gateway_is_not_approved_by_whom_it_is_for(court: Court) 
     assert (await failed(court.decide("alice", job.approval_id))).reason == "OWN_REQUEST"
     await court.decide("judge", job.approval_id)
     assert state((await court.by("gateway").ended(job.job_id))[-1]) == "SUCCEEDED"
+
+
+# Seeing and guessing
+
+
+async def test_approvals_of_others_are_not_there_for_who_may_not_see_them(court: Court) -> None:
+    mine, theirs = await court.ask("robot"), await court.ask("other")
+    unknown = await failed(court.get("robot", "apr_" + "0" * 32))
+    foreign = await failed(court.get("robot", theirs))
+    assert (
+        (foreign.code, foreign.reason)
+        == (unknown.code, unknown.reason)
+        == (
+            grpc.StatusCode.NOT_FOUND,
+            "APPROVAL_NOT_FOUND",
+        )
+    )
+    assert (await court.get("judge", theirs)).principal == "other"
+    own = await court.page("robot")
+    assert ([one.approval_id for one in own.approvals], own.total_size) == ([mine], 1)
+    for where in ({"principal": "other"}, {"principal": "*"}, {"principal": "robot", "tool": "none"}):
+        page = await court.page("robot", **where)
+        assert (len(page.approvals), page.total_size) == (0, 0), where
+    for name in ("ops", "auditor"):
+        assert (await failed(court.page(name))).code is grpc.StatusCode.PERMISSION_DENIED
+        assert (await failed(court.get(name, mine))).code is grpc.StatusCode.PERMISSION_DENIED
+        assert (await failed(court.decide(name, mine))).code is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_page_token_of_an_approver_opens_nothing_to_another(court: Court) -> None:
+    for number in range(3):
+        await court.ask("other", {"path": f"{number}.txt", "text": ""})
+    own = await court.ask("robot")
+    token = (await court.page("judge", page_size=2)).next_page_token
+    assert token
+    page = await court.page("robot", page_token=token)
+    assert {one.principal for one in page.approvals} <= {"robot"}
+    assert page.total_size == 1
+    assert (await court.page("robot")).approvals[0].approval_id == own
+
+
+async def test_watch_tells_a_caller_of_its_own_alone(court: Court) -> None:
+    watch = court.approvals.WatchApprovals(
+        pb.WatchApprovalsRequest(), metadata=court.by("robot").metadata, timeout=CALL_TIMEOUT_S
+    )
+    await watch.initial_metadata()
+    await court.ask("other")
+    own = await court.ask("robot")
+    assert (await watch.read()).approval.approval_id == own
+    watch.cancel()
+
+
+# Using what is not one's own
+
+
+async def test_granted_approval_serves_nobody_else_and_they_learn_nothing_of_it(court: Court) -> None:
+    approval_id = await court.ask("robot")
+    await court.decide("judge", approval_id)
+    stolen, invented = (
+        await court.call("other", approval_id=approval_id),
+        await court.call("other", approval_id="apr_x"),
+    )
+    assert kind(stolen) == kind(invented) == "APPROVAL_REQUIRED"
+    assert stolen.error.message.replace(approval_id, "apr_x") == invented.error.message
+    assert court.written("other") == []
+    assert (await court.call("robot", approval_id=approval_id)).ok
+
+
+async def test_dry_run_asks_nobody_and_uses_nothing_up(court: Court) -> None:
+    approval_id = await court.ask("robot")
+    await court.decide("judge", approval_id)
+    for sent in ("", approval_id):
+        asked = request(WRITE, ARGS, request_id="work", mode=call_pb2.INVOKE_MODE_DRY_RUN)
+        asked.approval_id = sent
+        plan = (await court.running.stub.Invoke(asked, metadata=court.by("robot").metadata)).plan
+        assert "apr_" not in str(plan)
+    other = request(WRITE, {"path": "b.txt", "text": ""}, request_id="work", mode=call_pb2.INVOKE_MODE_DRY_RUN)
+    await court.running.stub.Invoke(other, metadata=court.by("robot").metadata)
+    assert (await court.page("judge")).total_size == 1
+    assert (await court.call("robot", approval_id=approval_id)).ok
+
+
+async def test_of_a_hundred_uses_at_once_by_calls_and_jobs_one_has_its_effect(court: Court) -> None:
+    approval_id = await court.ask("robot")
+    await court.decide("judge", approval_id)
+    robot = court.by("robot")
+
+    async def as_job() -> bool:
+        job = await robot.submit(WRITE, ARGS, approval_id=approval_id, request_id="work")
+        entries = await robot.seen(job.job_id, lambda status: state(status) not in ("QUEUED", "RUNNING"))
+        return state(entries[-1]) == "SUCCEEDED"
+
+    async def as_call() -> bool:
+        return bool((await court.call(approval_id=approval_id)).ok)
+
+    done = await asyncio.gather(*(as_call() for _ in range(60)), *(as_job() for _ in range(40)))
+    assert sum(done) == 1
+    assert len(await court.running.events(types=frozenset({EventType.APPROVAL_USED}))) == 1
+
+
+async def test_fresh_idempotency_keys_do_not_stretch_a_used_approval(court: Court) -> None:
+    approval_id = await court.ask("robot")
+    await court.decide("judge", approval_id)
+    assert (await court.call(approval_id=approval_id, idempotency_key="k1")).ok
+    for key in ("k2", "K1", ""):
+        again = await court.call(approval_id=approval_id, idempotency_key=key)
+        assert kind(again) == "APPROVAL_REQUIRED", key
+    job = await court.by("robot").submit(WRITE, ARGS, approval_id=approval_id, idempotency_key="k3", request_id="work")
+    last = (await court.by("robot").ended(job.job_id))[-1]
+    assert (state(last), last.error.details["used_approval_id"]) == ("FAILED", approval_id), "it waits for nothing"
+    assert len(await court.running.events(types=frozenset({EventType.APPROVAL_USED}))) == 1
+
+
+async def test_job_that_names_an_undecided_approval_waits_for_one_of_its_own(court: Court) -> None:
+    approval_id = await court.ask("robot")
+    job = await court.by("robot").submit(WRITE, ARGS, approval_id=approval_id, request_id="work")
+    assert state(job.status) == "AWAITING_APPROVAL"
+    assert job.approval_id not in ("", approval_id)
+    await court.decide("judge", job.approval_id)
+    assert state((await court.by("robot").ended(job.job_id))[-1]) == "SUCCEEDED"
+
+
+async def test_approval_of_a_job_serves_no_call_and_no_other_job(court: Court) -> None:
+    robot = court.by("robot")
+    job = await robot.submit(WRITE, ARGS, idempotency_key="one", request_id="work")
+    refused = await court.call(approval_id=job.approval_id)
+    assert kind(refused) == "APPROVAL_REQUIRED"
+    assert "job" in list(refused.error.details["differs"])
+    second = await robot.submit(WRITE, ARGS, approval_id=job.approval_id, request_id="work")
+    assert second.approval_id not in ("", job.approval_id)
+    await court.decide("judge", job.approval_id)
+    assert state((await robot.ended(job.job_id))[-1]) == "SUCCEEDED"
+    assert state((await robot.job(second.job_id)).status) == "AWAITING_APPROVAL"
+
+
+async def test_approval_of_artifacts_is_for_their_bytes(court: Court) -> None:
+    async def upload(data: bytes) -> str:
+        parts = [
+            artifact_service_pb2.WriteArtifactRequest(header=artifact_service_pb2.ArtifactHeader()),
+            artifact_service_pb2.WriteArtifactRequest(chunk=data),
+        ]
+        stub: Any = ArtifactServiceStub(court.running.channel)
+        answer = await stub.WriteArtifact(iter(parts), metadata=court.by("robot").metadata, timeout=CALL_TIMEOUT_S)
+        return str(answer.artifact.artifact_id)
+
+    good, same, bad = await upload(b"good"), await upload(b"good"), await upload(b"evil")
+    approval_id = await court.ask(args={"path": "a.txt", "text": {"$artifact": good}})
+    assert "good" in (await court.get("judge", approval_id)).args_summary_json.decode()
+    await court.decide("judge", approval_id)
+    swapped = await court.call(args={"path": "a.txt", "text": {"$artifact": bad}}, approval_id=approval_id)
+    assert list(swapped.error.details["differs"]) == ["arguments"]
+    equal = await court.call(args={"path": "a.txt", "text": {"$artifact": same}}, approval_id=approval_id)
+    assert equal.ok, "the bytes are what was approved, not the name"
+
+
+async def test_policy_that_changed_between_asking_and_running_voids_it_for_jobs_too(court: Court) -> None:
+    robot = court.by("robot")
+    job = await robot.submit(WRITE, ARGS, request_id="work")
+    hub = court.running.hub
+    Paths(hub.settings).policy.write_text(POLICY.replace("Files are shared.", "Files are shared still."))
+    assert hub.policy_file.load().applied
+    await court.decide("judge", job.approval_id)
+    entries = await robot.seen(
+        job.job_id, lambda status: state(status) == "AWAITING_APPROVAL", after_sequence=job.status.sequence
+    )
+    assert state(entries[-1]) == "AWAITING_APPROVAL"
+    again = (await robot.job(job.job_id)).approval_id
+    assert again not in ("", job.approval_id)
+    assert court.written() == []
+    await court.decide("judge", again)
+    assert state((await robot.ended(job.job_id))[-1]) == "SUCCEEDED"
+
+
+# Texts
+
+
+HOSTILE = "\x1b[2Kall fine\r\n\u202egnp.exe\u202c\u200b\u2066x\u2069\U000e0041 раypal \x07\x9b31m"
+
+
+async def test_hostile_texts_are_kept_as_text_and_shown_as_such(court: Court) -> None:
+    approval_id = await court.ask("robot", {"path": "a.txt", "text": HOSTILE}, purpose=HOSTILE)
+    approval = await court.get("judge", approval_id)
+    assert approval.purpose == HOSTILE
+    assert json.loads(approval.args_summary_json)["text"] == HOSTILE
+    await court.decide("judge", approval_id, comment=HOSTILE)
+    with capture() as shown:
+        print_approval(await court.get("judge", approval_id))
+        print_approvals([approval])
+        click.echo(line(await court.get("judge", approval_id)))
+    told = shown.getvalue()
+    for char in "\x1b\r\x07\x9b\u202e\u202c\u200b\u2066\u2069\U000e0041":
+        assert char not in told, hex(ord(char))
+    assert "<U+202E>" in told
+
+
+async def test_secrets_in_texts_are_hidden_from_approvers(court: Court) -> None:
+    secret = "ghp_" + "a1b2c3d4" * 5
+    args = {"path": "a.txt", "text": f"API_KEY={secret}"}
+    approval_id = await court.ask("robot", args, purpose=f"with password={secret}")
+    told = (await court.decide("judge", approval_id, comment=f"token={secret}")).approval
+    assert secret not in str(told)
+    assert secret not in str(await court.page("judge"))
+    assert secret not in str(await court.running.events())
+    refused = await court.call("robot", args)
+    assert secret not in str(refused.error)
+
+
+async def test_flood_of_questions_is_bounded_for_each_and_harms_no_other(tmp_path: Path) -> None:
+    async with a_court(tmp_path, approvals={"max_pending": 5}) as court:
+        results = await asyncio.gather(
+            *(court.call("other", {"path": f"{number}.txt", "text": ""}) for number in range(40))
+        )
+        kinds = [kind(result) for result in results]
+        assert set(kinds) == {"APPROVAL_REQUIRED", "RATE_LIMITED"}
+        assert (await court.page("judge", principal="other")).total_size <= 5
+        assert await court.ask("robot")
+
+
+def capture() -> Any:
+    return contextlib.redirect_stdout(io.StringIO())

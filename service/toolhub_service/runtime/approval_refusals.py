@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from toolhub_service.domain.approval import Approval, ApprovalState
@@ -51,6 +52,11 @@ def differing(approval: Approval, names: list[str]) -> str:
     )
 
 
+def undecided(approval: Approval) -> str:
+    """Of a job that names a question which was not asked for it."""
+    return f"Approval {approval.approval_id} was not granted yet, and a job waits for its own only."
+
+
 def used_up(approval: Approval) -> str:
     return f"Approval {approval.approval_id} has been used already; each is good for one call."
 
@@ -82,9 +88,11 @@ def lapsed(approval: Approval) -> ToolFailure:
 
 
 def lost_race(approval: Approval) -> ToolFailure:
-    """Another call has used it between this call's check and its effect."""
+    """Another call has used it between this call's check and its effect. There is none that could be waited for."""
     text = f"{used_up(approval)} Invoke without an approval_id to ask for another."
-    return _refused(ErrorKind.APPROVAL_REQUIRED, approval, text)
+    failure = _refused(ErrorKind.APPROVAL_REQUIRED, approval, text)
+    details = {name: value for name, value in failure.error.details.items() if name != "approval_id"}
+    return ToolFailure(replace(failure.error, details=details | {"used_approval_id": approval.approval_id}))
 
 
 def iso(unix_ms: int) -> str:

@@ -10,8 +10,10 @@ itself: `settle` lets it pass, its key answers it from store, and `use` refuses 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.approval_ports import ApprovalStore
@@ -77,15 +79,19 @@ class Approvals:
         self._default_expires_s = default_expires_s
         self._keep_ms = round(keep_s * 1_000)
         self._max_pending = max_pending
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By principal, while it asks."""
 
     async def ask(self, planned: PlannedCall, verdict: Verdict) -> Approval:
         """The open approval of exactly this call: the one that stands, else a new question, on record.
 
         Raises ToolFailure RATE_LIMITED when the principal has too many questions open.
         """
-        standing = await self._room(planned, verdict)
-        if standing is not None:
-            return standing
+        asking = self._asking.setdefault(planned.call.principal.id, asyncio.Lock())
+        async with asking:  # what is asked at once would find room at once
+            return await self._room(planned, verdict) or await self._ask(planned, verdict)
+
+    async def _ask(self, planned: PlannedCall, verdict: Verdict) -> Approval:
         now_unix_ms = self._clock.unix_ms()
         approval = question(
             planned,
@@ -182,6 +188,8 @@ class Approvals:
             case ApprovalState.APPROVED:
                 return approval
             case ApprovalState.PENDING:
+                if approval.binding.job_id != planned.call.job_id:  # nobody would tell the job of the decision
+                    raise await self._anew(planned, verdict, refusals.undecided(approval))
                 raise refusals.required(planned, verdict, approval, "Nobody has decided yet.")
             case ApprovalState.REJECTED:
                 raise refusals.rejected(approval)
