@@ -73,7 +73,7 @@ async def _aftermath(storm: Storm, crowd: Crowd, replicas: Sequence[Replica], le
         broken,
         Counter(job_state_pb2.JobState.Name(job.status.state) for job in jobs.values()),
         taken_over=sum('"job_taken_over"' in line for replica in replicas for line in replica.words()),
-        open_jobs=mean(crowd.counted),
+        open_jobs=mean(crowd.counted[1:] or [0]),
         watches=len(crowd.watched),
         reconnects=sum(one.connections - 1 for one in crowd.watched),
         statuses=sum(len(one.sequences) for one in crowd.watched),

@@ -47,7 +47,8 @@ async def test_two_replicas_on_one_redis_weather_kills(tmp_path: Path, redis_url
     shared = {"TOOLHUB_JOBS_ENGINE": engine, "TOOLHUB_STORES_REDIS_URL": redis_url}
     async with running(tmp_path / "hubs", ledger, 2, **shared) as replicas:
 
-        async def kills(_: Crowd) -> None:
+        async def kills(crowd: Crowd) -> None:
+            await crowd.busy.wait()
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
         aftermath = await weathered(Storm(seed=SEED), replicas, ledger, kills)
@@ -64,7 +65,8 @@ async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, tell: Tell) 
     alone = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.3"}
     async with running(tmp_path / "hubs", ledger, 1, **alone) as replicas:
 
-        async def kills(_: Crowd) -> None:
+        async def kills(crowd: Crowd) -> None:
+            await crowd.busy.wait()
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
         aftermath = await weathered(Storm(seed=SEED), replicas, ledger, kills)
