@@ -38,7 +38,7 @@ def promises() -> dict[str, Promise]:
 
 def claims() -> Iterator[Claim]:
     """What the tests say, read from their source and never by running them."""
-    for file in sorted(TESTS.rglob("test_*.py")):
+    for file in sorted({*TESTS.rglob("test_*.py"), *TESTS.glob("ports/*_suite.py")}):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 place = f"{file.relative_to(TESTS)}::{node.name}"

@@ -42,6 +42,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
 
 
 @pytest.mark.parametrize("engine", ["inprocess", "docket"])
+@pytest.mark.promise("jobs.none-lost", "jobs.effects-once", "watch.gapless")
 async def test_two_replicas_on_one_redis_weather_kills(tmp_path: Path, redis_url: str, engine: str, tell: Tell) -> None:
     ledger = tmp_path / "ledger"
     shared = {"TOOLHUB_JOBS_ENGINE": engine, "TOOLHUB_STORES_REDIS_URL": redis_url}
@@ -59,6 +60,7 @@ async def test_two_replicas_on_one_redis_weather_kills(tmp_path: Path, redis_url
     assert await broken_audit_logs(replicas) == []
 
 
+@pytest.mark.promise("jobs.none-lost", "jobs.effects-once")
 async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, tell: Tell) -> None:
     ledger = tmp_path / "ledger"
     # Nobody else's life is misjudged, so a short silence may be taken for death.
@@ -79,6 +81,7 @@ async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, tell: Tell) 
 
 @pytest.mark.xfail(reason="a key that cannot be settled while the store is away is logged as a crash of its call")
 @pytest.mark.parametrize("engine", ["inprocess", "docket"])
+@pytest.mark.promise("store.outage")
 async def test_two_replicas_weather_an_outage_of_redis(
     tmp_path: Path, own_redis: RedisServer, engine: str, tell: Tell
 ) -> None:

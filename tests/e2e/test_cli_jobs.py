@@ -69,6 +69,7 @@ async def killed(running: Served) -> None:
     await running.process.wait()
 
 
+@pytest.mark.promise("jobs.none-lost")
 async def test_watch_of_a_repeatable_job_survives_kill_9_of_the_hub(hub: Hub) -> None:
     async with AsyncExitStack() as stack:
         async with hub.life() as running:
@@ -86,6 +87,7 @@ async def test_watch_of_a_repeatable_job_survives_kill_9_of_the_hub(hub: Hub) ->
     assert "Traceback" not in text
 
 
+@pytest.mark.promise("jobs.effects-once")
 async def test_job_that_must_not_be_repeated_is_lost_with_its_explanation(hub: Hub) -> None:
     async with AsyncExitStack() as stack:
         async with hub.life() as running:
@@ -103,6 +105,7 @@ async def test_job_that_must_not_be_repeated_is_lost_with_its_explanation(hub: H
     assert len(hub.ledger.read_text().splitlines()) == 1
 
 
+@pytest.mark.promise("watch.gapless")
 async def test_json_lines_have_every_sequence_once_across_kill_9(hub: Hub) -> None:
     async with hub.life() as running:
         job_id = hub.ask("submit", *STEPS)["jobId"]

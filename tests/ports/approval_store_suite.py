@@ -159,6 +159,7 @@ class ApprovalStoreSuite:
         assert not await another.put(replace(decided, version=5))
         assert await started.get("apr-1") == decided
 
+    @pytest.mark.promise("approval.single-use")
     async def test_one_of_many_concurrent_uses_wins(self, started: ApprovalStore, another: ApprovalStore) -> None:
         approval = then(an_approval(), ApprovalState.APPROVED)
         await started.create(an_approval())

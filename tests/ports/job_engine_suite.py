@@ -82,6 +82,7 @@ class JobEngineSuite:
         await engine.enqueue("job-1")
         await runner.until(lambda: runner.ended["job-1"] == 1)
 
+    @pytest.mark.promise("jobs.delivered")
     async def test_five_hundred_at_once_are_all_delivered_once(self, engines: Engines, runner: Runner) -> None:
         engine = engines(16)
         await engine.start(runner.run)

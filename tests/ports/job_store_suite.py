@@ -179,6 +179,7 @@ class JobStoreSuite:
         assert await started.create(a_job("job-1")) is None
         assert await started.create(a_job("job-2")) is None
 
+    @pytest.mark.promise("jobs.same-key-same-job")
     async def test_many_creations_with_one_key_make_one_job(self, started: JobStore, another: JobStore) -> None:
         jobs = [a_job(f"job-{number}", key="k-1") for number in range(50)]
         answers = await asyncio.gather(*((started, another)[n % 2].create(job) for n, job in enumerate(jobs)))
@@ -227,6 +228,7 @@ class JobStoreSuite:
         assert not await started.put(running(a_job()))
         assert await started.get("job-1") is None
 
+    @pytest.mark.promise("jobs.compare-and-set")
     async def test_stale_record_is_refused(self, started: JobStore, another: JobStore) -> None:
         job = a_job()
         runs = await kept(started, job, running(job))
@@ -236,6 +238,7 @@ class JobStoreSuite:
         assert await started.get("job-1") == runs
 
     @pytest.mark.parametrize("state", FINAL)
+    @pytest.mark.promise("jobs.one-machine")
     async def test_nothing_follows_a_final_state(self, started: JobStore, state: JobState) -> None:
         last = await kept(started, *in_state(a_job(), state))
         after = last.status._replace(sequence=4, state=JobState.RUNNING, result=None)
@@ -243,6 +246,7 @@ class JobStoreSuite:
             await started.put(replace(last, version=4, status=after))
         assert await started.get("job-1") == last
 
+    @pytest.mark.promise("jobs.one-machine")
     async def test_forbidden_transition_and_a_gap_are_refused(self, started: JobStore) -> None:
         job = await kept(started, a_job())
         for status in (
@@ -255,6 +259,7 @@ class JobStoreSuite:
         assert await started.get("job-1") == job
         assert list(await started.history("job-1", 0, 10)) == [job.status]
 
+    @pytest.mark.promise("jobs.compare-and-set")
     async def test_one_of_many_concurrent_writers_wins(self, started: JobStore, another: JobStore) -> None:
         job = await kept(started, a_job())
         wanted = [running(job, f"runner-{number}") for number in range(50)]
@@ -275,6 +280,7 @@ class JobStoreSuite:
         assert isinstance(answers[0], ForbiddenTransition)
         assert list(answers[1:]) == [True, False]
 
+    @pytest.mark.promise("watch.gapless")
     async def test_history_has_no_gap_whoever_writes(self, started: JobStore, another: JobStore) -> None:
         await kept(started, a_job(), running(a_job()))
 
@@ -554,6 +560,7 @@ class JobStoreSuite:
         for each in {store, writer}:
             await each.close()
 
+    @pytest.mark.promise("watch.gapless")
     async def test_nothing_is_missed_and_order_holds_when_two_processes_write_one_job(
         self, started: JobStore, another: JobStore, ear: Ear
     ) -> None:

@@ -109,6 +109,7 @@ async def office(tmp_path: Path) -> AsyncIterator[Office]:
         yield opened
 
 
+@pytest.mark.promise("approval.single-use")
 async def test_call_waits_for_a_person_and_then_runs_once(office: Office) -> None:
     approval_id = await office.grant()
     assert office.written == []
@@ -120,6 +121,7 @@ async def test_call_waits_for_a_person_and_then_runs_once(office: Office) -> Non
     assert "used already" in again.error.message
 
 
+@pytest.mark.promise("approval.four-events")
 async def test_its_way_is_in_the_audit_log_and_the_log_verifies(office: Office) -> None:
     approval_id = await office.grant()
     done = await office.call(approval_id)
@@ -135,6 +137,7 @@ async def test_its_way_is_in_the_audit_log_and_the_log_verifies(office: Office) 
     assert (await office.running.hub.audit.verify()).ok
 
 
+@pytest.mark.promise("approval.single-use")
 async def test_of_fifty_calls_at_once_with_one_approval_exactly_one_runs(office: Office) -> None:
     approval_id = await office.grant()
     results = await asyncio.gather(*(office.call(approval_id) for _ in range(50)))
@@ -151,6 +154,7 @@ async def test_repeated_call_under_its_key_is_answered_from_store_and_asks_nobod
     assert listed.total_size == 1
 
 
+@pytest.mark.promise("approval.not-by-the-requester")
 async def test_nobody_decides_for_themselves_nor_without_the_role(office: Office) -> None:
     own, robots = await office.ask(by="boss"), await office.ask()
     for approval_id, by, reason in ((own, "boss", "OWN_REQUEST"), (robots, "robot", "ROLE_MISSING")):
@@ -172,6 +176,7 @@ async def test_asker_looks_up_what_became_of_its_question(office: Office) -> Non
     assert office.written == []
 
 
+@pytest.mark.promise("approval.exact-call")
 async def test_other_arguments_and_another_policy_need_another_yes(office: Office) -> None:
     approval_id = await office.grant()
     other = await office.call(approval_id, {"path": "b.txt", "text": "hello"})
@@ -194,6 +199,7 @@ async def test_question_outlives_the_hub(tmp_path: Path) -> None:
         assert again.written == ["a.txt"]
 
 
+@pytest.mark.promise("approval.job-goes-on")
 async def test_job_waits_for_a_person_and_goes_on_by_itself(office: Office) -> None:
     job = await office.submit()
     assert job.status.state == AWAITING
@@ -209,6 +215,7 @@ async def test_job_waits_for_a_person_and_goes_on_by_itself(office: Office) -> N
     assert office.written == ["a.txt"]
 
 
+@pytest.mark.promise("approval.job-goes-on")
 async def test_job_that_is_rejected_fails_and_says_so(office: Office) -> None:
     job = await office.submit()
     await office.decide(job.approval_id, REJECT, comment="not this folder")
@@ -230,6 +237,7 @@ async def test_job_may_be_submitted_with_an_approval_that_was_granted(office: Of
     assert (await office.call(approval_id)).error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
 
 
+@pytest.mark.promise("jobs.handed-over")
 async def test_hub_that_leaves_ends_watches_with_a_status_that_says_come_again(tmp_path: Path) -> None:
     async with AsyncExitStack() as client:
         async with an_office(tmp_path) as office:

@@ -61,6 +61,7 @@ async def test_offset_past_the_end_is_out_of_range(server: ArtifactServer) -> No
     assert told.metadata == {"size_bytes": str(len(DATA))}
 
 
+@pytest.mark.promise("artifact.owned")
 async def test_foreign_unknown_and_expired_are_not_found_and_told_alike(server: ArtifactServer) -> None:
     written = await server.write(DATA)
     art = written.artifact_id
@@ -98,6 +99,7 @@ async def test_auditor_reads_what_others_own(server: ArtifactServer) -> None:
         ({"task_id": "../x"}, grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST"),
     ],
 )
+@pytest.mark.promise("artifact.verified")
 async def test_upload_that_is_not_as_declared_or_misdeclared_keeps_nothing(
     server: ArtifactServer, header: dict[str, Any], code: grpc.StatusCode, reason: str
 ) -> None:
@@ -129,6 +131,7 @@ async def test_upload_that_breaks_the_protocol_keeps_nothing(
     assert (server.kept.files(), server.kept.records.found) == ([], {})
 
 
+@pytest.mark.promise("artifact.bounded")
 async def test_upload_beyond_the_cap_is_refused_while_it_comes(server: ArtifactServer) -> None:
     told = await failed(server.write(*[b"x" * MIB] * 20))
     assert (told.code, told.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "ARTIFACT_TOO_LARGE")
@@ -144,6 +147,7 @@ async def test_upload_beyond_the_quota_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("declared", [0, 10 * MIB])
+@pytest.mark.promise("artifact.verified")
 async def test_upload_whose_client_leaves_keeps_nothing(server: ArtifactServer, declared: int) -> None:
     """A client that leaves and one that has sent all look much alike to a server that only reads messages."""
     for chunks in range(25):
@@ -164,6 +168,7 @@ async def test_upload_whose_client_leaves_keeps_nothing(server: ArtifactServer, 
     assert (server.kept.files(), server.kept.records.found) == ([], {})
 
 
+@pytest.mark.promise("artifact.verified")
 async def test_upload_whose_connection_breaks_keeps_nothing(server: ArtifactServer) -> None:
     for _ in range(5):
         channel = channel_to(server.address)
@@ -200,6 +205,7 @@ async def test_equal_content_from_many_at_once_is_stored_once(server: ArtifactSe
     assert {one.principal for one in written} == {f"agent-{number}" for number in range(12)}
 
 
+@pytest.mark.promise("artifact.expires")
 async def test_expired_artifact_is_swept_with_its_bytes(server: ArtifactServer) -> None:
     written = await server.write(DATA)
     server.kept.clock.advance(TTL_S)
@@ -220,6 +226,7 @@ ROOM_MIB = 48
 
 
 @pytest.mark.slow
+@pytest.mark.promise("artifact.bounded")
 async def test_a_hundred_mebibytes_go_both_ways_in_bounded_memory(tmp_path: Path) -> None:
     async with artifact_server(tmp_path, max_bytes=200 * MIB, quota_bytes=300 * MIB) as server:
         await server.read((await server.write(*[b"w" * MIB] * 4)).artifact_id)  # what is made once is made

@@ -74,6 +74,7 @@ def error_kind(result: result_pb2.ToolResult) -> str:
     return error_pb2.ErrorKind.Name(result.error.kind).removeprefix("ERROR_KIND_")
 
 
+@pytest.mark.promise("artifact.whole-kept")
 async def test_result_over_its_limit_arrives_cut_and_marked_with_the_artifact_of_the_whole(hub: RunningHub) -> None:
     result = await hub.invoke("test/text.repeat", {"text": "ü", "times": 50_000}, task_id="task-1")
     (ref,) = result.artifacts
@@ -126,6 +127,7 @@ async def test_artifact_in_the_arguments_is_the_text_and_the_audit_log_has_its_d
     assert "what was uploaded" not in asked.args_summary
 
 
+@pytest.mark.promise("artifact.arguments-judged")
 async def test_same_text_inline_and_by_reference_is_the_same_call(hub: RunningHub) -> None:
     artifact = await uploaded(hub, b"the text")
     inline = await hub.invoke("test/text.repeat", {"text": "the text"})
@@ -149,6 +151,7 @@ async def test_same_text_inline_and_by_reference_is_the_same_call(hub: RunningHu
         ({"\\u0024artifact": "art_1"}, "INPUT_SCHEMA_INVALID"),
     ],
 )
+@pytest.mark.promise("artifact.arguments-judged")
 async def test_reference_that_cannot_be_resolved_is_refused_before_the_tool(
     hub: RunningHub, reference: Any, expected: str
 ) -> None:
@@ -199,6 +202,7 @@ async def town(tmp_path: Path) -> AsyncIterator[Town]:
         yield people
 
 
+@pytest.mark.promise("artifact.owned")
 async def test_foreign_artifact_is_not_found_by_any_way_and_an_auditor_reads_it(town: Town) -> None:
     bobs = await uploaded(town.hub, b"bob's", metadata=town.of("bob"))
     assert bobs.principal == "bob"
@@ -216,6 +220,7 @@ async def test_foreign_artifact_is_not_found_by_any_way_and_an_auditor_reads_it(
     assert kind(await town.invoke("bob", "core/util.hash.sha256Text", args)) == "NOT_FOUND"
 
 
+@pytest.mark.promise("artifact.owned")
 async def test_auditor_reads_but_does_not_pass_off_what_others_own_as_an_argument(town: Town) -> None:
     bobs = await uploaded(town.hub, b"bob's", metadata=town.of("bob"))
     args = {"text": {"$artifact": bobs.artifact_id}}

@@ -87,6 +87,7 @@ async def test_queued_job_is_cancelled_at_once_and_never_runs(stage: Stage) -> N
     assert stage.writes.runs == 0
 
 
+@pytest.mark.promise("jobs.cancel-is-a-request")
 async def test_running_job_is_cancelling_until_it_has_stopped(stage: Stage) -> None:
     job = await stage.robot.submit(stage.clears.name)
     await stage.clears.started.wait()
@@ -176,6 +177,7 @@ async def test_result_over_its_cap_is_cut_and_whole_as_an_artifact(stage: Stage)
 # Approvals and plans
 
 
+@pytest.mark.promise("approval.job-goes-on")
 async def test_approved_job_goes_on_by_itself(stage: Stage) -> None:
     job = await stage.robot.submit(FILE, NOTE, request_id="work")
     following = asyncio.create_task(stage.robot.ended(job.job_id, job.status.sequence))
@@ -193,6 +195,7 @@ async def test_rejected_job_fails_and_says_what_the_person_said(stage: Stage) ->
     assert "not today" in last.error.message
 
 
+@pytest.mark.promise("approval.expires")
 async def test_job_that_nobody_decides_about_fails_when_its_approval_expires(tmp_path: Path) -> None:
     policy = POLICY.replace("reason: Files are shared.", "approval: {expires_s: 0.2}")
     async with hubs_of(tmp_path, IMPATIENT, [], policy=policy) as (running,):
@@ -228,6 +231,7 @@ rules: [{id: look-first, effect: REQUIRE_PLAN, tools: [core/fs.deletePath]}]
 # A hub that leaves
 
 
+@pytest.mark.promise("jobs.handed-over")
 async def test_leaving_hub_sends_watchers_elsewhere_and_hands_its_jobs_over(tmp_path: Path) -> None:
     stage, later = Stage(), Stage()
     async with AsyncExitStack() as client:

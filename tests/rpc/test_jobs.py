@@ -71,6 +71,7 @@ def robot(office: Office) -> Client:
     return office.by("robot")
 
 
+@pytest.mark.promise("jobs.any-tool")
 async def test_any_tool_runs_as_a_job_and_is_followed_from_its_beginning(robot: Client) -> None:
     job = await robot.submit(ECHO, {"text": "hello"}, request_id="r-1", task_id="t-1", purpose="to see")
     assert (state(job.status), job.status.sequence) == ("QUEUED", 1)
@@ -105,6 +106,7 @@ async def test_refused_submission_is_a_job_that_failed_at_once(
     assert [state(entry) for entry in await robot.ended(job.job_id)] == ["FAILED"]
 
 
+@pytest.mark.promise("jobs.any-tool")
 async def test_asynchronous_tool_becomes_a_job_however_it_is_called(office: Office, robot: Client) -> None:
     tool, stub = office.renders.name, office.running.stub
     invoked = await robot.call(tool)
@@ -124,6 +126,7 @@ async def test_asynchronous_tool_becomes_a_job_however_it_is_called(office: Offi
         assert states(await robot.ended(job_id))[-1] == "SUCCEEDED"
 
 
+@pytest.mark.promise("watch.gapless")
 async def test_watch_gives_the_current_state_first_and_then_every_change(office: Office, robot: Client) -> None:
     job = await robot.submit(WAIT)
     before = await robot.seen(job.job_id, lambda entry: entry.progress.message == "half way")
@@ -139,6 +142,7 @@ async def test_watch_gives_the_current_state_first_and_then_every_change(office:
     assert rest[-1].progress.step == 1, "the latest report stays"
 
 
+@pytest.mark.promise("watch.gapless")
 async def test_resumed_watch_misses_nothing_and_repeats_nothing(office: Office, robot: Client) -> None:
     job = await robot.submit(WAIT)
     office.waits.let_go.set()
@@ -172,6 +176,7 @@ async def test_hundred_watchers_of_one_job_see_the_same(office: Office, robot: C
     assert office.running.hub.long_work.watch.watchers == 0
 
 
+@pytest.mark.promise("watch.slow-holds-up-nobody")
 async def test_slow_watcher_holds_up_neither_the_job_nor_the_others(
     office: Office, robot: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +206,7 @@ async def test_reports_are_told_ten_times_a_second_and_the_last_one_in_any_case(
     assert (await robot.ended(job.job_id))[-1].progress.step >= reports[-1]
 
 
+@pytest.mark.promise("jobs.owners-only")
 async def test_unknown_and_foreign_jobs_are_not_found_and_told_alike(office: Office, robot: Client) -> None:
     job_id, other = (await robot.submit(ECHO)).job_id, office.by("other")
     told = [
@@ -249,6 +255,7 @@ async def test_lists_are_filtered_paged_and_counted_without_results(office: Offi
     office.waits.let_go.set()
 
 
+@pytest.mark.promise("jobs.same-key-same-job")
 async def test_same_key_gives_the_same_job_and_other_arguments_conflict(office: Office, robot: Client) -> None:
     first = await robot.submit(WRITE, {"text": "a"}, idempotency_key="k-1")
     again = await robot.submit(WRITE, {"text": "a"}, idempotency_key="k-1")
@@ -264,6 +271,7 @@ async def test_same_key_gives_the_same_job_and_other_arguments_conflict(office: 
     assert (await robot.page()).total_size == 1
 
 
+@pytest.mark.promise("jobs.same-key-same-job")
 async def test_twenty_submissions_at_once_with_one_key_are_one_job_and_one_effect(
     office: Office, robot: Client
 ) -> None:

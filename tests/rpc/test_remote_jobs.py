@@ -103,6 +103,7 @@ async def test_invoking_it_begins_a_job_that_is_followed_to_its_end(agent: Agent
     assert any(attributes.get("remote_id") == "r-1" for attributes in evidence)
 
 
+@pytest.mark.promise("jobs.cancel-is-a-request")
 async def test_it_is_cancelling_until_the_remote_side_has_stopped(agent: Agent, server: JobServer) -> None:
     job_id = await agent.begin({**HELD, "stops_after": 5})
     await agent.works(job_id)
@@ -113,6 +114,7 @@ async def test_it_is_cancelling_until_the_remote_side_has_stopped(agent: Agent, 
     assert any("until it confirms" in entry.progress.message for entry in history if _state(entry) == "CANCELLING")
 
 
+@pytest.mark.promise("jobs.cancel-is-a-request")
 async def test_what_could_not_be_stopped_succeeds_after_all(agent: Agent, server: JobServer) -> None:
     server.script.add(Op.CANCEL, How.IGNORE)
     job_id = await agent.begin()
@@ -123,6 +125,7 @@ async def test_what_could_not_be_stopped_succeeds_after_all(agent: Agent, server
     _check_made(server, (await agent.ended(job_id))[-1])
 
 
+@pytest.mark.promise("jobs.lost-is-honest")
 async def test_what_the_remote_side_forgot_is_lost_and_says_where_to_look(agent: Agent, server: JobServer) -> None:
     server.script.add(Op.STATUS, How.RESTART)
     end = (await agent.ended(await agent.begin()))[-1]
@@ -138,6 +141,7 @@ async def test_a_deadline_ends_it_and_asks_the_remote_side_to_stop(agent: Agent,
     assert [task.state for task in server.memory.tasks.values()] == ["cancelling"]
 
 
+@pytest.mark.promise("jobs.handed-over")
 async def test_a_hub_that_stops_leaves_it_to_the_next_one(tmp_path: Path, server: JobServer) -> None:
     async with _hub(tmp_path, server) as agent:
         job_id = await agent.begin()
@@ -167,6 +171,7 @@ async def test_the_next_hub_waits_for_the_confirmation_that_the_last_one_waited_
 
 
 @pytest.mark.parametrize("op", [Op.START, Op.STATUS, Op.RESULT], ids=lambda op: op.value)
+@pytest.mark.promise("jobs.remote-once")
 async def test_kill_9_while_an_answer_is_under_way_costs_no_second_effect(
     tmp_path: Path, server: JobServer, op: Op
 ) -> None:

@@ -91,6 +91,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         yield Stage(running, waits, writes)
 
 
+@pytest.mark.promise("session.each-call-judged")
 async def test_every_call_of_a_message_is_answered_under_its_own_name_and_audited(hub: RunningHub) -> None:
     client = Client(hub)
     await client.send(*[call(f"mine-{number}") for number in range(64)])
@@ -109,6 +110,7 @@ async def test_every_call_of_a_message_is_answered_under_its_own_name_and_audite
     assert await client.stream.code() is grpc.StatusCode.OK
 
 
+@pytest.mark.promise("session.each-call-judged")
 async def test_each_call_is_judged_by_itself(hub: RunningHub) -> None:
     client = Client(hub)
     await client.send(
@@ -178,6 +180,7 @@ async def test_progress_and_output_come_as_they_happen_and_results_out_of_order(
     await client.rest()
 
 
+@pytest.mark.promise("session.one-call-cancelled")
 async def test_one_call_is_cancelled_and_recorded_and_the_others_go_on(stage: Stage) -> None:
     client = Client(stage.running)
     await client.send(call("x", "test/text.wait"), call("y", "test/text.waitToWrite", request_id="r"))
@@ -308,6 +311,7 @@ async def test_client_that_vanishes_leaves_nothing_running(stage: Stage) -> None
     assert await stage.outcomes("test/text.wait") == ["CANCELLED"]
 
 
+@pytest.mark.promise("session.bounded")
 async def test_reader_that_does_not_read_is_cut_off_from_calling_and_then_loses_nothing(stage: Stage) -> None:
     client = Client(stage.running, timeout_s=None)
     names = [f"c{number}" for number in range(64)]
@@ -338,6 +342,7 @@ async def test_reader_that_does_not_read_and_goes_leaves_nothing_behind(stage: S
     assert stage.waits.running == 0
 
 
+@pytest.mark.promise("session.bounded")
 async def test_bound_in_flight_stops_the_reading(stage: Stage) -> None:
     servicer = stage.running.hub.server.tools
     servicer.sessions._max_in_flight = 2

@@ -45,6 +45,7 @@ def stage(server: JobServer, client: httpx.AsyncClient) -> Stage:
     return Stage(server, client)
 
 
+@pytest.mark.promise("jobs.remote-once")
 async def test_a_mark_is_kept_before_anything_is_sent_and_again_before_it_is_followed(stage: Stage) -> None:
     await stage.run()
     before = [name.removeprefix("before ") for name in stage.life.contacts if name.startswith("before ")]

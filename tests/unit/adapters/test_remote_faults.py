@@ -137,6 +137,7 @@ def _check_truth(stage: Stage, outcome: Outcome | ToolError | None) -> None:
 
 
 @every_case
+@pytest.mark.promise("jobs.lost-is-honest")
 async def test_every_fault_ends_in_what_is_true(case: Case) -> None:
     async with a_client() as client, _world(case, client) as stage:
         outcome = await _run(stage, case)
@@ -148,6 +149,7 @@ async def test_every_fault_ends_in_what_is_true(case: Case) -> None:
 
 @pytest.mark.parametrize("gently", [False, True], ids=["killed", "drained"])
 @every_case
+@pytest.mark.promise("jobs.remote-once")
 async def test_death_at_any_point_of_any_fault_is_made_good_by_the_next_run(case: Case, gently: bool) -> None:
     allowed = _allowed_after_death(case)
     async with a_client() as client:
@@ -177,6 +179,7 @@ def _allowed_after_death(case: Case) -> set[Ending]:
     return allowed | ({UNKNOWN} if "can_find" in case.traits else set())
 
 
+@pytest.mark.promise("jobs.remote-once")
 async def test_two_deaths_in_a_row_are_made_good_too() -> None:
     case = Case("start lost", ((Op.START, How.LOSE_ANSWER, 1),))
     async with a_client() as client:

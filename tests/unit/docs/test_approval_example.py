@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.hub import request, running_hub
 from tests.unit.policy.test_policy_docs import EXAMPLES
 from toolhub.v1 import approval_pb2, error_pb2
@@ -18,6 +20,7 @@ TOOL = "core/fs.writeText"
 NEW: Mapping[str, Any] = {"path": "plan.txt", "text": "new", "overwrite": True}
 
 
+@pytest.mark.promise("approval.single-use")
 async def test_overwriting_waits_for_ann_and_then_happens_once(tmp_path: Path) -> None:
     policy = EXAMPLES["Overwriting needs a person"]
     async with running_hub(tmp_path, policy=policy, settings={"auth": {"modes": ["api-key"]}}) as running:

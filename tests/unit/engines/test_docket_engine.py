@@ -90,6 +90,7 @@ async def test_jobs_run_wherever_there_is_room(make: Make) -> None:
     there.let_go()
 
 
+@pytest.mark.promise("jobs.delivered")
 async def test_jobs_of_a_killed_process_run_elsewhere_once(make: Make, redis_url: str, runner: Runner) -> None:
     async with victim(redis_url, 8, SOON_S) as process:
         engine = make(8)

@@ -155,6 +155,7 @@ class TestUse:
         assert used is not None
         assert (used.state, used.used_by_call_id, used.decided_by) == (ApprovalState.USED, "call-2", "ann")
 
+    @pytest.mark.promise("approval.four-events")
     async def test_asked_approved_executed_and_returned_are_four_events(self) -> None:
         door = an_approval_door()
         approval_id = await door.grant()
@@ -194,6 +195,7 @@ class TestUse:
         assert (await door.refused(approval_id=approval_id)).kind is ErrorKind.IO_ERROR
         assert door.runs == 0
 
+    @pytest.mark.promise("approval.exact-call")
     async def test_unknown_or_foreign_approval_is_answered_alike(self) -> None:
         door = an_approval_door()
         theirs = await door.grant(principal="other")
@@ -212,6 +214,7 @@ class TestUse:
 
 
 class TestExactly:
+    @pytest.mark.promise("approval.exact-call")
     async def test_other_arguments_are_another_call(self) -> None:
         door = an_approval_door()
         await assert_anew(door, await door.grant("hello"), ["arguments"], text="bye", number=2)
@@ -221,6 +224,7 @@ class TestExactly:
         approval_id = await door.grant("hello")
         assert (await door.call(args={"times": 1, "text": "hello"}, approval_id=approval_id)).ok
 
+    @pytest.mark.promise("approval.exact-call")
     async def test_changed_policy_voids_it(self) -> None:
         door = an_approval_door()
         old = await door.grant()
@@ -241,12 +245,14 @@ class TestExactly:
         )
         assert (await door.refused(approval_id=old)).kind is ErrorKind.POLICY_DENIED
 
+    @pytest.mark.promise("approval.exact-call")
     async def test_changed_definition_voids_it(self) -> None:
         door = an_approval_door()
         old = await door.grant()
         door.door.catalog.register(replace(WRITE, description="Say it louder.", digest=""), replace=True)
         await assert_anew(door, old, ["tool definition"], number=2)
 
+    @pytest.mark.promise("approval.exact-call")
     async def test_another_tool_is_another_call(self) -> None:
         door = an_approval_door(tools=(ERASE,))
         await assert_anew(door, await door.grant(), ["tool"], number=2, spec=ERASE)
@@ -269,6 +275,7 @@ class TestEnd:
         await door.decide(approval_id, REJECTED, comment="no " * 1_000)
         assert len((await door.refused(approval_id=approval_id)).message) < 1_000
 
+    @pytest.mark.promise("approval.expires")
     async def test_question_that_nobody_answers_counts_as_no(self) -> None:
         door = an_approval_door()
         approval_id = await door.ask()
@@ -286,6 +293,7 @@ class TestEnd:
         door.door.clock.advance(EXPIRES_S - 0.001)
         assert (await door.call(number=2, approval_id=approval_id)).ok
 
+    @pytest.mark.promise("approval.expires")
     async def test_granted_one_that_is_not_used_in_time_lapses(self) -> None:
         door = an_approval_door()
         approval_id = await door.grant()
@@ -295,6 +303,7 @@ class TestEnd:
         assert "not used before it lapsed" in error.message
         assert door.runs == 0
 
+    @pytest.mark.promise("approval.expires")
     async def test_one_that_lapses_between_check_and_effect_runs_nothing(self) -> None:
         door = an_approval_door()
         approval = await door.decide(await door.ask())
@@ -347,6 +356,7 @@ class TestRepeats:
         door.door.clock.advance(EXPIRES_S * 2)
         assert (await door.call(approval_id=approval_id, job_id="job-1")).ok
 
+    @pytest.mark.promise("approval.exact-call")
     async def test_another_job_may_not(self) -> None:
         door = an_approval_door()
         approval_id = await door.grant(job_id="job-1")

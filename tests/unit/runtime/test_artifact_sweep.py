@@ -25,6 +25,7 @@ async def test_expired_artifact_goes_with_its_bytes(tmp_path: Path) -> None:
     assert (kept.files(), kept.records.found) == ([], {})
 
 
+@pytest.mark.promise("artifact.expires")
 async def test_bytes_stay_while_another_artifact_has_them(tmp_path: Path) -> None:
     kept = kept_in(tmp_path)
     await kept.artifacts.keep(pieces(DATA), call=a_call())
@@ -38,6 +39,7 @@ async def test_bytes_stay_while_another_artifact_has_them(tmp_path: Path) -> Non
     assert kept.files() == []
 
 
+@pytest.mark.promise("artifact.expires")
 async def test_expired_artifacts_linger_unreadable_until_their_bytes_may_go(tmp_path: Path) -> None:
     kept = kept_in(tmp_path, linger_s=60.0)
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call())

@@ -136,6 +136,7 @@ async def test_quota_is_each_principals_own(kept: Kept) -> None:
     await kept.artifacts.keep(pieces(*[MEGABYTE] * 3), call=a_call())
 
 
+@pytest.mark.promise("artifact.bounded")
 async def test_uploads_at_once_cannot_pass_the_quota_together(kept: Kept) -> None:
     contents = [pieces(*[MEGABYTE] * 4) for _ in range(12)]
     answers = await asyncio.gather(*[outcome_of(kept.artifacts.keep(content, call=a_call())) for content in contents])

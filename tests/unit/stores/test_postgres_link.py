@@ -67,6 +67,7 @@ class TestOutages:
         assert caught.value.reason == "POSTGRES_URL_INVALID"
         assert "t0psecret" not in caught.value.message
 
+    @pytest.mark.promise("store.outage")
     async def test_call_during_an_outage_fails_in_time_and_the_next_one_after_it_succeeds(
         self, own_postgres: PostgresServer, own_link: PostgresLink
     ) -> None:

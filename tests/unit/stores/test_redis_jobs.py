@@ -116,6 +116,7 @@ async def test_change_whose_answer_was_lost_is_known_again(link: RedisLink) -> N
     assert not await store.put(job), "another writer's change to the same"
 
 
+@pytest.mark.promise("store.outage")
 async def test_outage_in_the_middle_loses_nothing_that_was_answered_and_tears_nothing(
     own_redis: RedisServer, own_link: RedisLink
 ) -> None:

@@ -52,6 +52,7 @@ class TestRedisKeys(KeyStoreSuite):
         return keys
 
 
+@pytest.mark.promise("idempotency.shared")
 async def test_processes_share_claims_and_answers(keys: RedisKeys, others: RedisKeys, clock: ManualClock) -> None:
     claims = [(keys, others)[n % 2].claim(KEY, a_record(clock, f"owner-{n}")) for n in range(50)]
     answers = await asyncio.gather(*claims)
@@ -64,6 +65,7 @@ async def test_processes_share_claims_and_answers(keys: RedisKeys, others: Redis
 
 
 @pytest.mark.parametrize("how", ["settle", "release", "replace"])
+@pytest.mark.promise("idempotency.shared")
 async def test_waiter_wakes_for_what_another_process_did(
     keys: RedisKeys, others: RedisKeys, link: RedisLink, clock: ManualClock, how: str
 ) -> None:

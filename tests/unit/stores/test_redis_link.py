@@ -119,6 +119,7 @@ async def test_defect_of_a_script_tells_a_code_and_no_text(redis_url: str, links
     assert failure.value.error.details["reason"] == "it answered WRONGTYPE"
 
 
+@pytest.mark.promise("store.outage")
 async def test_stopped_server_refuses_within_patience_and_serves_again_when_it_is_back(
     own_redis: RedisServer, links: Links
 ) -> None:
@@ -273,6 +274,7 @@ def test_url_that_is_none_is_told_without_it(url: str) -> None:
     assert failure.value.__suppress_context__
 
 
+@pytest.mark.promise("store.no-eviction")
 async def test_server_that_evicts_keys_is_refused_at_start(own_redis: RedisServer, links: Links) -> None:
     with redis.Redis.from_url(own_redis.url) as admin:
         admin.config_set("maxmemory", "100mb")

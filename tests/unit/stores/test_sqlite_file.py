@@ -200,6 +200,7 @@ async def test_file_that_another_holds_is_unavailable_until_it_is_let_go(tmp_pat
     await file.close()
 
 
+@pytest.mark.promise("store.outage")
 async def test_full_disk_is_unavailable_and_what_was_written_stays(file: SqliteFile) -> None:
     notes = Notes()
     await file.change(notes.change, "a")
@@ -298,6 +299,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.promise("store.durable")
 async def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "hub.db"
     root = Path(__file__).parents[3]

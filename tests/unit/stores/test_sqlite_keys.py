@@ -46,6 +46,7 @@ def others(other_file: SqliteFile, clock: ManualClock) -> SqliteKeys:
     return SqliteKeys(other_file, clock)
 
 
+@pytest.mark.promise("idempotency.shared")
 async def test_processes_share_claims_and_answers(keys: SqliteKeys, others: SqliteKeys, clock: ManualClock) -> None:
     claims = [(keys, others)[n % 2].claim(KEY, a_record(clock, f"owner-{n}")) for n in range(50)]
     answers = await asyncio.gather(*claims)
@@ -58,6 +59,7 @@ async def test_processes_share_claims_and_answers(keys: SqliteKeys, others: Sqli
 
 
 @pytest.mark.parametrize("how", ["settle", "release", "replace"])
+@pytest.mark.promise("idempotency.shared")
 async def test_waiter_wakes_when_another_process_ends_the_claim(
     keys: SqliteKeys, others: SqliteKeys, clock: ManualClock, how: str
 ) -> None:

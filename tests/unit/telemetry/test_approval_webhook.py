@@ -99,6 +99,7 @@ def is_signed(asked: Asked, secret: bytes = SECRET) -> bool:
     return version == "v1" and hmac.compare_digest(signature, expected)
 
 
+@pytest.mark.promise("approval.webhook-signed")
 async def test_question_is_posted_with_a_signature_that_its_receiver_can_check() -> None:
     async with a_scene() as scene:
         approval = await scene.ask("hello", purpose="tidy up")
@@ -175,6 +176,7 @@ async def test_question_that_has_lapsed_is_not_told_for_ever() -> None:
         assert len(scene.given_up) == 1
 
 
+@pytest.mark.promise("approval.webhook-signed")
 async def test_endpoint_that_hangs_holds_up_no_call_and_no_more_than_a_bound_waits() -> None:
     async with a_scene(silent_after(b""), max_waiting=3) as scene:
         for number in range(30):
