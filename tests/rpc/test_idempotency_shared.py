@@ -1,0 +1,132 @@
+"""A hub that dies, or is cut off from the store that it shares: its keys and its jobs in the hands of the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hub import running_hub
+from tests.rpc.severed_wire import Wire, wire_to
+from tests.rpc.sharing import (
+    IMPATIENT,
+    POLICY,
+    WAIT,
+    WRITE,
+    Client,
+    CountedWaits,
+    CountedWrites,
+    is_gapless,
+    merged,
+    state,
+    states,
+)
+from toolhub.v1 import error_pb2
+from toolhub_service.runtime import idempotency
+from toolhub_service.stores.redis_link import RedisLink
+
+KEYED: dict[str, Any] = {"idempotency_key": "k-1", "request_id": "work"}
+
+
+@dataclass
+class Apart:
+    """Two hubs on one Redis; the first one's wire can be cut."""
+
+    wire: Wire
+    waits: tuple[CountedWaits, CountedWaits] = field(default_factory=lambda: (CountedWaits(), CountedWaits()))
+    writes: tuple[CountedWrites, CountedWrites] = field(default_factory=lambda: (CountedWrites(), CountedWrites()))
+    clients: list[Client] = field(default_factory=list)
+
+    def tools(self, number: int) -> list[Any]:
+        return [self.waits[number], self.writes[number]]
+
+    def let_go(self, number: int) -> None:
+        self.waits[number].let_go.set()
+        self.writes[number].let_go.set()
+
+
+@asynccontextmanager
+async def hub_on(redis_url: str, folder: Path, tools: list[Any]) -> AsyncIterator[Client]:
+    settings = merged(IMPATIENT, {"stores": {"redis_url": redis_url}})
+    async with running_hub(folder, policy=POLICY, settings=settings, tools=tools) as running:
+        yield Client(running)
+
+
+@pytest.fixture
+async def apart(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Apart]:
+    monkeypatch.setattr(idempotency, "_GRACE_MS", 100)
+    monkeypatch.setitem(RedisLink.__init__.__kwdefaults__, "patience_s", 0.3)
+    async with wire_to(redis_url) as wire:
+        apart = Apart(wire)
+        async with (
+            hub_on(wire.url, tmp_path / "first", apart.tools(0)) as first,
+            hub_on(redis_url, tmp_path / "second", apart.tools(1)) as second,
+        ):
+            apart.clients = [first, second]
+            yield apart
+            wire.mend()
+
+
+async def test_effect_of_a_hub_that_went_away_is_not_had_again(apart: Apart) -> None:
+    first, second = apart.clients
+    call = asyncio.create_task(first.call(WRITE, budget={"timeout_s": 0.5}, **KEYED))
+    await apart.writes[0].started.wait()
+    apart.wire.cut()
+    again = await second.call(WRITE, **KEYED)
+    assert again.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
+    assert not again.error.retryable
+    assert apart.writes[1].runs == 0
+    assert not (await call).ok
+
+
+async def test_call_that_is_safe_to_repeat_runs_at_the_other_hub(apart: Apart) -> None:
+    first, second = apart.clients
+    call = asyncio.create_task(first.call(WAIT, budget={"timeout_s": 0.5}, **KEYED))
+    await apart.waits[0].started.wait()
+    apart.wire.cut()
+    apart.let_go(1)
+    again = await second.call(WAIT, **KEYED)
+    assert (again.ok, again.replayed) == (True, False)
+    assert apart.waits[1].runs == 1
+    assert not (await call).ok
+
+
+async def test_jobs_of_a_hub_that_is_cut_off_are_taken_over_and_its_own_runs_are_void(apart: Apart) -> None:
+    first, second = apart.clients
+    safe, unsafe = await first.submit(WAIT), await first.submit(WRITE)
+    await asyncio.gather(apart.waits[0].started.wait(), apart.writes[0].started.wait())
+    watch = aiter(first.watch(safe.job_id, safe.status.sequence))
+    followed = [(await anext(watch)).status]
+    apart.wire.cut()
+    lost = (await second.ended(unsafe.job_id))[-1]
+    assert (state(lost), lost.error.kind) == ("LOST", error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
+    await apart.waits[1].started.wait()
+    assert apart.writes[1].runs == 0
+    apart.wire.mend()
+    await apart.waits[0].stopped.wait()
+    apart.let_go(1)
+    history = await second.ended(safe.job_id, safe.status.sequence)
+    assert states(history) == ["RUNNING", "SUCCEEDED"]
+    assert is_gapless(history)
+    followed += [answer.status async for answer in watch]
+    assert followed == history, "its own watchers have followed across the cut"
+    apart.let_go(0)
+    assert (await first.job(unsafe.job_id)).status == lost
+
+
+async def test_what_needs_the_store_fails_where_it_is_cut_off_and_the_rest_goes_on(apart: Apart) -> None:
+    first, second = apart.clients
+    apart.wire.cut()
+    apart.let_go(0)
+    keyed, plain = await asyncio.gather(first.call(WRITE, **KEYED), first.call(WRITE, {"text": "b"}))
+    assert (keyed.error.kind, keyed.error.retryable) == (error_pb2.ERROR_KIND_TOOL_UNAVAILABLE, True)
+    assert plain.ok
+    assert apart.writes[0].runs == 1
+    apart.wire.mend()
+    assert (await first.call(WRITE, **KEYED)).ok
+    assert (await second.call(WRITE, **KEYED)).replayed
