@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from tests.bench import governed_call, registry_speed, search_quality
+from tests.bench import governed_call, registry_speed, search_quality, session
 
 _PARTS: dict[str, Callable[[], None]] = {
     "governed_call": governed_call.main,
+    "session": session.main,
     "registry_speed": registry_speed.main,
     "search_quality": lambda: search_quality.main(()),
 }

@@ -59,6 +59,7 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
         seen = [_round(load, echo, hub, seconds) for _ in range(rounds)]
         return {
             "machine": f"{platform.machine()}, Python {platform.python_version()}, grpcio {grpc.__version__}",
+            "others": round(load.others, 3),
             "resident_after_mb": round(hub.resident_mb(), 1),
             "rounds": [{name: asdict(one) for name, one in each.items()} for each in seen],
         }
@@ -100,6 +101,7 @@ def as_table(found: dict[str, Any]) -> str:
             f"Machine: {found['machine']}. Medians of {len(rounds)} rounds; p50 and p99 are of a whole message.",
             f"Resident {found['resident_after_mb']} MB after load. Failed calls: {sum(one.failed for one in every)}.",
             f"Stolen processor time at most {max(one.stolen for one in every):.0%}.",
+            f"Other work took up to {found['others']:.0%} of the machine's processors during a drive.",
         ]
     )
 

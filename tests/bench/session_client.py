@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import resource
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,11 +28,13 @@ MESSAGES_IN_FLIGHT = 4
 CALLS_IN_FLIGHT = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Load:
     """The program, built."""
 
     program: Path
+    others: float = 0.0
+    """The largest share of the machine's processors that neither server nor load had during a drive."""
 
     def drive(self, process: Process, batch: int, duration_s: float) -> Round:
         """`core/util.time.now` for a while; every answer is looked at."""
@@ -41,11 +46,26 @@ class Load:
             *("-connections", CONNECTIONS, "-seconds", duration_s),
             *("-call", base64.b64encode(call.SerializeToString()).decode()),
         ]
-        ticks, cpu_s = machine_ticks(), process.cpu_s()
+        ticks, cpu_s, own_s, others_s = machine_ticks(), process.cpu_s(), _children_s(), _busy_s()
+        began_s = time.monotonic()
         done = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True)
         cpu_s = process.cpu_s() - cpu_s
+        others_s = _busy_s() - others_s - cpu_s - (_children_s() - own_s)
+        self.others = max(self.others, others_s / ((time.monotonic() - began_s) * (os.cpu_count() or 1)))
         told = json.loads(done.stdout)
         return Round(**told, cpu_us_per_call=cpu_s * 1e6 / told["calls"], stolen=stolen_share(ticks, machine_ticks()))
+
+
+def _busy_s() -> float:
+    """Processor seconds that somebody on this machine has used since boot."""
+    user, nice, system, _, _, irq, soft_irq = map(int, Path("/proc/stat").read_text().split(maxsplit=8)[1:8])
+    return (user + nice + system + irq + soft_irq) / os.sysconf("SC_CLK_TCK")
+
+
+def _children_s() -> float:
+    """Processor seconds of the programs that have been waited for: the load's."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @contextmanager
