@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
 from tests.rpc.props import TextIn, TextOut, Waits
 from toolhub.v1 import approval_pb2, job_pb2, job_service_pb2, result_pb2
@@ -17,6 +19,7 @@ from toolhub.v1.job_state_pb2 import JobState
 from toolhub_service.app.following import reload_keys
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.tool import Annotations
+from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool
 
@@ -163,6 +166,12 @@ async def hubs_of(
             )
             for number, own in enumerate(tools)
         ]
+
+
+def hurry_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that wait for a Redis which is away are refused soon."""
+    defaults: Any = RedisLink.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "patience_s", 0.3)
 
 
 def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.rpc.sharing import (
     Client,
     CountedWaits,
     CountedWrites,
+    hurry_links,
     is_gapless,
     merged,
     state,
@@ -28,7 +29,6 @@ from tests.rpc.sharing import (
 )
 from toolhub.v1 import error_pb2
 from toolhub_service.runtime import idempotency
-from toolhub_service.stores.redis_link import RedisLink
 
 KEYED: dict[str, Any] = {"idempotency_key": "k-1", "request_id": "work"}
 
@@ -60,7 +60,7 @@ async def hub_on(redis_url: str, folder: Path, tools: list[Any]) -> AsyncIterato
 @pytest.fixture
 async def apart(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Apart]:
     monkeypatch.setattr(idempotency, "_GRACE_MS", 100)
-    monkeypatch.setitem(RedisLink.__init__.__kwdefaults__, "patience_s", 0.3)
+    hurry_links(monkeypatch)
     async with wire_to(redis_url) as wire:
         apart = Apart(wire)
         async with (
