@@ -93,6 +93,7 @@ async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield pair.open(hubs)
 
 
+@pytest.mark.promise("watch.gapless")
 async def test_job_is_followed_listed_resumed_and_stopped_at_the_other_hub(pair: Pair) -> None:
     here, there = pair.at(0), pair.at(1)
     job = await here.submit(WAIT, {"text": "made"})
@@ -115,6 +116,7 @@ async def test_job_is_followed_listed_resumed_and_stopped_at_the_other_hub(pair:
     assert (await failed_stream(stranger.watch(job.job_id))).code is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.promise("approval.not-by-the-requester")
 async def test_approval_is_decided_at_either_hub_and_never_by_who_asked(pair: Pair) -> None:
     for number, other in ((0, 1), (1, 0)):
         args = {**NOTE, "path": f"note-{number}.txt"}
@@ -139,6 +141,7 @@ async def test_approval_is_decided_at_either_hub_and_never_by_who_asked(pair: Pa
     assert [answer.result.ok for answer in answers].count(True) == 1
 
 
+@pytest.mark.promise("idempotency.shared")
 async def test_key_stands_for_one_effect_at_both_hubs(pair: Pair) -> None:
     here, there = pair.at(0), pair.at(1)
     first = asyncio.create_task(here.call(WRITE, {"text": "a"}, idempotency_key="k-1", request_id="work"))
@@ -157,6 +160,7 @@ async def test_key_stands_for_one_effect_at_both_hubs(pair: Pair) -> None:
     assert sum(write.runs for write in pair.writes) == 2
 
 
+@pytest.mark.promise("jobs.same-key-same-job")
 async def test_key_stands_for_one_job_at_both_hubs(pair: Pair) -> None:
     here, there = pair.at(0), pair.at(1)
     jobs = [client.submit(WRITE, {"text": "a"}, idempotency_key="k-1") for client in (here, there) * 10]
