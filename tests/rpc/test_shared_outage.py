@@ -94,6 +94,7 @@ async def _through(site: Site, redis: RedisServer, away_s: float) -> None:
 
 
 @pytest.mark.parametrize("engine", ["inprocess", "docket"])
+@pytest.mark.promise("watch.gapless")
 async def test_jobs_end_and_watchers_miss_nothing_although_redis_was_away(
     own_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
@@ -108,6 +109,7 @@ async def test_jobs_end_and_watchers_miss_nothing_although_redis_was_away(
 
 
 @pytest.mark.slow
+@pytest.mark.promise("store.outage")
 async def test_ten_seconds_without_redis_cost_no_job(own_redis: RedisServer, tmp_path: Path) -> None:
     """As hubs are by default, and as impatient as they are."""
     async with site_on(own_redis, tmp_path, "docket", dead_after_s=5.0) as site:
