@@ -100,4 +100,7 @@ def _refusals() -> tuple[type[Exception], ...]:
 def _told(refused: Exception) -> str:
     from toolhub_service.domain.errors import ToolFailure
 
-    return refused.error.message if isinstance(refused, ToolFailure) else str(refused)
+    if not isinstance(refused, ToolFailure):
+        return str(refused)
+    reason = refused.error.details.get("reason")
+    return f"{refused.error.message} Reason: {reason}." if reason else refused.error.message
