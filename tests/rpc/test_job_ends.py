@@ -196,6 +196,19 @@ async def test_rejected_job_fails_and_says_what_the_person_said(stage: Stage) ->
 
 
 @pytest.mark.promise("approval.expires")
+async def test_decision_that_was_missed_is_found_however_many_jobs_still_wait(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "_BATCH", 2)
+    stage.running.hub.long_work.approval_news._listeners.clear()
+    jobs = [await stage.robot.submit(FILE, {**NOTE, "path": f"{n}.txt"}, request_id="work") for n in range(7)]
+    await stage.judge.decide(jobs[-1].approval_id)
+    assert states(await stage.robot.ended(jobs[-1].job_id))[-1] == "SUCCEEDED"
+    await stage.judge.decide(jobs[-2].approval_id, yes=False)
+    assert states(await stage.robot.ended(jobs[-2].job_id))[-1] == "FAILED"
+    assert state((await stage.robot.job(jobs[0].job_id)).status) == "AWAITING_APPROVAL"
+
+
 async def test_job_that_nobody_decides_about_fails_when_its_approval_expires(tmp_path: Path) -> None:
     policy = POLICY.replace("reason: Files are shared.", "approval: {expires_s: 0.2}")
     async with hubs_of(tmp_path, IMPATIENT, [], policy=policy) as (running,):
