@@ -33,6 +33,7 @@ from tests.rpc.statuses import failed_stream
 from toolhub.v1 import artifact_service_pb2, call_pb2, error_pb2
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub_service.domain.tool import ToolLimits
+from toolhub_service.runtime.jobs import reconcile
 
 FILE = "core/fs.writeText"
 NOTE = {"path": "note.txt", "text": "hello"}
