@@ -6,13 +6,17 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
+from click.testing import CliRunner
 
 from toolhub_service.app.known_secrets import known_secrets
+from toolhub_service.cli.root import toolhub
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.document import CustomTool, Settings, Tools
+from toolhub_service.settings.loading import load_settings
 from toolhub_service.telemetry.logs import configure_logging, logger
 
 
@@ -77,3 +81,32 @@ def test_what_others_wrote_drives_no_terminal(restored_logging: None) -> None:
     assert not {character for character in stream.getvalue() if ord(character) < 32} - {"\n"}
     assert "\nb" not in stream.getvalue()
     assert sum("forged" in line for line in stream.getvalue().splitlines()) == 2
+
+
+URLS = {
+    "TOOLHUB_STORES_REDIS_URL": (
+        "redis://user:{}@host:1/0",
+        "redis://h:1/0?password={}",
+        "redis://[::1:x@{0}:{0}@",
+        "u:{}@h",
+    ),
+    "TOOLHUB_STORES_POSTGRES_URL": ("postgres://u:{}@h/db", "host=h password='{}'", "postgres://u@h/db?password={}"),
+    "TOOLHUB_APPROVALS_WEBHOOK_URL": ("https://me:{}@hooks.example/x", "https://hooks.example/services/T0/{}"),
+    "TOOLHUB_ARTIFACTS_BUCKET_URL": ("s3://key:{}@bucket/p", "s3://bucket/p?secret_key={}"),
+    "TOOLHUB_TRACING_OTLP_ENDPOINT": ("http://me:{}@127.0.0.1:4317",),
+}
+
+
+@pytest.mark.parametrize(("name", "url"), [(name, url) for name, urls in URLS.items() for url in urls])
+def test_password_in_a_url_of_the_settings_is_shown_by_no_command_and_known_everywhere(
+    name: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "c4naryOfTheUrl" + "9" * 8
+    monkeypatch.setenv(name, url.format(secret))
+    for form in ([], ["--json"]):
+        told = CliRunner().invoke(toolhub, ["config", "show", "--data-dir", str(tmp_path), *form])
+        assert told.exit_code == 0, told.output
+        assert "***" in told.output
+        assert secret not in told.output
+    settings = load_settings(None, {name: url.format(secret)})
+    assert secret not in Redactor(known_secrets(settings, {})).text(f"it is {secret}, they say")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -12,6 +13,9 @@ import msgspec
 from toolhub_service.cli.output import json_option, note, print_json, print_table, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.settings_options import read_settings, settings_options
+
+if TYPE_CHECKING:
+    from toolhub_service.settings.document import Settings
 
 _EXIT_INVALID = 1
 
@@ -49,7 +53,7 @@ def check(as_json: bool, config_file: Path | None, data_dir: Path | None) -> Non
 @json_option
 @settings_options
 def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
-    """The settings in force: defaults, file and environment together.
+    """The settings in force: defaults, file and environment together; passwords in them are hidden.
 
     \b
     Examples:
@@ -58,11 +62,7 @@ def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None
     """
     import yaml
 
-    from toolhub_service.guards.secrets import Redactor
-
-    settings = msgspec.to_builtins(read_settings(config_file, data_dir))
-    for custom in settings["tools"]["custom"]:
-        custom["args"] = Redactor().value(custom["args"])
+    settings = _without_secrets(read_settings(config_file, data_dir))
     if wants_json(as_json):
         print_json(settings)
     else:
@@ -88,6 +88,20 @@ def schema(reference: bool) -> None:
     rows = ((s.path, _shown(s.default), s.description) for s in all_settings())
     print_table(("SETTING", "DEFAULT", "MEANING"), rows)
     note("server.listen is TOOLHUB_SERVER_LISTEN in the environment, and so on")
+
+
+def _without_secrets(settings: Settings) -> dict[str, Any]:
+    """As it would stand in the file, but for passwords and keys."""
+    from toolhub_service.app.known_secrets import known_secrets, secret_urls
+    from toolhub_service.guards.secrets import Redactor
+
+    shown: dict[str, Any] = msgspec.to_builtins(settings)
+    redactor = Redactor(known_secrets(settings, {}))
+    for custom in shown["tools"]["custom"]:
+        custom["args"] = redactor.value(custom["args"])
+    for (section, name), url in secret_urls(settings).items():
+        shown[section][name] = redactor.text(url)
+    return shown
 
 
 def _shown(default: object) -> str:
