@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from tests.bench import governed_call, registry_speed, search_quality, session
+from tests.bench import governed_call, jobs, registry_speed, remote_jobs, search_quality, session, watchers
 
 _PARTS: dict[str, Callable[[], None]] = {
     "governed_call": governed_call.main,
     "session": session.main,
+    "jobs": jobs.main,
+    "remote_jobs": remote_jobs.main,
+    "watchers": watchers.main,
     "registry_speed": registry_speed.main,
     "search_quality": lambda: search_quality.main(()),
 }

@@ -1,33 +1,32 @@
 """What watchers cost: 2,000 streams over 200 active jobs of one hub, from a client process of its own.
 
-    python -m tests.bench.watchers [--watchers 2000] [--jobs 200] [--seconds 20] [--rounds 10]
+    python -m tests.bench.watchers [--watchers 2000] [--jobs 200] [--seconds 20] [--rounds 10] [--write]
 
-Delivery is measured from the entry's own time, when it was put into the store, to its arrival at the client; both run
-on one machine and share its cores. Then the streams are cancelled and opened again, round after round, and the hub's
-memory is read after each.
+Each job tells five steps a second. Delivery is from the entry's own time, when it was made to be put into the store, to
+its arrival at the client; both run on one machine and share its cores. Then the streams are cancelled and opened again,
+round after round, and the hub's memory is read after each.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
-from tests.bench.processes import Process, running
+from tests.bench.page import arguments, at_share, machine, markdown, publish
+from tests.bench.processes import Process, machine_ticks, running, stolen_share
 from toolhub.v1 import call_pb2
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 
-RESULTS = Path(__file__).parent / "results" / "watchers.json"
 STREAMS_A_CHANNEL = 250
 CONFIG = """
 tools:
@@ -36,15 +35,20 @@ tools:
     - {tool: "tests.chaos.chaos_tools:WorkSteps"}
 budget: {upstream_concurrency: 1000}
 """
+_STEP_S = 0.2
+_ROUND_S = 10.0
+"""More than a round takes: the jobs outlive them all."""
+_SETTLE_S = 2.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--watchers", type=int, default=2_000)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
+    before = machine_ticks()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
         config.write_text(CONFIG)
@@ -52,9 +56,8 @@ def main() -> None:
         environment = {"TOOLHUB_METRICS_LISTEN": "", "TOOLHUB_LOGS_LEVEL": "warning"}
         with running("toolhub_service", *command, environment=environment) as hub:
             found = asyncio.run(measure(hub, options.watchers, options.jobs, options.seconds, options.rounds))
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
-    print("\n".join(f"{name:34} {value}" for name, value in found.items()))
+    found |= {"machine": machine(), "stolen": round(stolen_share(before, machine_ticks()), 3)}
+    publish("watchers", found, as_table(found), write=options.write)
 
 
 async def measure(hub: Process, watchers: int, jobs: int, seconds: float, rounds: int) -> dict[str, Any]:
@@ -64,34 +67,41 @@ async def measure(hub: Process, watchers: int, jobs: int, seconds: float, rounds
             for _ in range(-(-watchers // STREAMS_A_CHANNEL))
         ]
         idle_mb = hub.resident_mb()
-        ids = await _submit(stubs[0], jobs, seconds + 60.0 * rounds)
-        await asyncio.sleep(2.0)
+        steps = min(10_000, int((seconds + _ROUND_S * (rounds + 3)) / _STEP_S))
+        asked = [{"marker": f"job-{number}", "steps": steps, "stepS": _STEP_S} for number in range(jobs)]
+        ids = await submitted(stubs[0], "chaos/work.steps", asked)
+        await asyncio.sleep(_SETTLE_S)
         busy_mb = hub.resident_mb()
-        crowd = [Watcher(stubs[number % len(stubs)], ids[number % jobs]) for number in range(watchers)]
-        await asyncio.gather(*(watcher.begin() for watcher in crowd))
+        crowd = await _watch_all(stubs, ids, watchers)
+        told = await _listen(hub, crowd, seconds)
         watched_mb = hub.resident_mb()
-        began_s, cpu_s = time.monotonic(), hub.cpu_s()
-        for watcher in crowd:
-            watcher.delays_ms.clear()
-        await asyncio.sleep(seconds)
-        took_s = time.monotonic() - began_s
-        delays_ms = sorted(delay for watcher in crowd for delay in watcher.delays_ms)
-        cpu_share = (hub.cpu_s() - cpu_s) / took_s
-        settled_mb = hub.resident_mb()
         await asyncio.gather(*(watcher.end() for watcher in crowd))
         after = [await _again(hub, stubs, ids, watchers) for _ in range(rounds)]
     return {
         "watchers": watchers,
-        "active jobs": jobs,
-        "deliveries a second": round(len(delays_ms) / took_s),
-        "gaps or repeats": sum(watcher.faults for watcher in crowd),
-        "delivery p50, ms": round(statistics.median(delays_ms), 1),
-        "delivery p99, ms": round(delays_ms[int(len(delays_ms) * 0.99)], 1),
-        "hub's processor share": round(cpu_share, 2),
-        "resident: idle, MB": round(idle_mb, 1),
-        "resident: with the jobs, MB": round(busy_mb, 1),
-        "resident a watcher, KB": round((max(watched_mb, settled_mb) - busy_mb) * 1024 / watchers, 1),
-        "resident after each round, MB": after,
+        "jobs": jobs,
+        **told,
+        "idle_mb": round(idle_mb, 1),
+        "with_jobs_mb": round(busy_mb, 1),
+        "kb_a_watcher": round((watched_mb - busy_mb) * 1024 / watchers, 1),
+        "after_rounds_mb": after,
+    }
+
+
+async def _listen(hub: Process, crowd: Sequence[Watcher], seconds: float) -> dict[str, Any]:
+    """What comes in a time, all streams together."""
+    for watcher in crowd:
+        watcher.delays_ms.clear()
+    began_s, cpu_s = time.monotonic(), hub.cpu_s()
+    await asyncio.sleep(seconds)
+    took_s = time.monotonic() - began_s
+    delays_ms = sorted(delay for watcher in crowd for delay in watcher.delays_ms)
+    return {
+        "deliveries_per_s": round(len(delays_ms) / took_s),
+        "faults": sum(watcher.faults for watcher in crowd),
+        "p50_ms": round(statistics.median(delays_ms), 1),
+        "p99_ms": round(at_share(delays_ms, 0.99), 1),
+        "processor_share": round((hub.cpu_s() - cpu_s) / took_s, 2),
     }
 
 
@@ -105,10 +115,21 @@ class Watcher:
         self._begun = asyncio.Event()
         self.delays_ms: list[float] = []
         self.faults = 0
+        """Gaps and repeats."""
 
     async def begin(self) -> None:
+        """Until the first entry is here. Raises what ended the stream before."""
         self._reading = asyncio.create_task(self._read())
-        await self._begun.wait()
+        begun = asyncio.create_task(self._begun.wait())
+        await asyncio.wait({self._reading, begun}, return_when=asyncio.FIRST_COMPLETED)
+        if not begun.done():
+            begun.cancel()
+            await self._reading
+
+    async def ended(self) -> None:
+        """Until the job has. Raises what ended the stream before."""
+        assert self._reading is not None
+        await self._reading
 
     async def end(self) -> None:
         assert self._reading is not None
@@ -125,21 +146,48 @@ class Watcher:
             self._begun.set()
 
 
-async def _submit(stub: Any, count: int, lasts_s: float) -> Sequence[str]:
-    async def one(number: int) -> str:
-        args = {"marker": f"job-{number}", "steps": min(10_000, int(lasts_s / 0.2)), "stepS": 0.2}
-        intent = call_pb2.ToolIntent(tool="chaos/work.steps", args_json=json.dumps(args).encode(), purpose="a bench")
+async def submitted(stub: Any, tool: str, many: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The ids of jobs of the tool, one for each arguments."""
+
+    async def one(args: Mapping[str, Any]) -> str:
+        intent = call_pb2.ToolIntent(tool=tool, args_json=json.dumps(args).encode(), purpose="a bench")
         return str((await stub.SubmitJob(pb.SubmitJobRequest(intent=intent))).job.job_id)
 
-    return await asyncio.gather(*(one(number) for number in range(count)))
+    return await asyncio.gather(*(one(args) for args in many))
+
+
+async def _watch_all(stubs: Sequence[Any], ids: Sequence[str], watchers: int) -> list[Watcher]:
+    crowd = [Watcher(stubs[number % len(stubs)], ids[number % len(ids)]) for number in range(watchers)]
+    await asyncio.gather(*(watcher.begin() for watcher in crowd))
+    return crowd
 
 
 async def _again(hub: Process, stubs: Sequence[Any], ids: Sequence[str], watchers: int) -> float:
-    crowd = [Watcher(stubs[number % len(stubs)], ids[number % len(ids)]) for number in range(watchers)]
-    await asyncio.gather(*(watcher.begin() for watcher in crowd))
+    """The hub's megabytes after all have come once more and gone."""
+    crowd = await _watch_all(stubs, ids, watchers)
     await asyncio.gather(*(watcher.end() for watcher in crowd))
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(_SETTLE_S / 2)
     return round(hub.resident_mb(), 1)
+
+
+def as_table(found: dict[str, Any]) -> str:
+    after = found["after_rounds_mb"]
+    rows = [
+        ("what", "goal", "found"),
+        ("append to delivery, p50", "", f"{found['p50_ms']} ms"),
+        ("append to delivery, p99", "250 ms", f"{found['p99_ms']} ms"),
+        ("gaps and repeats", "0", str(found["faults"])),
+        ("resident a watcher", "40 KB", f"{found['kb_a_watcher']} KB"),
+        ("resident: idle / with the jobs", "", f"{found['idle_mb']} / {found['with_jobs_mb']} MB"),
+        (
+            "resident after each round of connecting and cancelling",
+            "no growth",
+            " ".join(f"{each:.0f}" for each in after),
+        ),
+    ]
+    load = f"{found['watchers']:,} watchers of {found['jobs']} jobs, {found['deliveries_per_s']:,} deliveries a second"
+    said = f"{load}, for {found['processor_share']:.0%} of one core. Machine: {found['machine']}."
+    return "\n".join([markdown(rows), "", said, f"Stolen processor time {found['stolen']:.0%}."])
 
 
 def _channel(port: int) -> grpc.aio.Channel:
