@@ -117,7 +117,7 @@ def tree_of(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith("audit") and "workspaces/local" not in str(path)
+        if path.is_file() and not path.name.startswith(("audit", "hub.db")) and "workspaces/local" not in str(path)
     }
 
 

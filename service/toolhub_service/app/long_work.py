@@ -128,7 +128,8 @@ def _engine(means: Means) -> JobEngine:
     except ModuleNotFoundError as missing:
         raise not_installed("jobs.engine docket", "docket") from missing
     name = f"{settings.stores.redis_prefix}docket"
-    return DocketEngine(settings.stores.redis_url, name, settings.jobs.max_running, settings.jobs.dead_after_s)
+    redelivery_s = 1.5 * settings.jobs.dead_after_s  # no sooner than a death is noticed
+    return DocketEngine(settings.stores.redis_url, name, settings.jobs.max_running, redelivery_s)
 
 
 def _terms(means: Means) -> JobTerms:

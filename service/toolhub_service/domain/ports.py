@@ -197,6 +197,10 @@ class CallObserver(Protocol):
         """A defect: an exception that no step expected. The caller is told INTERNAL and the call id."""
         ...
 
+    def unkept(self, call: Call, problem: ToolError) -> None:
+        """What was to be remembered of a call that has ended could not be: a store is away."""
+        ...
+
     def settled(self, settled: SettledCall) -> None:
         """The call has ended, refused calls too."""
         ...

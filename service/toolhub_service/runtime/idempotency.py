@@ -86,6 +86,8 @@ class Idempotency:
                 now_unix_ms = self._clock.unix_ms()
                 stored = kept(walk, result, now_unix_ms)
                 await self._store.settle(claim.key, claim.owner, stored, now_unix_ms + self._ttl_ms)
+        except ToolFailure as away:
+            self._observer.unkept(walk.call, away.error)
         except Exception as broken:  # noqa: BLE001 - the call has its answer, and no defect here may cost it
             self._observer.crashed(walk.call, broken)
 

@@ -175,6 +175,7 @@ SPANS: Final = (
 
 LOG_CALL: Final = "call_settled"
 LOG_CRASH: Final = "call_crashed"
+LOG_UNKEPT: Final = "answer_not_kept"
 LOG_RETRY: Final = "call_retried"
 LOG_JOB_TAKEN: Final = "job_taken_over"
 LOG_JOB_ENDED: Final = "job_ended_badly"
@@ -192,6 +193,7 @@ LOG_KEYS_UNREADABLE: Final = "keys_unreadable"
 
 LOG_EVENTS: Final = (
     (LOG_CALL, "info", "A call ended; only when the access log is on."),
+    (LOG_UNKEPT, "warning", "The answer under an idempotency key could not be stored; its outcome will be unknown."),
     (LOG_RETRY, "info", "An attempt failed and another one follows."),
     (LOG_CRASH, "error", "A defect: the caller was told INTERNAL and the call id; the traceback is here, redacted."),
     (LOG_JOB_TAKEN, "warning", "A job whose process died is run by this one now."),

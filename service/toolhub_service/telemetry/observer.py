@@ -47,6 +47,9 @@ class CallTelemetry:
     def crashed(self, call: Call, error: BaseException) -> None:
         self._log.error(names.LOG_CRASH, call_id=call.call_id, tool=call.tool, exc_info=error)
 
+    def unkept(self, call: Call, problem: ToolError) -> None:
+        self._log.warning(names.LOG_UNKEPT, call_id=call.call_id, tool=call.tool, problem=problem.message)
+
     def settled(self, settled: SettledCall) -> None:
         result, spec = settled.result, settled.spec
         tool = spec.name if spec is not None else UNKNOWN_TOOL

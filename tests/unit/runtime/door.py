@@ -186,6 +186,9 @@ class Observer:
     def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
         self.retries.append((error, attempt))
 
+    def unkept(self, call: Call, problem: ToolError) -> None:
+        self.said.append(f"unkept {problem.kind.value}")
+
     def crashed(self, call: Call, error: BaseException) -> None:
         self.crashes.append(error)
 
