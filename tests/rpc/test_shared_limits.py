@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.services import RedisServer
 from toolhub.v1 import error_pb2, result_pb2
@@ -34,6 +36,7 @@ def kind(result: result_pb2.ToolResult) -> str:
     return "OK" if result.ok else error_pb2.ErrorKind.Name(result.error.kind).removeprefix("ERROR_KIND_")
 
 
+@pytest.mark.promise("budget.rate-and-quota")
 async def test_quota_of_ten_gives_ten_in_all_however_they_come(tmp_path: Path, redis_url: str) -> None:
     async with two_hubs(tmp_path, redis_url) as hubs:
         results = await asyncio.gather(*(hub.invoke(LIMITED) for _ in range(20) for hub in hubs))
@@ -55,6 +58,7 @@ async def test_dry_runs_and_submissions_leave_the_quota_to_what_runs(tmp_path: P
         assert Counter(map(kind, results)) == {"OK": 6, "RATE_LIMITED": 6}
 
 
+@pytest.mark.promise("budget.calls-of-a-request")
 async def test_calls_of_a_request_are_counted_at_both_hubs(tmp_path: Path, redis_url: str) -> None:
     async with two_hubs(tmp_path, redis_url) as hubs:
         budget = {"max_tool_calls": 5}
