@@ -109,6 +109,7 @@ async def court(tmp_path: Path) -> AsyncIterator[Court]:
 
 
 @pytest.mark.parametrize("names", [{"user_id": "alice"}, {"agent_id": "alice"}, {"user_id": "alice", "agent_id": "x"}])
+@pytest.mark.promise("approval.not-by-the-requester")
 async def test_nobody_approves_what_a_gateway_asks_for_in_their_name(court: Court, names: dict[str, str]) -> None:
     approval_id = await court.ask("gateway", **names)
     failure = await failed(court.decide("alice", approval_id))
@@ -233,6 +234,7 @@ async def test_dry_run_asks_nobody_and_uses_nothing_up(court: Court) -> None:
     assert (await court.call("robot", approval_id=approval_id)).ok
 
 
+@pytest.mark.promise("approval.single-use")
 async def test_of_a_hundred_uses_at_once_by_calls_and_jobs_one_has_its_effect(court: Court) -> None:
     approval_id = await court.ask("robot")
     await court.decide("judge", approval_id)
@@ -306,6 +308,7 @@ async def test_approval_of_artifacts_is_for_their_bytes(court: Court) -> None:
     assert equal.ok, "the bytes are what was approved, not the name"
 
 
+@pytest.mark.promise("approval.exact-call", "jobs.judged-when-they-run")
 async def test_policy_that_changed_between_asking_and_running_voids_it_for_jobs_too(court: Court) -> None:
     robot = court.by("robot")
     job = await robot.submit(WRITE, ARGS, request_id="work")
