@@ -93,6 +93,7 @@ async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
 # Other people's
 
 
+@pytest.mark.promise("artifact.owned")
 async def test_another_s_artifact_is_told_like_one_that_never_was(depot: Depot) -> None:
     art = (await depot.write("alice", b"c4nary")).artifact_id
     unknown = "art_" + "0" * 32
@@ -227,6 +228,7 @@ async def test_hostile_names_in_references_are_refused_in_words(depot: Depot) ->
         assert len(result.error.message) < 2_000
 
 
+@pytest.mark.promise("artifact.arguments-judged")
 async def test_policy_judges_the_text_that_a_reference_brings_in(tmp_path: Path) -> None:
     rule = "rules:\n  - {id: no-evil, effect: DENY, tools: [test/text.echo], when: 'args.text.contains(\"evil\")'}\n"
     async with running_hub(tmp_path, policy=POLICY + rule, settings=BY_KEY, tools=[Echo()]) as running:
@@ -263,7 +265,12 @@ async def test_hostile_headers_are_refused_and_keep_nothing(depot: Depot) -> Non
         assert depot.blobs == []
 
 
-OUTSIDE: list[dict[str, int]] = [{"offset_bytes": -1}, {"limit_bytes": -1}, {"offset_bytes": 2**63 - 1}, {"offset_bytes": 6}]
+OUTSIDE: list[dict[str, int]] = [
+    {"offset_bytes": -1},
+    {"limit_bytes": -1},
+    {"offset_bytes": 2**63 - 1},
+    {"offset_bytes": 6},
+]
 
 
 async def test_reads_outside_of_an_artifact_are_refused(depot: Depot) -> None:
@@ -301,6 +308,7 @@ async def test_uploads_that_never_end_hold_nothing_and_leave_nothing(depot: Depo
 # Quota
 
 
+@pytest.mark.promise("artifact.bounded")
 async def test_quota_holds_against_uploads_at_once_and_against_tiny_ones(depot: Depot) -> None:
     async def upload(size_bytes: int) -> int:
         try:
