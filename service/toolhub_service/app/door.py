@@ -64,6 +64,7 @@ def make_server(
             clock=means.clock,
             randomness=means.randomness,
             session_max_in_flight=means.settings.session.max_in_flight,
+            session_max_of_all=means.settings.server.max_in_flight,
             journal=audit,
         ),
         jobs=JobServicer(

@@ -5,8 +5,9 @@ for as long as none of them has to wait. Where one does, another task takes over
 reading. A call that never waits costs no task and no turn of the loop, and a call that waits holds up nobody; which of
 them it is shows only while it runs, and asyncio's own tasks, timeouts and cancellation are all that is needed.
 
-At most `max_in_flight` calls are begun and not yet handed to the reader. While one that was read cannot begin, nothing
-more is read: HTTP/2's flow control holds the caller back, and a caller that keeps to the bound can always cancel.
+At most `max_in_flight` calls are begun and not yet handed to the reader, fewer where their arguments are large or other
+sessions have many (session_room.py). While one that was read cannot begin, nothing more is read: HTTP/2's flow control
+holds the caller back, and a caller that keeps to the bounds can always cancel.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.transport.session_call import SessionedCall
 from toolhub_service.transport.session_outbox import Outbox
+from toolhub_service.transport.session_room import Room
 from toolhub_service.transport.session_terms import SessionTerms
 
 _CALLS_A_TURN = 32
@@ -44,10 +46,9 @@ class Session:
         """By the caller's name, from being read to having been answered."""
         self._waiting: deque[SessionedCall] = deque()
         """Read and not begun: of one message at most."""
-        self._in_flight = 0
-        """Begun, and their answers not handed over yet."""
+        self._room = Room(terms.crowd, terms.max_in_flight, self._outbox)
+        """For those that were begun, and whose answers were not handed over yet."""
         self._running = 0
-        self._room: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._leader: asyncio.Task[None] | None = None
         self._is_calling = False
@@ -87,6 +88,7 @@ class Session:
         """Stop everything that still runs, and wait until it has been recorded."""
         self._is_read = self._is_over = True
         self._waiting.clear()
+        self._room.close()
         running = list(self._tasks)
         for task in running:
             task.cancel()
@@ -125,7 +127,7 @@ class Session:
         self._is_calling = True
         asyncio.get_running_loop().call_soon(self._relieve, me)
         left = _CALLS_A_TURN
-        while left and self._waiting and self._has_room():
+        while left and self._waiting and self._room.has_room():
             await self._run(self._waiting.popleft(), me)
             if self._leader is not me:
                 return
@@ -136,18 +138,14 @@ class Session:
 
     async def _has_work(self) -> bool:
         """Wait for a call that can begin; False when there will be none."""
-        while not (self._waiting and self._has_room()):
+        while not (self._waiting and self._room.has_room()):
             if self._waiting:
-                self._room = asyncio.get_running_loop().create_future()
-                await self._room
+                await self._room.wait()
             elif self._is_read:
                 return False
             else:
                 await self._read()
         return True
-
-    def _has_room(self) -> bool:
-        return self._in_flight < self._terms.max_in_flight and not self._outbox.is_full
 
     async def _read(self) -> None:
         self._is_reading = True
@@ -181,7 +179,7 @@ class Session:
     # Calls
 
     async def _run(self, asked: SessionedCall, task: asyncio.Task[None]) -> None:
-        self._in_flight += 1
+        self._room.take(asked.size_bytes)
         if asked.malformed is not None:
             asked.answer(asked.malformed)
             return
@@ -203,11 +201,9 @@ class Session:
 
     def _sent(self, call: SessionedCall) -> None:
         """The outbox has handed the call's answer over."""
-        self._in_flight -= 1
         if self._calls.get(call.name) is call:
             del self._calls[call.name]
-        if self._room is not None and not self._room.done() and self._has_room():
-            self._room.set_result(None)
+        self._room.give_back(call.size_bytes)
 
     def _close_when_done(self) -> None:
         if self._is_read and not self._running and not self._waiting:

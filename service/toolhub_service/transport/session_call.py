@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from toolhub.v1 import call_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.plan import Plan
@@ -49,6 +50,7 @@ class SessionedCall:
         "malformed",
         "name",
         "refusal",
+        "size_bytes",
         "task",
         "wants_struct",
     )
@@ -57,6 +59,8 @@ class SessionedCall:
         self.name = request.call_id[:_NAME_MAX]
         """The caller's, not the hub's; one that is too long is never begun."""
         self.wants_struct = wants_struct(request)
+        self.size_bytes = _size_bytes(request.intent)
+        """Of its arguments."""
         self.malformed: ToolResult | None = None
         """The answer to a call that breaks the contract; it never begins."""
         self.refusal: ToolError | None = None
@@ -146,3 +150,7 @@ class SessionedCall:
         if isinstance(event, Progress):
             return pb.SessionEvent(call_id=self.name, progress=from_progress(event))
         return pb.SessionEvent(call_id=self.name, chunk=from_chunk(event))
+
+
+def _size_bytes(intent: call_pb2.ToolIntent) -> int:
+    return intent.args_struct.ByteSize() if intent.HasField("args_struct") else len(intent.args_json)

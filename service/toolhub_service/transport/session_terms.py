@@ -10,8 +10,11 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import ToolResult
+from toolhub_service.transport.session_room import Crowd
 
 MAX_IN_FLIGHT = 256
+MAX_OF_ALL = 1_000
+"""Calls in flight of all sessions of a process, but for the first of each."""
 
 
 class Journal(Protocol):
@@ -47,4 +50,6 @@ class SessionTerms:
     cancelled: Callable[[Call], ToolResult]
     """The answer to a call that its caller cancelled."""
     journal: Journal
+    crowd: Crowd
+    """Of all sessions of this process."""
     max_in_flight: int = MAX_IN_FLIGHT

@@ -19,7 +19,8 @@ from toolhub_service.transport.envelope import Envelope
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.session import Session
 from toolhub_service.transport.session_answers import cancelled_by_caller, malformed
-from toolhub_service.transport.session_terms import MAX_IN_FLIGHT, Journal, SessionTerms
+from toolhub_service.transport.session_room import Crowd
+from toolhub_service.transport.session_terms import MAX_IN_FLIGHT, MAX_OF_ALL, Journal, SessionTerms
 from toolhub_service.transport.status import RpcFailure
 
 _LAST_WORDS_S = 0.25
@@ -30,9 +31,18 @@ class Sessions:
     """Opens sessions, and lets them leave."""
 
     def __init__(
-        self, invoker: Invoker, clock: Clock, call_ids: CallIds, journal: Journal, *, max_in_flight: int = MAX_IN_FLIGHT
+        self,
+        invoker: Invoker,
+        clock: Clock,
+        call_ids: CallIds,
+        journal: Journal,
+        *,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        max_of_all: int = MAX_OF_ALL,
     ) -> None:
-        """`max_in_flight` bounds the calls that are in flight in one session."""
+        """`max_in_flight` bounds the calls that are in flight in one session, `max_of_all` those of all but the first
+        of each."""
+        self._crowd = Crowd(max_of_all)
         self._journal = journal
         self._invoker = invoker
         self._clock = clock
@@ -86,6 +96,7 @@ class Sessions:
             check=self._check,
             cancelled=lambda call: cancelled_by_caller(call, self._clock.unix_ms()),
             journal=self._journal,
+            crowd=self._crowd,
             max_in_flight=self._max_in_flight,
         )
 

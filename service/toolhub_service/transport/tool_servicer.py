@@ -21,7 +21,7 @@ from toolhub_service.transport.convert.result import from_chunk, from_plan, from
 from toolhub_service.transport.deadlines import answer_deadline_s
 from toolhub_service.transport.discovery import Discovery
 from toolhub_service.transport.rpc import ServicerContext, current_principal
-from toolhub_service.transport.session_terms import MAX_IN_FLIGHT, NO_JOURNAL, Journal
+from toolhub_service.transport.session_terms import MAX_IN_FLIGHT, MAX_OF_ALL, NO_JOURNAL, Journal
 from toolhub_service.transport.sessions import Sessions
 from toolhub_service.transport.stream_sink import StreamSink
 
@@ -38,6 +38,8 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     randomness: Randomness
     session_max_in_flight: int = MAX_IN_FLIGHT
     """Calls of one session."""
+    session_max_of_all: int = MAX_OF_ALL
+    """Calls of all sessions together, but for the first of each."""
     journal: Journal = NO_JOURNAL
     """Where the calls are recorded."""
     call_ids: CallIds = field(init=False)
@@ -46,7 +48,12 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     def __post_init__(self) -> None:
         self.call_ids = CallIds(self.clock, self.randomness)
         self.sessions = Sessions(
-            self.invoker, self.clock, self.call_ids, self.journal, max_in_flight=self.session_max_in_flight
+            self.invoker,
+            self.clock,
+            self.call_ids,
+            self.journal,
+            max_in_flight=self.session_max_in_flight,
+            max_of_all=self.session_max_of_all,
         )
 
     async def Invoke(self, request: pb.InvokeRequest, context: ServicerContext) -> pb.InvokeResponse:

@@ -21,6 +21,7 @@ from toolhub_service.domain.result import ToolResult
 from toolhub_service.transport.convert.call import to_call
 from toolhub_service.transport.session import Session
 from toolhub_service.transport.session_answers import cancelled_by_caller, malformed
+from toolhub_service.transport.session_room import Crowd
 from toolhub_service.transport.session_terms import SessionTerms
 
 
@@ -45,7 +46,7 @@ class Diary:
 class Stage:
     """A session, its caller, and the runtime behind it: `quick` answers at once, every other tool when it is let go."""
 
-    def __init__(self, max_in_flight: int = 4) -> None:
+    def __init__(self, max_in_flight: int = 4, max_of_all: int = 1_000) -> None:
         self.inbox: asyncio.Queue[pb.InvokeSessionRequest | None] = asyncio.Queue()
         self.read = 0
         self.begun: list[str] = []
@@ -54,7 +55,7 @@ class Stage:
         self.stopped: list[str] = []
         self.journal = Diary()
         cancelled = partial(cancelled_by_caller, now_unix_ms=1)
-        terms = SessionTerms(self, self.begin, self.check, cancelled, self.journal, max_in_flight)
+        terms = SessionTerms(self, self.begin, self.check, cancelled, self.journal, Crowd(max_of_all), max_in_flight)
         self.session = Session(self.requests(), terms)
         self.session.begin()
 
