@@ -6,7 +6,7 @@
       └────────┘
 
 RUNNING goes back to QUEUED when its runner hands it over, and RUNNING or CANCELLING follow themselves as progress. One
-that was handed over with work on a remote side can be CANCELLING without having run again. A change is a pure function
+that waits, again, with work on a remote side can be CANCELLING without having run again. A change is a pure function
 from one record to the next; the store keeps it by compare-and-set on `version`.
 """
 
@@ -23,7 +23,7 @@ from toolhub_service.domain.result import ToolResult
 
 _FOLLOWING: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: FINAL_STATES | {JobState.RUNNING, JobState.AWAITING_APPROVAL, JobState.CANCELLING},
-    JobState.AWAITING_APPROVAL: FINAL_STATES | {JobState.QUEUED},
+    JobState.AWAITING_APPROVAL: FINAL_STATES | {JobState.QUEUED, JobState.CANCELLING},
     JobState.RUNNING: FINAL_STATES
     | {JobState.RUNNING, JobState.QUEUED, JobState.AWAITING_APPROVAL, JobState.CANCELLING},
     JobState.CANCELLING: FINAL_STATES | {JobState.CANCELLING},

@@ -14,6 +14,7 @@ from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.runtime.idempotency import effect_key
+from toolhub_service.runtime.jobs.deliver import deliver
 from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.terms import JobTerms
 from toolhub_service.schema.canonical_json import digest
@@ -60,10 +61,15 @@ class Acceptance:
         await self._check_room()
         job = self._job(call, planned.spec, JobState.QUEUED, None)
         job = replace(job, args_digest=planned.args_digest)
-        standing = await self._keep(job)
+        try:
+            standing = await self._keep(job)
+        except ToolFailure as failure:
+            if failure.error.kind is ErrorKind.TOOL_UNAVAILABLE and not call.idempotency_key:
+                raise _unclear(job) from failure
+            raise
         if standing is not None:
             return standing, True
-        await self._engine.enqueue(job.job_id)
+        await deliver(self._engine, job.job_id, self._ledger.observer)
         return job, False
 
     async def keep_refused(self, call: Call, spec: ToolSpec | None, result: ToolResult) -> Job:
@@ -119,6 +125,17 @@ class Acceptance:
         if self._open >= self._terms.max_open:
             raise _full(self._terms.max_open)
         self._open += 1
+
+
+def _unclear(job: Job) -> ToolFailure:
+    """The store did not say whether it has kept the job: without a key, to submit it again may be to run it twice."""
+    return refuse(
+        ErrorKind.TOOL_UNAVAILABLE,
+        f"The store of jobs does not answer, and may have kept this one as {job.job_id}. Look there before you submit "
+        "it again, or submit it under an idempotency_key.",
+        retryable=False,
+        may_be_job_id=job.job_id,
+    )
 
 
 def _full(max_open: int) -> ToolFailure:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.approval_ports import ApprovalStore
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.job_machine import moved
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.job_state import JobState
-from toolhub_service.runtime.jobs.ending import ended, without_answer
+from toolhub_service.runtime.jobs.deliver import deliver
+from toolhub_service.runtime.jobs.ending import ended, final_state, out_of_reach, without_answer
 from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.terms import JobTerms
 
@@ -39,7 +40,7 @@ class Decisions:
         """An approval was decided or has lapsed: its job goes on, or ends."""
         job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval))
         if job is not None and job.state is JobState.QUEUED:
-            await self._engine.enqueue(job.job_id)
+            await deliver(self._engine, job.job_id, self._ledger.observer)
 
     async def look_after(self, job: Job) -> None:
         """A job that waits for a person, seen by the sweep: was the decision missed?"""
@@ -73,11 +74,11 @@ class Decisions:
             details={"approval_id": job.approval_id},
         )
         now_unix_ms = self._ledger.clock.unix_ms()
-        result = without_answer(job, error, now_unix_ms)
-        return ended(job, JobState.FAILED, result, now_unix_ms, self._terms.keep_ms)
+        result = without_answer(job, error if job.remote is None else out_of_reach(job, error), now_unix_ms)
+        return ended(job, final_state(job, result, now_unix_ms), result, now_unix_ms, self._terms.keep_ms)
 
     async def _carry(self, approval: Approval) -> None:
         try:
             await self.decide(approval)
-        except ToolFailure as away:  # the sweep comes back to it
+        except Exception as away:  # noqa: BLE001 - the sweep comes back to it
             self._ledger.observer.troubled(approval.binding.job_id, away)

@@ -10,6 +10,7 @@ from toolhub_service.domain.job_machine import moved
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.principal import Principal, Role
+from toolhub_service.runtime.jobs.deliver import deliver
 from toolhub_service.runtime.jobs.ending import ended, never_ran, without_answer
 from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.jobs.terms import JobTerms
@@ -46,11 +47,12 @@ class Desk:
         job = await self.get(principal, job_id)
         if job.call.principal.id != principal.id and Role.OPERATOR not in principal.roles:
             raise unknown(job_id)
-        cancelled = await self._ledger.change(job_id, lambda now: self._cancelled(now, reason))
+        said = reason.encode("utf-8", "replace").decode()  # a model's words are not always fit to be kept
+        cancelled = await self._ledger.change(job_id, lambda now: self._cancelled(now, said))
         if cancelled is None:
             raise unknown(job_id)
         if cancelled.state is JobState.CANCELLING and not cancelled.runner:
-            await self._engine.enqueue(job_id)
+            await deliver(self._engine, job_id, self._ledger.observer)
         return cancelled
 
     def _cancelled(self, job: Job, reason: str) -> Job | None:

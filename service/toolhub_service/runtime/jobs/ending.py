@@ -17,8 +17,8 @@ def final_state(job: Job, result: ToolResult, now_unix_ms: int) -> JobState:
     error = result.error
     if error is None:
         return JobState.SUCCEEDED
-    cause = error.details.get("cause", error.kind.value)
-    if now_unix_ms >= job.deadline_unix_ms and (cause in _TIMEOUTS or error.kind.value in _TIMEOUTS):
+    causes = {str(error.details.get("cause")), error.kind.value}
+    if now_unix_ms >= job.deadline_unix_ms and causes & _TIMEOUTS:
         return JobState.TIMED_OUT
     if error.kind is ErrorKind.OUTCOME_UNKNOWN:
         return JobState.LOST
@@ -82,6 +82,9 @@ def hub_stopped(job: Job) -> ToolError:
 
 
 def out_of_reach(job: Job, refused: ToolError) -> ToolError:
+    """An earlier run has sent it to a remote side, and it was refused before another could look there."""
+    if refused.kind is ErrorKind.OUTCOME_UNKNOWN:
+        return refused
     mark = job.remote
     where = "" if mark is None else f" It may still run there as {mark.remote_id or mark.key}."
     return ToolError(

@@ -21,8 +21,13 @@ class JobLedger:
         self._audit = audit
 
     async def create(self, job: Job) -> Job | None:
-        """As `JobStore.create`."""
-        standing = await self.store.create(job)
+        """As `JobStore.create`; a job that is there already, because its confirmation was lost, counts as created."""
+        try:
+            standing = await self.store.create(job)
+        except ToolFailure:
+            if not _is(await self.store.get(job.job_id), job):
+                raise
+            standing = None
         if standing is None:
             self.observer.accepted(job)
             self._remember(EventType.JOB_SUBMITTED, job)
@@ -30,7 +35,7 @@ class JobLedger:
 
     async def put(self, before: Job, job: Job) -> bool:
         """As `JobStore.put`; a change that is there already, because its confirmation was lost, counts as kept."""
-        kept = await self.store.put(job) or await self.store.get(job.job_id) == job
+        kept = await self.store.put(job) or _is(await self.store.get(job.job_id), job)
         if kept and job.state is not before.state:
             self.observer.changed(before, job)
             self._remember(EventType.JOB_STATE, job)
@@ -71,3 +76,13 @@ class JobLedger:
             self._audit.append(event)
         except ToolFailure as broken:
             self.observer.troubled(job.job_id, broken)
+
+
+def _is(standing: Job | None, job: Job) -> bool:
+    """Whether the store has this very record, told by what no other writer would have put beside this version."""
+    return standing is not None and _facts(standing) == _facts(job)
+
+
+def _facts(job: Job) -> tuple[object, ...]:
+    place = job.version, job.status[:4], job.call.call_id
+    return *place, job.runner, job.runs, job.begun, job.remote, job.cancel_reason

@@ -19,17 +19,21 @@ class Life:
         self._clock = clock
         self._terms = terms
         self._steady_since_s: float | None = None
+        self._alive_until_unix_ms = 0
 
     async def beat(self) -> bool:
         """Whether the store heard it."""
+        now_unix_ms = self._clock.unix_ms()
+        alive_until_unix_ms = now_unix_ms + self._terms.dead_after_ms
         try:
-            await self._store.beat(self.runner, self._clock.unix_ms() + self._terms.dead_after_ms)
-        except ToolFailure as unreachable:
+            await self._store.beat(self.runner, alive_until_unix_ms)
+        except Exception as unheard:  # noqa: BLE001 - whatever it is, signs of life must go on
             self._steady_since_s = None
-            self._observer.troubled("", unreachable)
+            self._observer.troubled("", unheard)
             return False
-        if self._steady_since_s is None:
+        if self._steady_since_s is None or now_unix_ms >= self._alive_until_unix_ms:
             self._steady_since_s = self._clock.monotonic_s()
+        self._alive_until_unix_ms = alive_until_unix_ms
         return True
 
     async def leave(self) -> None:
@@ -41,6 +45,9 @@ class Life:
 
     @property
     def may_judge(self) -> bool:
-        """After an outage of the store every process looks dead until it has beaten again: so long nobody is taken."""
+        """After an outage of the store, or when all stood still, every process looks dead until it has beaten again: so
+        long nobody is taken. Nor does one judge that has fallen silent itself."""
         steady_since_s = self._steady_since_s
+        if self._clock.unix_ms() >= self._alive_until_unix_ms:
+            return False
         return steady_since_s is not None and self._clock.monotonic_s() - steady_since_s >= self._terms.dead_after_s

@@ -21,6 +21,7 @@ INTERVAL_MAX_S = 2.0
 _JOB_S = 0.005
 """Each running job lengthens the interval of all: a thousand of them make no more entries than forty."""
 _MESSAGE_CHARS = 500
+_UNIT_CHARS = 32
 
 
 class JobSink:
@@ -48,30 +49,37 @@ class JobSink:
     async def close(self) -> Progress | None:
         """No report is appended any more; the latest one, for the last entry."""
         self._is_closed = True
-        if self._appending is not None:
-            self._appending.cancel()
-            await asyncio.wait({self._appending})
+        if (appending := self._appending) is not None:
+            appending.cancel()
+            await asyncio.wait({appending})
         return None if self._latest is None else self._told(self._latest)
 
     async def _append(self) -> None:
         try:
             while self._is_new:
                 self._is_new = False
-                await self._live.change(self._reported)
+                await self._report()
                 await asyncio.sleep(min(INTERVAL_MAX_S, max(INTERVAL_S, _JOB_S * self._running())))
         except Superseded:
             self._is_closed = True
-        except ToolFailure as unreachable:  # a report is worth no trouble: the next one is newer
-            self._ledger.observer.troubled(self._live.job.job_id, unreachable)
         finally:
             self._appending = None
+
+    async def _report(self) -> None:
+        try:
+            await self._live.change(self._reported)
+        except ToolFailure as unreachable:  # a report is worth no trouble: the next one is newer
+            self._ledger.observer.troubled(self._live.job.job_id, unreachable)
 
     def _reported(self, job: Job) -> Job:
         assert self._latest is not None  # only then is there something to append
         return moved(job, job.state, self._ledger.clock.unix_ms(), progress=self._told(self._latest))
 
     def _told(self, progress: Progress) -> Progress:
-        if not progress.message:
-            return progress
-        message = self._redactor.text(progress.message)[:_MESSAGE_CHARS]
-        return Progress(progress.step, progress.total, progress.unit, message, progress.eta_s)
+        """As it may be shown and can be kept: a remote side's words are anything but plain text."""
+        message = self._plain(progress.message)[:_MESSAGE_CHARS]
+        unit = self._plain(progress.unit)[:_UNIT_CHARS]
+        return Progress(progress.step, progress.total, unit, message, progress.eta_s)
+
+    def _plain(self, text: str) -> str:
+        return self._redactor.text(text.encode("utf-8", "replace").decode()) if text else ""

@@ -1,15 +1,17 @@
 """What nobody looks after: jobs whose runner died or whose delivery was lost, and what has lived long enough.
 
-One loop a process: signs of life every heartbeat, a look at the store half as often as a death takes to be noticed,
-and removal of the expired once a minute. Every process does it; compare-and-set lets one of them win.
+A process gives a sign of life every heartbeat; beside that, however long it takes, it looks at the store twice in the
+time in which a death is noticed, and removes the expired once a minute. Every process does it; compare-and-set lets one
+of them win. What fails is told and leaves the rest as it is: one job that cannot be looked after is not to hold up the
+others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
-from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
 from toolhub_service.domain.job_state import JobState
@@ -53,51 +55,68 @@ class Reconciler:
 
     async def run(self) -> None:
         """Until cancelled."""
-        swept_at_s = tidied_at_s = float("-inf")
-        while True:
-            now_s = self._clock.monotonic_s()
-            if await self._life.beat():
-                if now_s - swept_at_s >= self._terms.dead_after_s / 2:
-                    swept_at_s = now_s
-                    await self._watched(self.sweep)
-                if now_s - tidied_at_s >= _TIDY_S:
-                    tidied_at_s = now_s
-                    await self._watched(self.tidy)
-            await asyncio.sleep(self._terms.heartbeat_s)
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._live())
+            both.create_task(self._look_after())
 
     async def sweep(self) -> int:
         """Have every unattended job delivered; how many there were. Counts the open ones, too."""
         for work in self._each_time:
-            await work()
+            await self._watched("", work)
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
-        for job in jobs:
-            is_ours_to_judge = job.state is JobState.QUEUED or self._life.may_judge
-            if is_ours_to_judge and not await self._give_up(job):
-                await self._engine.enqueue(job.job_id)
+        await self._watched("", partial(self._deliver, jobs))
+        await self._watched("", self._look_after_awaiting)
         self._observer.tallied(await self._store.tally())
-        await self._look_after_awaiting()
         return len(jobs)
 
     async def tidy(self) -> None:
         """Remove what has expired."""
         now_unix_ms = self._clock.unix_ms()
-        while await self._store.forget(now_unix_ms, _BATCH) == _BATCH:
-            pass
+        await self._watched("", partial(self._forget, now_unix_ms))
         for remove in self._tidy:
-            await remove(now_unix_ms)
+            await self._watched("", partial(remove, now_unix_ms))
+
+    async def _live(self) -> None:
+        while True:
+            await self._life.beat()
+            await asyncio.sleep(self._terms.heartbeat_s)
+
+    async def _look_after(self) -> None:
+        tidied_at_s = float("-inf")
+        while True:
+            await self._watched("", self.sweep)
+            if self._clock.monotonic_s() - tidied_at_s >= _TIDY_S:
+                tidied_at_s = self._clock.monotonic_s()
+                await self.tidy()
+            await asyncio.sleep(self._terms.dead_after_s / 2)
+
+    async def _deliver(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            is_ours_to_judge = job.state is JobState.QUEUED or self._life.may_judge
+            if is_ours_to_judge and not await self._has_ended(job):
+                await self._engine.enqueue(job.job_id)  # when it cannot be reached, it cannot be for the others
+
+    async def _has_ended(self, job: Job) -> bool:
+        try:
+            return await self._give_up(job)
+        except Exception as problem:  # noqa: BLE001 - then its delivery tells
+            self._observer.troubled(job.job_id, problem)
+            return False
 
     async def _look_after_awaiting(self) -> None:
         jobs = await self._store.awaiting(self._awaiting_after, _BATCH)
         is_round = len(jobs) < _BATCH
         self._awaiting_after = None if is_round else (jobs[-1].status.at_unix_ms, jobs[-1].job_id)
         for job in jobs:
-            await self._awaiting(job)
+            await self._watched(job.job_id, partial(self._awaiting, job))
 
-    async def _watched(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def _forget(self, now_unix_ms: int) -> None:
+        while await self._store.forget(now_unix_ms, _BATCH) == _BATCH:
+            pass
+
+    async def _watched(self, job_id: str, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
-        except ToolFailure as away:
-            self._observer.troubled("", away)
-        except Exception as defect:  # noqa: BLE001 - signs of life must go on, whatever else fails
-            self._observer.troubled("", defect)
+        except Exception as problem:  # noqa: BLE001 - the other work must go on, whatever fails
+            self._observer.troubled(job_id, problem)

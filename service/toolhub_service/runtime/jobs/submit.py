@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolhub_service.domain.call import Call, Mode
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.ports import Catalog, Invoker
@@ -28,14 +28,28 @@ class Submission:
         result = await self._invoker.invoke(asked, SILENT)
         assert isinstance(result, ToolResult)  # a plan answers a dry run only
         if result.job is not None:
-            job = await self._store.get(result.job.job_id)
-            assert job is not None  # it was durable a moment ago
-            return job
+            return await self._read(result.job.job_id)
         error = result.error
         assert error is not None  # nothing was accepted, and it says why
-        if error.kind is ErrorKind.IDEMPOTENCY_CONFLICT or error.details.get("limit") == "jobs.max_open":
+        is_unclear = "may_be_job_id" in error.details
+        if error.kind is ErrorKind.IDEMPOTENCY_CONFLICT or error.details.get("limit") == "jobs.max_open" or is_unclear:
             raise ToolFailure(error)
         spec, approval_id = self._catalog.get(call.tool), str(error.details.get("approval_id", ""))
         if error.kind is ErrorKind.APPROVAL_REQUIRED and approval_id and spec is not None:
             return await self._acceptance.keep_waiting(asked, spec, error)
         return await self._acceptance.keep_refused(asked, spec, result)
+
+    async def _read(self, job_id: str) -> Job:
+        """The job that was accepted. Raises ToolFailure TOOL_UNAVAILABLE, with its id, when the store has gone."""
+        try:
+            job = await self._store.get(job_id)
+        except ToolFailure as gone:
+            raise refuse(
+                ErrorKind.TOOL_UNAVAILABLE,
+                f"The job was accepted as {job_id} and will run, but the store of jobs does not answer now. Do not "
+                "submit it again; ask for it in a moment.",
+                retryable=False,
+                job_id=job_id,
+            ) from gone
+        assert job is not None  # it was durable a moment ago
+        return job
