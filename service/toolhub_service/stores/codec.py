@@ -7,8 +7,9 @@ surrogate pair in a text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -39,6 +40,24 @@ R = TypeVar("R")
 
 class UnreadableRecord(ValueError):
     """Bytes that are not such a record: damaged, or written by a newer version."""
+
+
+def readable(rows: Iterable[R], decode: Callable[[R], T]) -> list[T]:
+    """Of many, those that this version can read: one that is damaged must not hide the others, nor stop what looks
+    after them. Whoever asks for such a one by its name is refused."""
+    found: list[T] = []
+    for row in rows:
+        try:
+            found.append(decode(row))
+        except UnreadableRecord as damaged:
+            _tell(str(damaged))
+    return found
+
+
+@lru_cache(maxsize=64)
+def _tell(problem: str) -> None:
+    """Once for each kind of damage: lists are read every few seconds."""
+    logging.getLogger("toolhub").error("records of a store cannot be read and are passed over: %s", problem)
 
 
 def _plain(value: Any) -> Any:

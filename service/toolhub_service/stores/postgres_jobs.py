@@ -18,7 +18,7 @@ from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTa
 from toolhub_service.domain.job_machine import ForbiddenTransition
 from toolhub_service.domain.job_state import JobState
 from toolhub_service.stores import postgres_jobs_sql as sql
-from toolhub_service.stores.codec import decode_status
+from toolhub_service.stores.codec import decode_status, readable
 from toolhub_service.stores.postgres_feed import PostgresFeed
 from toolhub_service.stores.postgres_jobs_rows import Written, columns, job_of, terms_of, text, written
 from toolhub_service.stores.postgres_lane import Lane
@@ -66,7 +66,7 @@ class PostgresJobs:
             parameters += (after[0], text(after[1]))
         order: LiteralString = "ORDER BY created_at_unix_ms DESC, job_id DESC LIMIT %s"
         rows = await self._rows(f"{sql.WHOLE} WHERE {terms} {order}", *parameters, max(0, limit))
-        return [job_of(row) for row in rows], count
+        return readable(rows, job_of), count
 
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
         if alive_until_unix_ms:
@@ -76,11 +76,11 @@ class PostgresJobs:
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         bounds = {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": max(0, limit)}
-        return [job_of(row) for row in (await self._run(sql.UNATTENDED, bounds))[1]]
+        return readable((await self._run(sql.UNATTENDED, bounds))[1], job_of)
 
     async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
         at_unix_ms, job_id = after or (-1, "")
-        return [job_of(row) for row in await self._rows(sql.AWAITING, at_unix_ms, text(job_id), max(0, limit))]
+        return readable(await self._rows(sql.AWAITING, at_unix_ms, text(job_id), max(0, limit)), job_of)
 
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
         return bool(await self._rows(sql.IS_ALIVE, text(runner), now_unix_ms))

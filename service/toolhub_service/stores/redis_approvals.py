@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, Binding
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.stores.codec import decode_approval, encode_approval
+from toolhub_service.stores.codec import UnreadableRecord, decode_approval, encode_approval, readable
 from toolhub_service.stores.redis_approval_scripts import CREATE, FORGET, LAPSED, PUT, READ
 from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_pages import Facts, RedisPages
@@ -49,9 +49,7 @@ class RedisApprovals:
         return int(await self._link.call(FORGET, before_unix_ms, limit))
 
     def listen(self, heard: Callable[[Approval | None], None]) -> None:
-        self._unlisten = self._link.listen(
-            b"approval", lambda values: heard(None if values is None else decode_approval(values[0]))
-        )
+        self._unlisten = self._link.listen(b"approval", lambda values: heard(_news_of(values)))
 
     async def start(self) -> None:
         await self._link.start()
@@ -76,7 +74,15 @@ class RedisApprovals:
 
 
 def _approvals_of(records: Sequence[bytes | None]) -> list[Approval]:
-    return [decode_approval(record) for record in records if record is not None]
+    return readable([record for record in records if record is not None], decode_approval)
+
+
+def _news_of(values: tuple[bytes, ...] | None) -> Approval | None:
+    """None where something was missed, or cannot be read: whoever is concerned looks at the store itself."""
+    try:
+        return decode_approval(values[0]) if values else None
+    except UnreadableRecord:
+        return None
 
 
 def _digest(binding: Binding) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.stores.codec import decode_artifact, encode_artifact
+from toolhub_service.stores.codec import decode_artifact, encode_artifact, readable
 from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_script import RedisScript
 
@@ -87,7 +87,7 @@ class RedisArtifacts:
         return decode_artifact(record) if record else None
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]:
-        return [decode_artifact(record) for record in await self._link.call(_EXPIRED, now_unix_ms, limit)]
+        return readable(await self._link.call(_EXPIRED, now_unix_ms, limit), decode_artifact)
 
     async def remove(self, artifact_id: str) -> bool:
         return bool(await self._link.call(_REMOVE, artifact_id))

@@ -22,6 +22,7 @@ from toolhub_service.stores.codec import (
     encode_args,
     encode_job_frame,
     encode_status,
+    readable,
 )
 from toolhub_service.stores.redis_job_scripts import AWAITING, CREATE, FORGET, PUT, READ, TALLY, UNATTENDED
 from toolhub_service.stores.redis_link import RedisLink
@@ -54,6 +55,8 @@ class RedisJobs:
         return _job_of(parts) if parts else None
 
     async def get(self, job_id: str) -> Job | None:
+        if ":" in job_id:  # no id that was minted has one; behind it lie keys of another kind
+            return None
         (parts,) = await self._link.call(READ, job_id)
         return _job_of(parts)
 
@@ -140,14 +143,17 @@ def _job_of(parts: Parts) -> Job | None:
 
 
 def _jobs_of(all_parts: Sequence[Parts]) -> list[Job]:
-    return [job for job in map(_job_of, all_parts) if job is not None]
+    return [job for job in readable(all_parts, _job_of) if job is not None]
 
 
 def _news_of(values: tuple[bytes, ...] | None) -> JobNews:
     if values is None:
         return JobNews("")
-    job_id, sequence, status = values
-    return JobNews(job_id.decode(), int(sequence), decode_status(status) if status else None)
+    try:
+        job_id, sequence, status = values
+        return JobNews(job_id.decode(), int(sequence), decode_status(status) if status else None)
+    except ValueError:  # it is no such entry: whoever is concerned looks at the store itself
+        return JobNews("")
 
 
 def _key_digest(principal: str, tool: str, key: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
-from toolhub_service.stores.codec import decode_approval, encode_approval
+from toolhub_service.stores.codec import decode_approval, encode_approval, readable
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_file_feed import Feed, last_row
 from toolhub_service.stores.sqlite_file_pages import Where
@@ -48,7 +48,7 @@ class SqliteApprovals:
 
     async def lapsed(self, now_unix_ms: int, limit: int) -> Sequence[Approval]:
         where = "WHERE is_open = 1 AND expires_at_unix_ms <= ? ORDER BY expires_at_unix_ms, approval_id LIMIT ?"
-        return await self._file.read(partial(_read, where=where, parameters=(now_unix_ms, limit)))
+        return await self._file.read(partial(_read_many, where=where, parameters=(now_unix_ms, limit)))
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:
         return await self._file.change(_FORGETTING, (before_unix_ms, limit))
@@ -154,11 +154,15 @@ def _page(
     terms.like("tool", where.tool)
     order = ("requested_at_unix_ms", "approval_id")
     rows, count = terms.page(connection, _RECORDS, "approvals", order, after, limit)
-    return [decode_approval(record) for (record,) in rows], count
+    return readable(rows, _approval_of), count
 
 
 def _read(connection: sqlite3.Connection, where: str, parameters: Sequence[Any]) -> list[Approval]:
     return [decode_approval(record) for (record,) in connection.execute(f"{_RECORDS} {where}", parameters)]
+
+
+def _read_many(connection: sqlite3.Connection, where: str, parameters: Sequence[Any]) -> list[Approval]:
+    return readable(connection.execute(f"{_RECORDS} {where}", parameters), _approval_of)
 
 
 def _approval_of(columns: Sequence[Any]) -> Approval:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.stores.codec import decode_artifact, encode_artifact
+from toolhub_service.stores.codec import decode_artifact, encode_artifact, readable
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_file_rows import insert
 from toolhub_service.stores.sqlite_file_writer import Change
@@ -24,12 +24,10 @@ class SqliteArtifacts:
         await self._file.change(_ADDING, artifact)
 
     async def get(self, artifact_id: str) -> Artifact | None:
-        found = await self._file.read(partial(_read, where="WHERE artifact_id = ?", parameters=(artifact_id,)))
-        return found[0] if found else None
+        return await self._file.read(partial(_read, artifact_id=artifact_id))
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]:
-        where = "WHERE expires_at_unix_ms <= ? ORDER BY expires_at_unix_ms, artifact_id LIMIT ?"
-        return await self._file.read(partial(_read, where=where, parameters=(now_unix_ms, limit)))
+        return await self._file.read(partial(_expired, now_unix_ms=now_unix_ms, limit=limit))
 
     async def remove(self, artifact_id: str) -> bool:
         return await self._file.change(_REMOVING, artifact_id)
@@ -79,9 +77,18 @@ def _usage(connection: sqlite3.Connection, principal: str) -> tuple[int, int]:
     return count, size_bytes
 
 
-def _read(connection: sqlite3.Connection, where: str, parameters: Sequence[Any]) -> list[Artifact]:
-    sql = f"SELECT record FROM artifacts {where}"  # noqa: S608 — fixed text
-    return [decode_artifact(record) for (record,) in connection.execute(sql, parameters)]
+def _read(connection: sqlite3.Connection, artifact_id: str) -> Artifact | None:
+    row = connection.execute("SELECT record FROM artifacts WHERE artifact_id = ?", (artifact_id,)).fetchone()
+    return None if row is None else _artifact_of(row)
+
+
+def _expired(connection: sqlite3.Connection, now_unix_ms: int, limit: int) -> list[Artifact]:
+    sql = "SELECT record FROM artifacts WHERE expires_at_unix_ms <= ? ORDER BY expires_at_unix_ms, artifact_id LIMIT ?"
+    return readable(connection.execute(sql, (now_unix_ms, limit)), _artifact_of)
+
+
+def _artifact_of(row: Sequence[Any]) -> Artifact:
+    return decode_artifact(row[0])
 
 
 _ADDING: Change[Artifact, None] = Change(_add_all)

@@ -20,6 +20,7 @@ from toolhub_service.stores.codec import (
     encode_args,
     encode_job_frame,
     encode_status,
+    readable,
 )
 from toolhub_service.stores.sqlite_file_pages import Where
 
@@ -123,16 +124,16 @@ def page(
     terms.equals("request_id", where.request_id)
     terms.equals("task_id", where.task_id)
     rows, count = terms.page(connection, _WHOLE, "jobs", ("created_at_unix_ms", "jobs.job_id"), after, limit)
-    return [job_of(row) for row in rows], count
+    return readable(rows, job_of), count
 
 
 def unattended(connection: sqlite3.Connection, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> list[Job]:
     bounds = {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": limit}
-    return [job_of(row) for row in connection.execute(_WHOLE + _UNATTENDED, bounds)]
+    return readable(connection.execute(_WHOLE + _UNATTENDED, bounds), job_of)
 
 
 def awaiting(connection: sqlite3.Connection, after: tuple[int, str] | None, limit: int) -> list[Job]:
-    return [job_of(row) for row in connection.execute(_WHOLE + _AWAITING, (*(after or (-1, "")), limit))]
+    return readable(connection.execute(_WHOLE + _AWAITING, (*(after or (-1, "")), limit)), job_of)
 
 
 def tally(connection: sqlite3.Connection) -> JobTally:
