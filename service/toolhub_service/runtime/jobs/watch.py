@@ -106,22 +106,24 @@ class JobWatch:
         topic.watchers += 1
         self._count(1)
         try:
-            sequence, is_over = after_sequence, job.state.is_final and after_sequence >= job.status.sequence
-            is_ahead = after_sequence > job.status.sequence
+            # One that is ahead of its job follows it all the same, in silence: the end may come before its place.
+            sequence = min(after_sequence, job.status.sequence)
+            is_over = job.state.is_final and after_sequence >= job.status.sequence
+            topic.latest = max(topic.latest, job.status.sequence)
             if after_sequence == 0:
                 yield job.status
                 sequence, is_over = job.status.sequence, job.state.is_final
             while not is_over:
                 changed = topic.changed
-                for status in await self._since(job_id, topic, sequence):
-                    yield status
-                    sequence, is_over, is_ahead = status.sequence, status.state.is_final, False
-                if is_ahead:  # its end, when that comes before the place where this watcher is, is no entry for it
-                    is_over = await self._has_ended(job_id)
-                if changed is topic.changed and not is_over and not self._is_draining:
-                    await changed.wait()
+                entries = await self._since(job_id, topic, sequence)
+                for status in entries:
+                    if status.sequence > after_sequence:
+                        yield status
+                    sequence, is_over = status.sequence, status.state.is_final
                 if self._is_draining and not is_over:
                     raise leaving()
+                if not entries and changed is topic.changed:
+                    await changed.wait()
         finally:
             self._count(-1)
             topic.watchers -= 1
@@ -142,24 +144,23 @@ class JobWatch:
 
     async def _read(self, job_id: str, topic: _Topic, sequence: int) -> Sequence[JobStatus]:
         gaps = topic.gaps
-        entries = await self._history(job_id, sequence)
+        entries = await self._patiently(job_id, lambda: self._store.history(job_id, sequence, _READ_ENTRIES)) or ()
         for status in entries:
             topic.put(status)
         if len(entries) < _READ_ENTRIES:
             topic.read_gaps = gaps
+        if not entries and (topic.latest > sequence or gaps > 1):
+            await self._check_stands(job_id)
         return entries
 
-    async def _history(self, job_id: str, sequence: int) -> Sequence[JobStatus]:
-        return await self._patiently(job_id, lambda: self._store.history(job_id, sequence, _READ_ENTRIES)) or ()
+    async def _check_stands(self, job_id: str) -> None:
+        """Raises ToolFailure NOT_FOUND when there is nothing left to follow: the job has been forgotten."""
 
-    async def _has_ended(self, job_id: str) -> bool:
-        """Or has been forgotten. False when this process leaves before the store says so."""
+        async def is_gone() -> bool:
+            return await self._store.get(job_id) is None
 
-        async def look() -> bool:
-            job = await self._store.get(job_id)
-            return job is None or job.state.is_final
-
-        return await self._patiently(job_id, look) or False
+        if await self._patiently(job_id, is_gone):
+            raise unknown(job_id)
 
     async def _patiently(self, job_id: str, read: Callable[[], Awaitable[_Read]]) -> _Read | None:
         """What the store answers, however long it is away; None when this process leaves meanwhile."""

@@ -1,0 +1,390 @@
+"""Watchers: each sees every entry once and in order, whatever is told of it, how slowly it reads and when it came."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.runtime.jobs.faulty_jobs import FaultyJobs
+from tests.unit.runtime.jobs.stage import WITHIN_S, Process, Stage, Told, a_job, answered, turn
+from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure
+from toolhub_service.domain.job import Job, JobNews
+from toolhub_service.domain.job_machine import moved
+from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.progress import Progress
+from toolhub_service.runtime.jobs.watch import TAIL_ENTRIES, JobWatch
+
+END = 10_000
+
+
+class Scene:
+    """One job that gets further, and those who watch it."""
+
+    def __init__(self) -> None:
+        self.store = FaultyJobs()
+        self.store.deaf = True
+        self.observer = Told()
+        self.watch = JobWatch(self.store, self.observer)
+        self.store.listen(self.watch.heard)
+        self.job = a_job()
+
+    async def begin(self) -> None:
+        await self.store.inner.create(self.job)
+        await self.put(moved(self.job, JobState.RUNNING, 0, runner="runner-1"))
+
+    async def put(self, job: Job) -> JobNews:
+        assert await self.store.inner.put(job)
+        self.job = job
+        return JobNews(job.job_id, job.status.sequence, job.status)
+
+    async def report(self) -> JobNews:
+        """One more entry, of which nobody has heard."""
+        return await self.put(moved(self.job, JobState.RUNNING, 0, progress=Progress(self.job.status.sequence)))
+
+    async def end(self) -> JobNews:
+        return await self.put(
+            moved(self.job, JobState.SUCCEEDED, 0, result=answered(self.job), runner="", expires_at_unix_ms=1)
+        )
+
+    async def tell(self, *news: JobNews) -> None:
+        for each in news:
+            self.store.tell(each)
+
+    async def whole(self, after: int = 0) -> list[int]:
+        """Every sequence that a watcher sees, until its watch ends."""
+        job = await self.store.inner.get("job-1")
+        assert job is not None
+        async with asyncio.timeout(WITHIN_S), aclosing(self.watch.watch(job, after)) as entries:
+            return [entry.sequence async for entry in entries]
+
+
+class Watcher:
+    """Reads as often as it is let to."""
+
+    def __init__(self, scene: Scene, job: Job, after: int) -> None:
+        self.seen: list[int] = []
+        self.after = after
+        self.first = job.status.sequence if after == 0 else after + 1
+        self._may_read = asyncio.Semaphore(0)
+        self.task = asyncio.create_task(self._read(scene.watch, job))
+
+    def let(self, reads: int) -> None:
+        for _ in range(reads):
+            self._may_read.release()
+
+    async def _read(self, watch: JobWatch, job: Job) -> None:
+        async with aclosing(watch.watch(job, self.after)) as entries:
+            await self._may_read.acquire()
+            async for entry in entries:
+                self.seen.append(entry.sequence)
+                await self._may_read.acquire()
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    scene = Scene()
+    await scene.begin()
+    return scene
+
+
+async def test_watch_begins_with_the_present_state(scene: Scene) -> None:
+    await scene.report()
+    await scene.end()
+    assert await scene.whole() == [4]
+
+
+async def test_watch_goes_on_after_what_was_seen(scene: Scene) -> None:
+    await scene.report()
+    await scene.end()
+    assert await scene.whole(1) == [2, 3, 4]
+    assert await scene.whole(3) == [4]
+    assert await scene.whole(4) == []
+    assert await scene.whole(99) == []
+
+
+async def test_history_longer_than_one_read_is_seen_whole(scene: Scene) -> None:
+    for _ in range(1_000):
+        await scene.report()
+    await scene.end()
+    assert await scene.whole(1) == list(range(2, 1_004))
+
+
+async def test_watcher_that_comes_back_to_a_watched_job_sees_at_once_what_it_has_missed(scene: Scene) -> None:
+    """The other one, who has seen more, has already closed the gap at the beginning."""
+    for _ in range(5):
+        await scene.report()
+    ahead = Watcher(scene, scene.job, scene.job.status.sequence)
+    ahead.let(END)
+    for _ in range(9):
+        await turn()
+    behind = Watcher(scene, scene.job, 3)
+    behind.let(END)
+    async with asyncio.timeout(WITHIN_S):
+        while behind.seen != [4, 5, 6, 7]:
+            await turn()
+    await scene.tell(await scene.end())
+    await asyncio.gather(ahead.task, behind.task)
+    assert (ahead.seen, behind.seen) == ([8], [4, 5, 6, 7, 8])
+
+
+async def test_watcher_that_is_ahead_of_its_job_waits_and_then_sees_only_what_is_later(scene: Scene) -> None:
+    watcher = Watcher(scene, scene.job, 4)
+    watcher.let(END)
+    for _ in range(4):
+        await scene.tell(await scene.report())
+        await turn()
+    await scene.tell(await scene.end())
+    await watcher.task
+    assert watcher.seen == [5, 6, 7]
+
+
+async def test_watcher_that_stays_ahead_ends_with_its_job(scene: Scene) -> None:
+    watcher = Watcher(scene, scene.job, 500)
+    watcher.let(END)
+    await turn()
+    await scene.tell(await scene.end())
+    async with asyncio.timeout(WITHIN_S):
+        await watcher.task
+    assert watcher.seen == []
+
+
+async def test_slow_watcher_falls_behind_the_tail_and_misses_nothing(scene: Scene) -> None:
+    slow, fast = Watcher(scene, scene.job, 2), Watcher(scene, scene.job, 2)
+    fast.let(END)
+    slow.let(1)
+    for _ in range(3 * TAIL_ENTRIES):
+        await scene.tell(await scene.report())
+        for _ in range(4):
+            await turn()
+    read = scene.store.asked.count("history")
+    assert read <= 3, "the fast one read the tail"
+    slow.let(END)
+    await scene.tell(await scene.end())
+    await asyncio.gather(slow.task, fast.task)
+    assert slow.seen == fast.seen == list(range(3, 3 * TAIL_ENTRIES + 4))
+
+
+async def test_many_watchers_of_one_job_read_the_store_once(scene: Scene) -> None:
+    watchers = [Watcher(scene, scene.job, 1) for _ in range(200)]
+    for watcher in watchers:
+        watcher.let(END)
+    await scene.tell(await scene.end())
+    await asyncio.gather(*(watcher.task for watcher in watchers))
+    assert all(watcher.seen == [2, 3] for watcher in watchers)
+    assert scene.store.asked.count("history") <= 2
+
+
+async def test_nothing_is_kept_of_a_job_that_nobody_watches(scene: Scene) -> None:
+    watchers = [Watcher(scene, scene.job, 0) for _ in range(3)]
+    for watcher in watchers:
+        watcher.let(END)
+    for _ in range(9):
+        await turn()
+    assert scene.observer.watchers == 3
+    for watcher in watchers:
+        watcher.task.cancel()
+    await asyncio.wait([watcher.task for watcher in watchers])
+    assert all(watcher.task.cancelled() for watcher in watchers)
+    assert (scene.watch.watchers, scene.observer.watchers, len(scene.watch._topics)) == (0, 0, 0)
+
+
+async def test_news_of_jobs_that_nobody_watches_are_nothing(scene: Scene) -> None:
+    await scene.tell(JobNews("another", 7), await scene.report(), JobNews(""))
+    assert len(scene.watch._topics) == 0
+
+
+async def test_watch_outlasts_a_store_that_is_away(scene: Scene) -> None:
+    scene.store.is_away = True
+    watcher = Watcher(scene, scene.job, 1)
+    watcher.let(END)
+    await scene.end()
+    async with asyncio.timeout(WITHIN_S):
+        while len(scene.observer.troubles) < 3:
+            await turn()
+    scene.store.is_away = False
+    await watcher.task
+    assert watcher.seen == [2, 3]
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_watchers_are_told_to_come_again_when_the_hub_leaves(scene: Scene, is_away: bool) -> None:
+    watcher = Watcher(scene, scene.job, 1)
+    watcher.let(END)
+    scene.store.is_away = is_away
+    for _ in range(9):
+        await turn()
+    scene.watch.drain()
+    with pytest.raises(HubFailure) as left:
+        await watcher.task
+    assert (left.value.status, left.value.reason) == (HubStatus.UNAVAILABLE, "DRAINING")
+    with pytest.raises(HubFailure):
+        await scene.whole(2)
+
+
+async def test_end_that_was_seen_is_no_reason_to_come_again(scene: Scene) -> None:
+    await scene.end()
+    scene.watch.drain()
+    assert await scene.whole() == [3]
+
+
+async def test_watch_of_a_job_that_is_forgotten_meanwhile_ends(scene: Scene) -> None:
+    """A reader so slow that what it has not read is gone."""
+    watcher = Watcher(scene, scene.job, 0)
+    watcher.let(1)
+    for _ in range(9):
+        await turn()
+    assert watcher.seen == [2]
+    for _ in range(2 * TAIL_ENTRIES):
+        await scene.tell(await scene.report())
+    await scene.tell(await scene.end())
+    assert await scene.store.inner.forget(2, 10) == 1
+    watcher.let(END)
+    with pytest.raises(ToolFailure) as gone:
+        async with asyncio.timeout(WITHIN_S):
+            await watcher.task
+    assert gone.value.error.kind is ErrorKind.NOT_FOUND
+
+
+async def test_watch_of_a_job_that_vanished_behind_a_gap_ends(scene: Scene) -> None:
+    watcher = Watcher(scene, scene.job, 2)
+    watcher.let(END)
+    for _ in range(9):
+        await turn()
+    await scene.end()
+    await scene.store.inner.forget(2, 10)
+    await scene.tell(JobNews(""))
+    with pytest.raises(ToolFailure):
+        async with asyncio.timeout(WITHIN_S):
+            await watcher.task
+
+
+async def test_end_is_seen_from_memory_when_the_job_is_forgotten(scene: Scene) -> None:
+    watcher = Watcher(scene, scene.job, 2)
+    watcher.let(1)
+    for _ in range(9):
+        await turn()
+    await scene.tell(await scene.end())
+    await scene.store.inner.forget(2, 10)
+    watcher.let(END)
+    await watcher.task
+    assert watcher.seen == [3]
+
+
+async def test_whole_process_follows_a_run(stage: Stage, process: Process) -> None:
+    await stage.kept(a_job())
+    seen = []
+
+    async def follow() -> None:
+        async with aclosing(process.watch.watch(await stage.job(), 0)) as entries:
+            seen.extend([entry.state.value async for entry in entries])
+
+    following = asyncio.create_task(follow())
+    for _ in range(9):
+        await turn()
+    stage.world.go["job-1"].set()
+    await process.deliver()
+    await following
+    assert seen == ["QUEUED", "RUNNING", "SUCCEEDED"]
+
+
+HOW = st.sampled_from(["whole", "number only", "twice", "late", "missed"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("report"), HOW),
+        st.tuples(st.just("burst"), st.integers(60, 300)),
+        st.tuples(st.just("come"), st.integers(0, 12)),
+        st.tuples(st.just("read"), st.integers(0, 30)),
+        st.tuples(st.just("turn"), st.integers(1, 6)),
+        st.tuples(st.just("gap"), st.just(0)),
+        st.tuples(st.just("go"), st.integers(0, 30)),
+        st.tuples(st.just("away"), st.booleans()),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_every_watcher_sees_each_entry_once_whatever_happens(steps: list[tuple[str, int | str]]) -> None:
+    asyncio.run(_model(steps))
+
+
+async def _model(steps: list[tuple[str, int | str]]) -> None:
+    crowd = Crowd()
+    await crowd.scene.begin()
+    for name, value in steps:
+        await getattr(crowd, name)(value)
+    await crowd.end()
+
+
+class Crowd:
+    """Watchers of one job, who come, read and go as they like, while news of it come as they can."""
+
+    def __init__(self) -> None:
+        self.scene = Scene()
+        self.watchers: list[Watcher] = []
+        self.late: list[JobNews] = []
+
+    async def report(self, how: str) -> None:
+        news = await self.scene.report()
+        if how == "late":
+            self.late.append(news)
+        elif how == "missed":
+            await self.gap(0)
+        else:
+            shown = JobNews("job-1", news.sequence) if how == "number only" else news
+            await self.scene.tell(*self.late, *[shown] * (1 + (how == "twice")))
+            self.late = []
+
+    async def burst(self, count: int) -> None:
+        await self.scene.tell(*self.late, *[await self.scene.report() for _ in range(count)])
+        self.late = []
+
+    async def come(self, back: int) -> None:
+        job = await self.scene.store.inner.get("job-1")
+        assert job is not None
+        after = 0 if back == 0 else max(1, job.status.sequence + 2 - back)
+        self.watchers.append(Watcher(self.scene, job, after))
+
+    async def read(self, count: int) -> None:
+        if self.watchers:
+            self.watchers[count % len(self.watchers)].let(count)
+
+    async def turn(self, count: int) -> None:
+        for _ in range(count):
+            await turn()
+
+    async def gap(self, _: int) -> None:
+        self.late = []
+        await self.scene.tell(JobNews(""))
+
+    async def go(self, number: int) -> None:
+        if self.watchers:
+            leaving = self.watchers.pop(number % len(self.watchers))
+            leaving.task.cancel()
+            await asyncio.wait({leaving.task})
+            _check(leaving, self.scene, is_whole=False)
+
+    async def away(self, is_away: bool) -> None:
+        self.scene.store.is_away = is_away
+
+    async def end(self) -> None:
+        self.scene.store.is_away = False
+        await self.scene.tell(*self.late, await self.scene.end())
+        for watcher in self.watchers:
+            watcher.let(END)
+        async with asyncio.timeout(WITHIN_S):
+            await asyncio.gather(*(watcher.task for watcher in self.watchers))
+        for watcher in self.watchers:
+            _check(watcher, self.scene, is_whole=True)
+        assert len(self.scene.watch._topics) == self.scene.watch.watchers == 0
+
+
+def _check(watcher: Watcher, scene: Scene, *, is_whole: bool) -> None:
+    last = scene.job.status.sequence
+    expected = list(range(watcher.first, last + 1))
+    assert watcher.seen == (expected if is_whole else expected[: len(watcher.seen)])
