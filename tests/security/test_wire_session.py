@@ -79,6 +79,7 @@ async def test_a_session_needs_the_role_and_a_credential(exchange: Exchange) -> 
         assert (await failed_stream(stream)).code is code
 
 
+@pytest.mark.promise("session.each-call-judged")
 async def test_calls_of_a_session_are_its_principal_s_and_judged_like_any_other(exchange: Exchange) -> None:
     line = Line(exchange.by("bob"))
     await line.send(
@@ -179,6 +180,7 @@ async def test_large_arguments_in_flight_are_bounded_by_their_bytes(exchange: Ex
     await sending
 
 
+@pytest.mark.promise("session.bounded")
 async def test_calls_of_all_sessions_are_bounded_together_and_none_starves(tmp_path: Path) -> None:
     waits = Waits()
     settings = {**BY_KEY, "server": {"max_in_flight": 20}}

@@ -131,6 +131,7 @@ async def test_delivery_that_comes_again_while_the_first_runs_is_nothing(stage: 
     await stage.check()
 
 
+@pytest.mark.promise("jobs.compare-and-set")
 async def test_of_many_processes_one_runs_a_job(stage: Stage) -> None:
     processes = [stage.process() for _ in range(8)]
     await stage.kept(a_job())
@@ -179,6 +180,7 @@ async def test_amended_record_is_no_reason_to_run(stage: Stage, process: Process
     assert (await stage.job()).state is CANCELLED
 
 
+@pytest.mark.promise("jobs.effects-once")
 async def test_unsafe_job_runs_once_through_it_all(stage: Stage, process: Process) -> None:
     stage.world.play = unsafe
     await stage.kept(a_job())
