@@ -45,6 +45,7 @@ from toolhub_service.runtime.redact import redact_error, redact_plan
 from toolhub_service.runtime.resolve import resolve
 from toolhub_service.runtime.sinks import SILENT
 from toolhub_service.runtime.take_budget import take_budget
+from toolhub_service.runtime.to_its_end import to_its_end
 from toolhub_service.runtime.validate_input import validate_input
 from toolhub_service.runtime.validate_output import validate_output
 from toolhub_service.runtime.walk import Walk
@@ -86,8 +87,8 @@ class Pipeline:
         except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
             answer = self._fail(walk, failure)
         finally:
-            if walk.claim is not None and not (answer is None and self._goes_on(walk)):
-                await self.keys.end(walk.claim, walk, answer)
+            if walk.claim is not None and not await self._goes_on(walk, answer):
+                await to_its_end(self.keys.end(walk.claim, walk, answer))
         return answer
 
     async def _steps(self, walk: Walk, sink: EventSink) -> ToolResult | Plan:
@@ -136,9 +137,13 @@ class Pipeline:
             result = await keep_whole(result, whole, call, self.artifacts, self.observer)
         return self._record(walk, result)
 
-    def _goes_on(self, walk: Walk) -> bool:
-        """Whether a cut-off call works on elsewhere: the next run of its job takes over its key."""
-        return bool(walk.call.job_id) and walk.spec is not None and walk.spec.kind in self.resuming
+    async def _goes_on(self, walk: Walk, answer: ToolResult | Plan | None) -> bool:
+        """Whether a job's work goes on elsewhere while this run of it was cut off, or was refused before it could look
+        there: the next run takes over its key."""
+        job_id, spec = walk.call.job_id, walk.spec
+        if not job_id or spec is None or spec.kind not in self.resuming:
+            return False
+        return answer is None if walk.attempts else await self.running.mark(job_id) is not None
 
     async def _with_artifacts(self, walk: Walk) -> Call:
         """The call with texts in the place of references to artifacts; the audit log goes on showing references."""

@@ -1,0 +1,107 @@
+"""What becomes of an idempotency key when the run of a job ends, and what runs on a remote side may go on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.runtime.door import HANG, POLICY, Door, NoJobs
+from tests.unit.runtime.jobs.stage import MARK
+from tests.unit.runtime.keyed_door import a_keyed_door, ask, call
+from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.key import EffectKey
+from toolhub_service.domain.result import Outcome, ToolResult
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.stores.memory_keys import MemoryKeys
+
+BUSY = POLICY + "limits: [{id: slow, rate_per_s: 1, burst: 1}]\n"
+
+
+class Marked(NoJobs):
+    def __init__(self, mark: RemoteMark | None) -> None:
+        self._mark = mark
+
+    async def mark(self, job_id: str) -> RemoteMark | None:
+        return self._mark
+
+
+def a_remote_door(mark: RemoteMark | None, answer: object, policy: str = POLICY) -> Door:
+    door = a_keyed_door(answer, policy=policy)
+    door.pipeline = replace(door.pipeline, resuming=frozenset({ToolKind.CORE}), running=Marked(mark))
+    return door
+
+
+async def _run_as_job(door: Door, number: int) -> ToolResult:
+    answer = await door.pipeline.invoke(call(number)._replace(job_id="job-1"))
+    assert isinstance(answer, ToolResult)
+    return answer
+
+
+async def _cut_off(door: Door) -> None:
+    run = asyncio.create_task(_run_as_job(door, 1))
+    await door.adapter.started.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+async def _is_held(door: Door) -> bool:
+    """Whether another call with the key waits for the one that holds it, until its time is up."""
+    refused = await ask(door, 9, deadline_s=door.clock.monotonic_s() + 0.01)
+    return refused.error is not None and refused.error.kind is ErrorKind.TIMEOUT
+
+
+async def test_run_that_was_cut_off_leaves_its_key_to_the_next_run() -> None:
+    door = a_remote_door(MARK, HANG)
+    await _cut_off(door)
+    assert await _is_held(door)
+    door.adapter.answers = [Outcome(value={"text": "collected"})]
+    again = await _run_as_job(door, 2)
+    assert (again.ok, again.replayed) == (True, False)
+    assert (await ask(door, 3)).replayed
+
+
+async def test_run_that_was_refused_on_its_way_to_its_work_keeps_the_key() -> None:
+    """Else another call with the key would start a second work beside the one that goes on."""
+    door = a_remote_door(MARK, HANG, BUSY)
+    await _cut_off(door)
+    refused = await _run_as_job(door, 2)
+    assert refused.error is not None
+    assert (refused.error.kind, refused.attempts) == (ErrorKind.RATE_LIMITED, 0)
+    door.clock.advance(1)
+    assert await _is_held(door)
+
+
+async def test_run_that_was_refused_before_anything_was_sent_frees_the_key() -> None:
+    door = a_remote_door(None, Outcome(value={"text": "done"}), BUSY)
+    await ask(door, 1, idempotency_key="other")
+    assert not (await _run_as_job(door, 2)).ok
+    door.clock.advance(1)
+    assert (await ask(door, 3)).ok
+
+
+async def test_answer_is_stored_although_the_caller_goes_meanwhile() -> None:
+    """The effect has happened: a key left behind would say for an hour that it still runs, then that nobody knows."""
+    storing, store_it = asyncio.Event(), asyncio.Event()
+
+    class SlowKeys(MemoryKeys):
+        async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
+            storing.set()
+            await store_it.wait()
+            return await super().settle(key, owner, result, expires_at_unix_ms)
+
+    door = a_keyed_door()
+    door.pipeline.keys._store = SlowKeys(door.clock)
+    first = asyncio.create_task(ask(door, 1))
+    await storing.wait()
+    first.cancel()
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    store_it.set()
+    assert (await first).ok
+    assert (await ask(door, 2)).replayed
+    assert len(door.adapter.calls) == 1
