@@ -46,7 +46,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     watching: JobWatching
     clock: Clock
     randomness: Randomness
-    _shown: OrderedDict[tuple[str, int, bool], pb.WatchJobResponse] = field(default_factory=OrderedDict)
+    _shown: OrderedDict[tuple[str, int, int, bool], pb.WatchJobResponse] = field(default_factory=OrderedDict)
 
     async def SubmitJob(self, request: pb.SubmitJobRequest, context: ServicerContext) -> pb.SubmitJobResponse:
         call_id = new_call_id(self.clock, self.randomness)
@@ -88,7 +88,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
 
     def _message(self, status: JobStatus, *, as_struct: bool) -> pb.WatchJobResponse:
         """Made once for all who watch the job; a result, which may be large, is not kept."""
-        key = (status.job_id, status.sequence, as_struct)
+        key = (status.job_id, status.sequence, status.at_unix_ms, as_struct)  # a keyed job may come again under its id
         message = self._shown.get(key)
         if message is None:
             message = pb.WatchJobResponse()
