@@ -96,7 +96,9 @@ def make_long_work(
     decisions = Decisions(ledger, engine, stores.approvals, terms)
     approval_news = ApprovalNews(stores.approvals)
     approval_news.listen(decisions.heard)
-    acceptance = Acceptance(ledger, engine, clock, means.randomness, terms, trace_parent=current_traceparent)
+    acceptance = Acceptance(
+        ledger, engine, clock, means.randomness, terms, means.redactor, trace_parent=current_traceparent
+    )
     reconciler = Reconciler(
         stores.jobs,
         engine,

@@ -34,6 +34,7 @@ def required(
         **details_of(verdict),
         "approval_id": approval.approval_id,
         "approval_state": approval.state.value,
+        "args_digest": approval.binding.args_digest,
         "expires_at": until,
         **facts,
     }

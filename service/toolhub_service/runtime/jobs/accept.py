@@ -13,14 +13,13 @@ from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.jobs.deliver import deliver
 from toolhub_service.runtime.jobs.ledger import JobLedger
+from toolhub_service.runtime.jobs.room import Room
 from toolhub_service.runtime.jobs.terms import JobTerms
 from toolhub_service.schema.canonical_json import digest
-
-SEEN_FOR_S = 1.0
-"""How old the count of open jobs may be."""
 
 
 class Acceptance:
@@ -33,6 +32,7 @@ class Acceptance:
         clock: Clock,
         randomness: Randomness,
         terms: JobTerms,
+        redactor: Redactor,
         *,
         trace_parent: Callable[[], str] = lambda: "",
     ) -> None:
@@ -43,8 +43,8 @@ class Acceptance:
         self._randomness = randomness
         self._terms = terms
         self._trace_parent = trace_parent
-        self._open = 0
-        self._counted_at_s = float("-inf")
+        self._redactor = redactor
+        self._room = Room(ledger.store, clock, terms.max_open)
 
     def new_job_id(self, call: Call) -> str:
         """Sorts by time and cannot be guessed; under an idempotency key always the same, so that a submission that
@@ -58,7 +58,7 @@ class Acceptance:
         key = effect_key(planned)
         if key is not None:
             call = call._replace(idempotency_key=key.key)
-        await self._check_room()
+        await self._room.take(call.principal.id)
         job = self._job(call, planned.spec, JobState.QUEUED, None)
         job = replace(job, args_digest=planned.args_digest)
         try:
@@ -73,8 +73,12 @@ class Acceptance:
         return job, False
 
     async def keep_refused(self, call: Call, spec: ToolSpec | None, result: ToolResult) -> Job:
-        """A submission that was refused: FAILED at once, so that whoever follows it learns why."""
-        job = self._job(call._replace(idempotency_key="", job_id=""), spec, JobState.FAILED, result)
+        """A submission that was refused: FAILED at once, so that whoever follows it learns why.
+
+        Its arguments are not kept: nothing will run with them, and who may do nothing must not fill the store.
+        """
+        refused = call._replace(idempotency_key="", job_id="", args={})
+        job = self._job(refused, spec, JobState.FAILED, result)
         await self._keep(replace(job, expires_at_unix_ms=job.created_at_unix_ms + self._terms.keep_ms))
         return job
 
@@ -104,7 +108,13 @@ class Acceptance:
         job_id = call.job_id or self.new_job_id(call)
         return Job(
             job_id=job_id,
-            call=call._replace(mode=Mode.EXECUTE, job_id=job_id, deadline_s=None, args_error=None),
+            call=call._replace(
+                mode=Mode.EXECUTE,
+                job_id=job_id,
+                deadline_s=None,
+                args_error=None,
+                purpose=self._redactor.text(call.purpose),  # operators and auditors see it, too
+            ),
             tool_version=spec.version if spec else "",
             tool_digest=spec.digest if spec else "",
             args_digest="",
@@ -116,16 +126,6 @@ class Acceptance:
             trace_parent=self._trace_parent(),
         )
 
-    async def _check_room(self) -> None:
-        """Raises ToolFailure RATE_LIMITED when more jobs are open than the hub takes."""
-        now_s = self._clock.monotonic_s()
-        if now_s - self._counted_at_s >= SEEN_FOR_S:
-            self._counted_at_s = now_s
-            self._open = sum((await self._ledger.store.tally()).by_state.values())
-        if self._open >= self._terms.max_open:
-            raise _full(self._terms.max_open)
-        self._open += 1
-
 
 def _unclear(job: Job) -> ToolFailure:
     """The store did not say whether it has kept the job: without a key, to submit it again may be to run it twice."""
@@ -135,13 +135,4 @@ def _unclear(job: Job) -> ToolFailure:
         "it again, or submit it under an idempotency_key.",
         retryable=False,
         may_be_job_id=job.job_id,
-    )
-
-
-def _full(max_open: int) -> ToolFailure:
-    return refuse(
-        ErrorKind.RATE_LIMITED,
-        f"{max_open} jobs are waiting or running, which is all this hub takes. Submit it again later.",
-        retry_after_s=5.0,
-        limit="jobs.max_open",
     )

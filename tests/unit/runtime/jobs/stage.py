@@ -231,7 +231,7 @@ class Process:
         self.engine = InprocessEngine(self.max_running)
         self.desk = Desk(self.ledger, self.engine, self.terms)
         self.decisions = Decisions(self.ledger, self.engine, self.approvals, self.terms)
-        self.acceptance = Acceptance(self.ledger, self.engine, self.clock, FixedRandomness(), self.terms)
+        self.acceptance = Acceptance(self.ledger, self.engine, self.clock, FixedRandomness(), self.terms, Redactor())
         self.reconciler = Reconciler(
             self.store,
             self.engine,

@@ -1,0 +1,58 @@
+"""Room for jobs: a bound on all that are open, of which one principal gets but a half."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.fakes.clock import ManualClock
+from toolhub_service.domain.call import Call
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.job import Job, JobStatus
+from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.principal import Principal
+from toolhub_service.runtime.jobs.room import SEEN_FOR_S, Room
+from toolhub_service.stores.memory_jobs import MemoryJobs
+
+
+class Stage:
+    def __init__(self, max_open: int) -> None:
+        self.store, self.clock = MemoryJobs(), ManualClock()
+        self.room = Room(self.store, self.clock, max_open)
+        self.count = 0
+
+    async def submit(self, principal_id: str) -> bool:
+        """Whether there was room for one more."""
+        try:
+            await self.room.take(principal_id)
+        except ToolFailure as full:
+            return full.error.kind is not ErrorKind.RATE_LIMITED
+        self.count += 1
+        job_id = f"job_{self.count}"
+        call = Call("call", "test/tool", {}, Principal(principal_id))
+        status = JobStatus(job_id, 1, JobState.QUEUED, 1)
+        await self.store.create(Job(job_id, call, "1", "d", "a", self.count, 10**13, status))
+        return True
+
+    async def submitted(self, principal_id: str, count: int) -> int:
+        return sum(await asyncio.gather(*(self.submit(principal_id) for _ in range(count))))
+
+
+@pytest.mark.parametrize("waits_s", [0.0, SEEN_FOR_S])
+async def test_one_principal_gets_a_half_and_others_the_rest(waits_s: float) -> None:
+    stage = Stage(10)
+    assert await stage.submitted("bob", 20) == 5
+    stage.clock.advance(waits_s)
+    assert await stage.submitted("bob", 1) == 0
+    assert await stage.submitted("alice", 3) == 3
+    stage.clock.advance(waits_s)
+    assert await stage.submitted("bob", 1) == 0
+    assert await stage.submitted("carol", 9) == 2, "the whole is bounded, whoever asks"
+
+
+async def test_whoever_is_alone_is_not_asked_about_until_half_is_taken() -> None:
+    stage = Stage(1)
+    assert await stage.submitted("bob", 3) == 1
+    stage.clock.advance(SEEN_FOR_S)
+    assert await stage.submitted("alice", 1) == 0
