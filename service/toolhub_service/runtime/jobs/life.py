@@ -31,7 +31,7 @@ class Life:
             self._steady_since_s = None
             self._observer.troubled("", unheard)
             return False
-        if self._steady_since_s is None or now_unix_ms >= self._alive_until_unix_ms:
+        if self._steady_since_s is None or not self._is_fresh(now_unix_ms):
             self._steady_since_s = self._clock.monotonic_s()
         self._alive_until_unix_ms = alive_until_unix_ms
         return True
@@ -48,6 +48,10 @@ class Life:
         """After an outage of the store, or when all stood still, every process looks dead until it has beaten again: so
         long nobody is taken. Nor does one judge that has fallen silent itself."""
         steady_since_s = self._steady_since_s
-        if self._clock.unix_ms() >= self._alive_until_unix_ms:
+        if not self._is_fresh(self._clock.unix_ms()):
             return False
         return steady_since_s is not None and self._clock.monotonic_s() - steady_since_s >= self._terms.dead_after_s
+
+    def _is_fresh(self, now_unix_ms: int) -> bool:
+        """Whether the last sign was lately: when it is half over, those of others, given earlier, may have lapsed."""
+        return now_unix_ms < self._alive_until_unix_ms - self._terms.dead_after_ms // 2

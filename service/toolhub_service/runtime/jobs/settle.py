@@ -29,6 +29,9 @@ from toolhub_service.runtime.jobs.progress import JobSink
 from toolhub_service.runtime.jobs.take import RETRY_S
 from toolhub_service.runtime.jobs.terms import JobTerms
 
+_LATER = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN, ErrorKind.TOOL_UNAVAILABLE})
+_RUNS_MAX = 1_000
+"""Deliveries of one job; one that has been turned away so often is told so."""
 LEAVING_S = 5.0
 """How long a process that leaves tries to put an end down."""
 
@@ -107,6 +110,8 @@ class Settling:
 
     def _done(self, job: Job, result: ToolResult, progress: Progress | None) -> Job:
         now_unix_ms = self._clock.unix_ms()
+        if _comes_back(job, result):
+            return moved(job, JobState.QUEUED, now_unix_ms, runner="", begun=False)
         if job.remote is not None and result.error is not None and result.attempts == 0:
             result = without_answer(job, out_of_reach(job, result.error), now_unix_ms)
         state = final_state(job, result, now_unix_ms)
@@ -130,3 +135,11 @@ class Settling:
                 await asyncio.sleep(RETRY_S)
             except Superseded:
                 return
+
+
+def _comes_back(job: Job, result: ToolResult) -> bool:
+    """Whether the run was turned away by what passes (no room, a resting upstream, a store that is away) before it did
+    anything: a job can wait, so it queues again and the next sweep delivers it, until its deadline."""
+    error = result.error
+    is_passing = error is not None and error.kind in _LATER and error.is_retryable
+    return is_passing and result.attempts == 0 and job.state is JobState.RUNNING and job.runs < _RUNS_MAX

@@ -72,14 +72,11 @@ async def test_one_request_fails(stage: Stage, process: Process, play: Play, num
     stage.world.go["job-1"].set()
     stage.store.faults = {number: fault}
     await stage.kept(a_job())
-    await process.deliver()
+    await _settled(stage, process)
     job = await stage.check()
     assert process.observer.defects == []
-    assert job.runs == 1
-    if stage.world.effects["job-1"]:
-        assert job.state is JobState.SUCCEEDED
-    else:
-        assert job.state is JobState.FAILED, "refused before its effect, and told so"
+    assert job.runs <= 2, "refused before its effect, it may queue again"
+    assert (job.state, stage.world.effects["job-1"]) == (JobState.SUCCEEDED, 1)
 
 
 @pytest.mark.parametrize("fault", list(Fault))
@@ -92,10 +89,9 @@ async def test_every_request_from_one_on_fails_for_a_while(
     stage.world.go["job-1"].set()
     stage.store.faults = dict.fromkeys(range(number, number + 7), fault)
     await stage.kept(a_job())
-    await process.deliver()
+    await _settled(stage, process)
     job = await stage.check()
-    assert job.runs == 1
-    assert (job.state is JobState.SUCCEEDED) == bool(stage.world.effects["job-1"])
+    assert (job.state, stage.world.effects["job-1"]) == (JobState.SUCCEEDED, 1)
 
 
 @pytest.mark.parametrize("fault", list(Fault))

@@ -430,9 +430,23 @@ async def test_remote_work_that_the_hub_refuses_to_follow_is_lost_and_says_so(
     assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, kind.value)
 
 
+@pytest.mark.parametrize("kind", [ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN, ErrorKind.TOOL_UNAVAILABLE])
+async def test_job_that_is_turned_away_for_now_queues_again(stage: Stage, process: Process, kind: ErrorKind) -> None:
+    async def play(hand: Stagehand) -> ToolResult:
+        return hand.ok() if len(stage.world.calls) > 1 else failed(hand.call, kind, attempts=0)
+
+    stage.world.play = play
+    await stage.kept(a_job())
+    await process.deliver()
+    job = await stage.job()
+    assert (job.state, job.runner, job.begun) == (JobState.QUEUED, "", False)
+    await process.deliver()
+    assert (await stage.check()).state is JobState.SUCCEEDED
+
+
 async def test_refusal_before_anything_was_sent_is_a_failure(stage: Stage, process: Process) -> None:
     async def play(hand: Stagehand) -> ToolResult:
-        return failed(hand.call, ErrorKind.RATE_LIMITED, attempts=0)
+        return failed(hand.call, ErrorKind.POLICY_DENIED, attempts=0)
 
     stage.world.play = play
     await stage.kept(a_job())
