@@ -12,7 +12,7 @@ BENCHES ?= governed_call session jobs watchers remote_jobs registry_speed search
 IMAGE ?= tool-hub:dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen docs fmt check test bench image lock clean \
+.PHONY: help setup run gen docs fmt check test chaos bench image lock clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -72,6 +72,10 @@ check-clients: setup
 test: setup ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto); Redis and PostgreSQL are found or installed
 	@python -m tests.services
 	@pytest -n $(TESTS_IN_PARALLEL) $(TESTS)
+
+chaos: setup ## kill hubs at random while jobs run, 50 times an engine; minutes
+	@python -m tests.services
+	@TOOLHUB_CHAOS_KILLS=$${TOOLHUB_CHAOS_KILLS:-50} TOOLHUB_CHAOS_OUTAGE_S=$${TOOLHUB_CHAOS_OUTAGE_S:-10} pytest tests/chaos
 
 bench: ## measure; numbers, not pass or fail
 	@$(PYTHON) .ci/setup.py bench

@@ -79,7 +79,6 @@ async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, tell: Tell) 
     assert await broken_audit_logs(replicas) == []
 
 
-@pytest.mark.xfail(reason="a key that cannot be settled while the store is away is logged as a crash of its call")
 @pytest.mark.parametrize("engine", ["inprocess", "docket"])
 @pytest.mark.promise("store.outage")
 async def test_two_replicas_weather_an_outage_of_redis(
