@@ -14,7 +14,14 @@ import pytest
 
 from tests.fakes.town import POLICY, Town, founded, kind, status, words_of
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request
-from toolhub.v1 import audit_service_pb2, registry_service_pb2, tool_pb2
+from toolhub.v1 import (
+    approval_service_pb2,
+    artifact_service_pb2,
+    audit_service_pb2,
+    job_service_pb2,
+    registry_service_pb2,
+    tool_pb2,
+)
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.app.paths import Paths
 
@@ -207,6 +214,33 @@ async def test_roles_part_agents_operators_and_auditors(town: Town) -> None:
             told = await words_of(ask(who))
             assert ("lacks the role" in told) == (role not in roles), (who, role, told)
     assert town.hub.hub.toolbox.catalog.get("core/fs.stat") is not None, "not even an operator removes a built-in tool"
+
+
+async def test_every_rpc_of_long_work_asks_for_a_credential_and_a_role(town: Town) -> None:
+    """Read off the contract, so that an RPC that is added tomorrow is asked about, too."""
+    agent = {"JobService", "ArtifactService", "ListApprovals", "GetApproval", "WatchApprovals"}
+    operator = {"GetJob", "ListJobs", "WatchJob", "CancelJob"}
+    for service in (job_service_pb2, approval_service_pb2, artifact_service_pb2):
+        (described,) = service.DESCRIPTOR.services_by_name.values()
+        for method in described.methods:
+            path = f"/{described.full_name}/{method.name}"
+            assert (await _code(town, path, ())) is grpc.StatusCode.UNAUTHENTICATED, path
+            for who, may in (("bob", agent), ("ops", operator)):
+                refused = (await _code(town, path, town.of(who))) is grpc.StatusCode.PERMISSION_DENIED
+                assert refused != bool(may & {described.name, method.name}), (who, path)
+
+
+async def _code(town: Town, path: str, metadata: Any) -> grpc.StatusCode:
+    """What an empty request is answered with. Streams are read for one message at most."""
+    rpc: Any = town.hub.channel.stream_stream(path)
+    call = rpc(iter([b""]), metadata=metadata, timeout=2)
+    try:
+        await call.read()
+    except grpc.aio.AioRpcError as refused:
+        return refused.code()
+    finally:
+        call.cancel()
+    return grpc.StatusCode.OK
 
 
 # Pages

@@ -11,23 +11,30 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.hub import RunningHub, running_hub
-from toolhub.v1 import call_pb2, error_pb2
+from toolhub.v1 import approval_service_pb2, artifact_service_pb2, call_pb2, error_pb2, job_service_pb2
 
 POLICY = """
 extends: none
 grants:
   - {principals: ["*"], capabilities: ["read:*", "write:*", "execute:command", network, "danger:destructive"]}
 destructive_requires_plan: false
+roles:
+  - {principals: [local], roles: [agent, approver]}
 egress:
   - {hosts: ["127.0.0.1"], ports: [9], methods: [GET, HEAD, POST, PUT, DELETE], cidrs: [127.0.0.0/8]}
 commands:
@@ -204,3 +211,80 @@ def test_any_arguments_are_answered_by_a_typed_result(serving: Serving, tool: st
 
     attack()
     assert outcomes == {True}, "every answer has evidence, every plan has steps"
+
+
+MESSAGES: dict[str, type[Message]] = {
+    "toolhub.v1.JobService/SubmitJob": job_service_pb2.SubmitJobRequest,
+    "toolhub.v1.JobService/GetJob": job_service_pb2.GetJobRequest,
+    "toolhub.v1.JobService/ListJobs": job_service_pb2.ListJobsRequest,
+    "toolhub.v1.JobService/CancelJob": job_service_pb2.CancelJobRequest,
+    "toolhub.v1.ApprovalService/ListApprovals": approval_service_pb2.ListApprovalsRequest,
+    "toolhub.v1.ApprovalService/GetApproval": approval_service_pb2.GetApprovalRequest,
+    "toolhub.v1.ApprovalService/DecideApproval": approval_service_pb2.DecideApprovalRequest,
+    "toolhub.v1.ArtifactService/GetArtifact": artifact_service_pb2.GetArtifactRequest,
+}
+_FINE = frozenset({grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND})
+_IDS = st.sampled_from(["a", "job_0", "apr_0", "art_0", "x:log", "a/../b", "-", "a" * 128]) | _TEXTS
+
+
+@st.composite
+def messages(draw: st.DrawFn, kind: Any, depth: int = 0) -> dict[str, Any]:
+    """Fields of a message as JSON: mostly plausible, some wild, some left out."""
+    made: dict[str, Any] = {}
+    for field_of in kind.fields:
+        if not draw(st.booleans()):
+            continue
+        value = draw(_of_field(field_of, depth))
+        made[field_of.name] = [value] * draw(st.integers(0, 3)) if field_of.is_repeated else value
+    return made
+
+
+def _of_field(of: FieldDescriptor, depth: int) -> st.SearchStrategy[Any]:
+    if of.message_type is not None:
+        return (
+            messages(of.message_type, depth + 1)
+            if depth < 3 and of.message_type.file.package == "toolhub.v1"
+            else (st.just({}))
+        )
+    if of.enum_type is not None:
+        return st.integers(-1, len(of.enum_type.values) + 1)
+    numbers = st.sampled_from([0, 1, -1, 7, 2**31 - 1])
+    kinds = {of.CPPTYPE_STRING: _IDS, of.CPPTYPE_BOOL: st.booleans(), of.CPPTYPE_DOUBLE: numbers}
+    return kinds.get(of.cpp_type, numbers)
+
+
+@pytest.mark.parametrize("path", sorted(MESSAGES))
+def test_any_request_about_long_work_is_answered_by_a_status_that_says_what_is_wrong(
+    serving: Serving, path: str
+) -> None:
+    kind = MESSAGES[path]
+    folder = str(serving.hub.workspace("fuzz").parent.parent.parent)
+
+    async def ask(data: bytes) -> tuple[grpc.StatusCode, str]:
+        try:
+            rpc: Any = serving.hub.channel.unary_unary(f"/{path}")
+            await rpc(data, timeout=20)
+        except grpc.aio.AioRpcError as refused:
+            return refused.code(), refused.details() or ""
+        return grpc.StatusCode.OK, ""
+
+    @settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(messages(kind.DESCRIPTOR) | st.binary(max_size=60))
+    def attack(made: dict[str, Any] | bytes) -> None:
+        data = made if isinstance(made, bytes) else _bytes_of(kind, made)
+        code, told = asyncio.run_coroutine_threadsafe(ask(data), serving.loop).result(30)
+        assert code in _FINE, (made, code, told)
+        assert folder not in told
+        assert not _HOST_WORDS.search(told) or _HOST_WORDS.search(str(made)), (made, told)
+
+    attack()
+
+
+def _bytes_of(kind: type[Message], made: dict[str, Any]) -> bytes:
+    """What JSON cannot say of the message is left out."""
+    message = kind()
+    with suppress(ParseError, ValueError):
+        ParseDict(made, message, ignore_unknown_fields=True)
+    return message.SerializeToString()

@@ -15,6 +15,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.fakes.town import Town, founded, status
 from tests.hub import CALL_TIMEOUT_S, request
+from toolhub.v1 import artifact_service_pb2
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub_service.app.paths import Paths
 
 
@@ -91,11 +93,27 @@ async def test_links_in_the_data_folder_lead_no_call_out_of_it(town: Town, tmp_p
 
 async def test_everything_the_hub_keeps_is_for_its_owner_only(town: Town) -> None:
     await town.invoke("alice", "core/fs.writeText", {"path": "d/a.txt", "text": "a"}, request_id="r")
+    job = await town.hub.submit("core/util.hash.sha256Text", {"text": "a"}, metadata=town.of("alice"))
+    await town.hub.watched(job.job_id, metadata=town.of("alice"))
+    parts = [
+        artifact_service_pb2.WriteArtifactRequest(header=artifact_service_pb2.ArtifactHeader()),
+        artifact_service_pb2.WriteArtifactRequest(chunk=b"a"),
+    ]
+    await ArtifactServiceStub(town.hub.channel).WriteArtifact(iter(parts), metadata=town.of("alice"))
     await town.hub.events()
     paths = Paths(town.hub.hub.settings)
     assert stat.S_IMODE(paths.data_dir.stat().st_mode) == 0o700
     kept = {path: stat.S_IMODE(path.lstat().st_mode) for path in paths.data_dir.rglob("*") if path != paths.policy}
-    assert {path.name for path in kept} >= {"api-keys.yaml", "audit.db", "audit.db-wal", "audit.key", "plan.key", "d"}
+    assert {path.name for path in kept} >= {
+        "api-keys.yaml",
+        "audit.db",
+        "audit.db-wal",
+        "audit.key",
+        "plan.key",
+        "hub.db",
+        "artifacts",
+        "d",
+    }
     for path, mode in kept.items():
         assert mode == (0o700 if path.is_dir() else 0o600), path
     assert not any(key.encode() in paths.key_file()._path.read_bytes() for key in town.keys.values())
@@ -131,6 +149,10 @@ async def test_health_and_reflection_tell_the_contract_and_no_more(town: Town) -
 async def test_the_metrics_port_serves_numbers_and_no_names_of_callers(tmp_path: Path) -> None:
     async with founded(tmp_path, metrics={"listen": "127.0.0.1:0"}) as town:
         await town.invoke("alice", "core/fs.readText", {"path": "c4nary.txt"}, request_id="r-c4nary")
+        job = await town.hub.submit(
+            "core/fs.readText", {"path": "c4nary.txt"}, request_id="r-c4nary", metadata=town.of("alice")
+        )
+        await town.hub.watched(job.job_id, metadata=town.of("alice"))
         port = town.hub.hub.observing.metrics_port
         for target in (b"/metrics", b"/healthz", b"/", b"/../../audit.key", b"/metrics/../audit.db", b"/debug/pprof"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -138,5 +160,11 @@ async def test_the_metrics_port_serves_numbers_and_no_names_of_callers(tmp_path:
             body = await reader.read()
             writer.close()
             assert body.split(b" ")[1] == (b"200" if target in (b"/metrics", b"/healthz") else b"404"), target
-            for secret in (b"alice", b"c4nary", town.keys["alice"].encode(), str(tmp_path).encode()):
+            for secret in (
+                b"alice",
+                b"c4nary",
+                job.job_id.encode(),
+                town.keys["alice"].encode(),
+                str(tmp_path).encode(),
+            ):
                 assert secret not in body
