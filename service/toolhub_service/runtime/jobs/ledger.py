@@ -33,9 +33,9 @@ class JobLedger:
             self._remember(EventType.JOB_SUBMITTED, job)
         return standing
 
-    async def put(self, before: Job, job: Job) -> bool:
-        """As `JobStore.put`; a change that is there already, because its confirmation was lost, counts as kept."""
-        kept = await self.store.put(job) or _is(await self.store.get(job.job_id), job)
+    async def put(self, before: Job, job: Job, *, again: bool = False) -> bool:
+        """As `JobStore.put`. `again`: this very record was sent before, and whether it was kept is not known."""
+        kept = await self.store.put(job) or (again and _is(await self.store.get(job.job_id), job))
         if kept and job.state is not before.state:
             self.observer.changed(before, job)
             self._remember(EventType.JOB_STATE, job)

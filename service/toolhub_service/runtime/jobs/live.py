@@ -53,8 +53,8 @@ class LiveJob:
         """Raises Superseded, or ToolFailure when the store cannot be reached."""
         async with self._one_at_a_time:
             while True:
-                before, after = self.job, self._next(step)
-                if await self._ledger.put(before, after):
+                before, (after, again) = self.job, self._next(step)
+                if await self._ledger.put(before, after, again=again):
                     self._sent, self.job = None, after
                     return after
                 self._sent = None
@@ -98,11 +98,13 @@ class LiveJob:
             self.is_cut_off = True
             self.work.cancel()
 
-    def _next(self, step: Step) -> Job:
+    def _next(self, step: Step) -> tuple[Job, bool]:
+        """The record to send, and whether it was sent before."""
         sent = self._sent
-        if sent is None or sent.step is not step or sent.before is not self.job:
-            sent = self._sent = _Sent(step, self.job, step(self.job))
-        return sent.after
+        if sent is not None and sent.step is step and sent.before is self.job:
+            return sent.after, True
+        self._sent = _Sent(step, self.job, step(self.job))
+        return self._sent.after, False
 
     async def _look(self) -> None:
         job = await self._ledger.store.get(self.job.job_id)

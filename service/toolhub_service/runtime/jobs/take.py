@@ -35,16 +35,16 @@ class Taking:
 
     async def take(self, job_id: str) -> Job | None:
         """The job, now this process's; None when there is nothing to run."""
-        pair: tuple[Job, Job] | None = None
+        sent: tuple[Job, Job] | None = None
         while True:
             try:
-                pair = pair or await self._look(job_id)
+                pair = sent or await self._look(job_id)
                 if pair is None:
                     return None
-                before, after = pair
-                if await self._ledger.put(before, after):
-                    return self._mine(before, after)
-                pair = None
+                again, sent = sent is not None, pair
+                if await self._ledger.put(*pair, again=again):
+                    return self._mine(*pair)
+                sent = None
             except ToolFailure as away:
                 self._ledger.observer.troubled(job_id, away)
                 await asyncio.sleep(RETRY_S)

@@ -15,7 +15,6 @@ from toolhub_service.domain.job_state import JobState
 from toolhub_service.runtime.jobs.reconcile import Reconciler
 
 
-
 def _reconciler(process: Process, **parts: object) -> Reconciler:
     given: dict[str, object] = {"awaiting": process.decisions.look_after, "give_up": process.runs.give_up, **parts}
     return Reconciler(
@@ -197,7 +196,7 @@ async def test_reconciler_survives_whatever_the_store_raises(
     problem: Callable[[], Exception],
 ) -> None:
     healthy: Callable[..., Awaitable[object]] = getattr(stage.store, method)
-    failures = []
+    failures: list[Exception] = []
 
     async def fails_first(*arguments: object) -> object:
         if len(failures) < 3:

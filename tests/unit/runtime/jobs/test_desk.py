@@ -1,0 +1,86 @@
+"""Who may ask what about a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.runtime.jobs.stage import AGENT, MARK, Process, Stage, a_job, in_state
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.job import JobFilter
+from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.principal import Principal, Role
+
+OPERATOR = Principal("op", frozenset({Role.OPERATOR}))
+AUDITOR = Principal("auditor", frozenset({Role.AUDITOR}))
+OTHER = Principal("agent-b")
+
+
+@pytest.mark.parametrize("who", [AGENT, OPERATOR, AUDITOR])
+async def test_own_jobs_are_seen_and_by_operators_and_auditors_all(
+    stage: Stage, process: Process, who: Principal
+) -> None:
+    job = await stage.kept(a_job())
+    assert await process.desk.get(who, "job-1") == job
+    assert await process.desk.page(who, JobFilter(), after=None, limit=9) == ([job], 1)
+
+
+async def test_jobs_of_others_do_not_exist(stage: Stage, process: Process) -> None:
+    await stage.kept(a_job())
+    for job_id in ("job-1", "job-2"):
+        with pytest.raises(ToolFailure) as unknown:
+            await process.desk.get(OTHER, job_id)
+        assert unknown.value.error.kind is ErrorKind.NOT_FOUND
+    assert await process.desk.page(OTHER, JobFilter(), after=None, limit=9) == ([], 0)
+    assert await process.desk.page(OTHER, JobFilter(principal=AGENT.id), after=None, limit=9) == ((), 0)
+
+
+@pytest.mark.parametrize("who", [OTHER, AUDITOR])
+async def test_jobs_of_others_are_not_cancelled(stage: Stage, process: Process, who: Principal) -> None:
+    standing = await stage.kept(a_job())
+    with pytest.raises(ToolFailure):
+        await process.desk.cancel(who, "job-1", "")
+    assert await stage.job() == standing
+
+
+@pytest.mark.parametrize("who", [AGENT, OPERATOR])
+async def test_cancelling_twice_is_cancelling_once(stage: Stage, process: Process, who: Principal) -> None:
+    await stage.kept(*in_state(a_job(), JobState.RUNNING, "runner-other"))
+    first = await process.desk.cancel(who, "job-1", "enough")
+    assert await process.desk.cancel(who, "job-1", "more") == first
+    assert first.cancel_reason == "enough"
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "then"),
+    [
+        (JobState.QUEUED, {}, JobState.CANCELLED),
+        (JobState.AWAITING_APPROVAL, {}, JobState.CANCELLED),
+        (JobState.RUNNING, {}, JobState.CANCELLING),
+        (JobState.CANCELLING, {}, JobState.CANCELLING),
+        (JobState.AWAITING_APPROVAL, {"remote": MARK}, JobState.CANCELLING),
+        (JobState.RUNNING, {"remote": MARK}, JobState.CANCELLING),
+    ],
+)
+async def test_what_cancelling_does(
+    stage: Stage, process: Process, state: JobState, fields: dict[str, object], then: JobState
+) -> None:
+    await stage.kept(*in_state(a_job(), state, "runner-other", **fields))
+    assert (await process.desk.cancel(AGENT, "job-1", "")).state is then
+    assert process.engine.waiting == (state is JobState.AWAITING_APPROVAL and then is JobState.CANCELLING)
+
+
+async def test_job_handed_over_with_remote_work_is_delivered_to_be_stopped(stage: Stage, process: Process) -> None:
+    await stage.kept(a_job(remote=MARK))
+    assert (await process.desk.cancel(AGENT, "job-1", "")).state is JobState.CANCELLING
+    assert process.engine.waiting == 1
+
+
+async def test_job_that_is_over_stays_as_it_is(stage: Stage, process: Process) -> None:
+    await stage.kept(a_job())
+    over = await process.desk.cancel(AGENT, "job-1", "enough")
+    assert await process.desk.cancel(AGENT, "job-1", "more") == over
+
+
+async def test_reason_that_is_no_text_is_kept_as_text(stage: Stage, process: Process) -> None:
+    await stage.kept(a_job())
+    assert (await process.desk.cancel(AGENT, "job-1", "a\ud800b")).cancel_reason == "a?b"

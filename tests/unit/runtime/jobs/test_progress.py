@@ -1,0 +1,102 @@
+"""Reports on their way into the history: the newest, seldom, and fit to be seen."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.runtime.jobs.stage import Process, Stage, Stagehand, a_job, turn
+from toolhub_service.domain.progress import Chunk, Progress
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.runtime.jobs import progress as subject
+
+
+async def _run(stage: Stage, process: Process, *reports: Progress, turns: int = 0) -> list[Progress]:
+    """The reports in the history of a job that makes these."""
+
+    async def play(hand: Stagehand) -> ToolResult:
+        for report in reports:
+            hand.sink.progress(report)
+            hand.sink.chunk(Chunk(b"s3cret"))
+            for _ in range(turns):
+                await turn()
+        return hand.ok()
+
+    stage.world.play = play
+    await stage.kept(a_job())
+    await process.deliver()
+    await stage.check()
+    return [entry.progress for entry in await stage.history() if entry.progress is not None]
+
+
+async def test_a_thousand_reports_at_once_are_few_entries_and_the_last_is_among_them(
+    stage: Stage, process: Process
+) -> None:
+    told = await _run(stage, process, *[Progress(step) for step in range(1_000)])
+    assert len(told) <= 3
+    assert told[-1] == Progress(999)
+
+
+async def test_reports_in_the_history_only_rise(stage: Stage, process: Process) -> None:
+    told = await _run(stage, process, *[Progress(step) for step in range(200)], turns=3)
+    steps = [report.step for report in told]
+    assert steps == sorted(steps)
+    assert steps[-1] == 199
+
+
+@pytest.mark.parametrize(("running", "interval_s"), [(1, 0.1), (20, 0.1), (100, 0.5), (100_000, 2.0)])
+async def test_interval_grows_with_the_jobs_that_run(
+    stage: Stage, process: Process, monkeypatch: pytest.MonkeyPatch, running: int, interval_s: float
+) -> None:
+    monkeypatch.setattr(subject, "INTERVAL_S", 0.1)
+    monkeypatch.setattr(subject, "_JOB_S", 0.005)
+    slept: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(delay_s: float) -> None:
+        if delay_s:
+            slept.append(delay_s)
+        await real(0)
+
+    async def play(hand: Stagehand) -> ToolResult:
+        sink = subject.JobSink(
+            hand.process.runs._live["job-1"], process.ledger, process.runs._redactor, lambda: running
+        )
+        sink.progress(Progress(1))
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        while not slept:
+            await turn()
+        monkeypatch.undo()
+        await sink.close()
+        return hand.ok()
+
+    stage.world.play = play
+    await stage.kept(a_job())
+    await process.deliver()
+    assert slept[0] == pytest.approx(interval_s)
+
+
+async def test_report_is_redacted_and_bounded(stage: Stage, process: Process) -> None:
+    report = Progress(1, message="the key is s3cret-canary " + "x" * 10_000, unit="s3cret-canary" + "y" * 10_000)
+    (*_, told) = await _run(stage, process, report)
+    assert "s3cret-canary" not in told.message + told.unit
+    assert len(told.message) <= 500
+    assert len(told.unit) <= 32
+
+
+async def test_report_after_the_end_is_nothing(stage: Stage, process: Process) -> None:
+    sinks = []
+
+    async def play(hand: Stagehand) -> ToolResult:
+        sinks.append(hand.sink)
+        return hand.ok()
+
+    stage.world.play = play
+    await stage.kept(a_job())
+    await process.deliver()
+    over = await stage.check()
+    sinks[0].progress(Progress(99))
+    for _ in range(9):
+        await turn()
+    assert await stage.job() == over
