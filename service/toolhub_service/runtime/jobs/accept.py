@@ -79,7 +79,8 @@ class Acceptance:
         """
         refused = call._replace(idempotency_key="", job_id="", args={})
         job = self._job(refused, spec, JobState.FAILED, result)
-        await self._keep(replace(job, expires_at_unix_ms=job.created_at_unix_ms + self._terms.keep_ms))
+        job = replace(job, expires_at_unix_ms=job.created_at_unix_ms + self._terms.keep_ms)
+        await self._keep(job)
         return job
 
     async def keep_waiting(self, call: Call, spec: ToolSpec, asked: ToolError) -> Job:
