@@ -11,6 +11,7 @@ from tests.unit.runtime.jobs.faulty_jobs import Fault, away
 from tests.unit.runtime.jobs.stage import AGENT, TERMS, Process, Stage, a_job, failed
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, GrantedCall, Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.job import JobFilter
 from toolhub_service.domain.job_state import JobRef, JobState
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import ToolResult
@@ -125,7 +126,7 @@ async def test_unclear_submission_under_a_key_may_be_sent_again(stage: Stage, pr
     stage.clock.advance(2)
     job = await _submission(process).submit(_call(idempotency_key="k-1"))
     assert job.state is JobState.QUEUED
-    _, total = await stage.store.page(_every(), after=None, limit=1)
+    _, total = await stage.store.page(JobFilter(), after=None, limit=1)
     assert total == 1
 
 
@@ -156,7 +157,7 @@ async def test_conflict_and_a_full_hub_leave_no_job(stage: Stage, process: Proce
     for kind, details in ((ErrorKind.IDEMPOTENCY_CONFLICT, {}), (ErrorKind.RATE_LIMITED, {"limit": "jobs.max_open"})):
         with pytest.raises(ToolFailure):
             await _submission(process, kind, **details).submit(_call())
-    _, total = await stage.store.page(_every(), after=None, limit=1)
+    _, total = await stage.store.page(JobFilter(), after=None, limit=1)
     assert total == 0
 
 
@@ -180,9 +181,3 @@ async def test_open_jobs_are_bounded(stage: Stage) -> None:
         await submission.submit(_call())
     assert full.value.error.kind is ErrorKind.RATE_LIMITED
     assert full.value.error.retry_after_s
-
-
-def _every() -> Any:
-    from toolhub_service.domain.job import JobFilter
-
-    return JobFilter()

@@ -1,0 +1,127 @@
+"""Which stores a configuration means, and that they are opened all or none."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hub import settings_of
+from toolhub_service.app.means import Means
+from toolhub_service.app.observing import open_observing
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.storing import Stores, make_stores
+from toolhub_service.app.system import SystemClock, SystemRandomness
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.stores.memory_approvals import MemoryApprovals
+from toolhub_service.stores.memory_artifacts import MemoryArtifacts
+from toolhub_service.stores.memory_jobs import MemoryJobs
+from toolhub_service.stores.memory_keys import MemoryKeys
+
+
+def _means(folder: Path, **sections: Any) -> Means:
+    settings = settings_of(folder, sections)
+    paths = Paths(settings)
+    paths.make()
+    observing = open_observing(settings, Redactor(), is_worker=True)
+    return Means(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing)
+
+
+def _kinds(stores: Stores) -> list[str]:
+    return [type(each).__name__ for each in (stores.jobs, stores.keys, stores.approvals, stores.artifacts)]
+
+
+REDIS, POSTGRES = "redis://127.0.0.1:1/0", "postgresql://127.0.0.1:1/hub"
+
+
+@pytest.mark.parametrize(
+    ("stores", "kinds"),
+    [
+        ({}, ["SqliteJobs", "SqliteKeys", "SqliteApprovals", "SqliteArtifacts"]),
+        ({"kind": "memory"}, ["MemoryJobs", "MemoryKeys", "MemoryApprovals", "MemoryArtifacts"]),
+        ({"redis_url": REDIS}, ["RedisJobs", "RedisKeys", "RedisApprovals", "RedisArtifacts"]),
+        ({"postgres_url": POSTGRES}, ["PostgresJobs", "SqliteKeys", "SqliteApprovals", "SqliteArtifacts"]),
+        (
+            {"redis_url": REDIS, "postgres_url": POSTGRES},
+            ["PostgresJobs", "RedisKeys", "RedisApprovals", "RedisArtifacts"],
+        ),
+    ],
+)
+async def test_configuration_names_the_stores(tmp_path: Path, stores: dict[str, str], kinds: list[str]) -> None:
+    made = make_stores(_means(tmp_path, stores=stores))
+    assert _kinds(made) == kinds
+    assert (made.counts is not None) == ("redis_url" in stores)
+
+
+async def test_memory_is_not_shared_by_workers(tmp_path: Path) -> None:
+    with pytest.raises(HubFailure) as refused:
+        make_stores(_means(tmp_path, stores={"kind": "memory"}, server={"workers": 2}))
+    assert refused.value.reason == "STORES_NOT_SHARED"
+
+
+@pytest.mark.parametrize(
+    ("module", "stores", "extra"),
+    [
+        ("toolhub_service.stores.redis_link", {"redis_url": REDIS}, "tool-hub[redis]"),
+        ("toolhub_service.stores.postgres_link", {"postgres_url": POSTGRES}, "tool-hub[postgres]"),
+    ],
+)
+async def test_missing_packages_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, stores: dict[str, str], extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(HubFailure) as missing:
+        make_stores(_means(tmp_path, stores=stores))
+    assert missing.value.reason == "EXTRA_MISSING"
+    assert extra in str(missing.value)
+
+
+async def test_embedded_hub_imports_no_client_of_a_shared_store() -> None:
+    script = (
+        "import sys, toolhub_service.app.hub\n"
+        "print([name for name in ('redis', 'psycopg', 'docket', 'obstore') if name in sys.modules])"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    said, _ = await process.communicate()
+    assert said.decode().strip() == "[]"
+
+
+class Opened:
+    """One thing to be opened, and what was done with it."""
+
+    def __init__(self, name: str, done: list[str], *, refuses: bool = False) -> None:
+        self._name = name
+        self._done = done
+        self._refuses = refuses
+
+    async def start(self) -> None:
+        self._done.append(f"start {self._name}")
+        if self._refuses:
+            raise OSError("the disk is gone")
+
+    async def close(self) -> None:
+        self._done.append(f"close {self._name}")
+
+
+def _stores(*beneath: Opened) -> Stores:
+    return Stores(MemoryJobs(), MemoryKeys(SystemClock()), MemoryApprovals(), MemoryArtifacts(), beneath=beneath)
+
+
+async def test_what_is_beneath_is_opened_first_and_closed_last() -> None:
+    done: list[str] = []
+    stores = _stores(Opened("file", done), Opened("link", done))
+    await stores.start()
+    await stores.close()
+    assert done == ["start file", "start link", "close link", "close file"]
+
+
+async def test_one_that_cannot_be_opened_closes_those_that_were() -> None:
+    done: list[str] = []
+    stores = _stores(Opened("file", done), Opened("link", done, refuses=True), Opened("other", done))
+    with pytest.raises(OSError, match="the disk"):
+        await stores.start()
+    assert done == ["start file", "start link", "close link", "close file"]

@@ -1,0 +1,109 @@
+"""core/job.*: what a model may ask about its own jobs, and nobody else's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.tool_context import egress_context
+from tests.unit.runtime.jobs.stage import AGENT, T0, Process, Stage, a_job, failed, in_state
+from toolhub_service.domain.artifact import ArtifactRef
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.job_machine import moved
+from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import ToolResult
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.job_tools import JobCancelTool, JobQuestion, JobResultTool, JobStatusTool, job_tools
+from toolhub_service.tools.tool import spec_of
+
+ARTIFACT = ArtifactRef("art-1", "s" * 64, 3)
+DONE = ToolResult(True, "call-1", "test/text.write", value={"a": [1]}, artifacts=(ARTIFACT,), truncated=True)
+ASK = JobQuestion(job_id="job-1")
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+@pytest.fixture
+def process(stage: Stage) -> Process:
+    return stage.process()
+
+
+def _context(principal: str = AGENT.id) -> ToolContext:
+    context = egress_context()
+    context.principal_id = principal
+    return context
+
+
+async def test_status_tells_state_and_progress(stage: Stage, process: Process) -> None:
+    queued, running = in_state(a_job(), JobState.RUNNING, "runner-1")
+    await stage.kept(queued, running, moved(running, JobState.RUNNING, T0, progress=Progress(3, 9, "rows", "on", 2.0)))
+    context = _context()
+    answer = await JobStatusTool(process.desk).run(ASK, context)
+    assert (answer.state, answer.sequence, answer.is_final, answer.error_kind) == ("RUNNING", 3, False, "")
+    assert answer.progress is not None
+    assert (answer.progress.step, answer.progress.total, answer.progress.unit) == (3, 9, "rows")
+    assert [proof.ref for proof in context.evidence] == ["job-1"]
+
+
+async def test_status_of_a_failed_job_tells_why(stage: Stage, process: Process) -> None:
+    job = a_job()
+    await stage.kept(job, moved(job, JobState.FAILED, T0, result=failed(job.call, ErrorKind.IO_ERROR)))
+    answer = await JobStatusTool(process.desk).run(ASK, _context())
+    assert (answer.is_final, answer.error_kind, answer.error_message) == (True, "IO_ERROR", "io_error")
+
+
+async def test_result_is_what_the_job_brought(stage: Stage, process: Process) -> None:
+    job = a_job()
+    await stage.kept(job, moved(job, JobState.SUCCEEDED, T0, result=DONE))
+    context = _context()
+    answer = await JobResultTool(process.desk).run(ASK, context)
+    assert (answer.ok, answer.value, answer.artifacts) == (True, {"a": [1]}, ("art-1",))
+    assert (context.artifacts, context.truncated) == ([ARTIFACT], True)
+
+
+async def test_result_of_a_lost_job_says_so(stage: Stage, process: Process) -> None:
+    job = a_job()
+    await stage.kept(job, moved(job, JobState.LOST, T0, result=failed(job.call, ErrorKind.OUTCOME_UNKNOWN)))
+    answer = await JobResultTool(process.desk).run(ASK, _context())
+    assert (answer.ok, answer.job.state, answer.job.error_kind) == (False, "LOST", "OUTCOME_UNKNOWN")
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if not state.is_final])
+async def test_result_of_an_unfinished_job_is_not_there_yet(stage: Stage, process: Process, state: JobState) -> None:
+    await stage.kept(*in_state(a_job(), state, "runner-1"))
+    with pytest.raises(ToolFailure) as refused:
+        await JobResultTool(process.desk).run(ASK, _context())
+    assert (refused.value.error.kind, refused.value.error.is_retryable) == (ErrorKind.NOT_FOUND, True)
+    assert refused.value.error.details["state"] == state.value
+
+
+async def test_cancel_asks_the_job_to_stop(stage: Stage, process: Process) -> None:
+    await stage.kept(*in_state(a_job(), JobState.RUNNING, "runner-1"))
+    asked = JobCancelTool.In(job_id="job-1", reason="enough")
+    answer = await JobCancelTool(process.desk).run(asked, _context())
+    assert answer.state == "CANCELLING"
+    assert (await stage.job()).cancel_reason == "enough"
+
+
+@pytest.mark.parametrize("job_id", ["job-1", "job-2"])
+async def test_jobs_of_others_do_not_exist(stage: Stage, process: Process, job_id: str) -> None:
+    standing = await stage.kept(a_job())
+    question, context = JobQuestion(job_id=job_id), _context("agent-b")
+    for ask in (
+        JobStatusTool(process.desk).run(question, context),
+        JobResultTool(process.desk).run(question, context),
+        JobCancelTool(process.desk).run(JobCancelTool.In(job_id=job_id), context),
+    ):
+        with pytest.raises(ToolFailure) as refused:
+            await ask
+        assert refused.value.error.kind is ErrorKind.NOT_FOUND
+    assert await stage.job() == standing
+
+
+def test_looking_reads_and_cancelling_writes(process: Process) -> None:
+    specs = [spec_of(tool, source="core") for tool in job_tools(process.desk)]
+    effects = {spec.name: spec.has_side_effects for spec in specs}
+    assert effects == {"core/job.cancel": True, "core/job.result": False, "core/job.status": False}
