@@ -11,7 +11,6 @@ from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.rpc import Method, ServicerContext
 from toolhub_service.transport.status import RpcFailure
 
-
 _WATCHES = frozenset({"WatchJob", "WatchApprovals", "WatchTools", "TailEvents"})
 """Streams that mostly wait: they must not use up the room of calls, nor be bounded by it."""
 
