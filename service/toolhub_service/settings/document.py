@@ -25,9 +25,9 @@ class Tls(Section, frozen=True):
 class Server(Section, frozen=True):
     listen: Annotated[str, Meta(description="host:port, or unix:/path; port 0 picks a free one.")] = "127.0.0.1:50051"
     workers: Annotated[int, Meta(description="Processes on the port (SO_REUSEPORT).", ge=1, le=256)] = 1
-    max_in_flight: Annotated[int, Meta(description="RPCs in flight a process; more are shed.", ge=1, le=100_000)] = (
-        1_000
-    )
+    max_in_flight: Annotated[
+        int, Meta(description="RPCs, and calls in sessions, in flight a process; more are shed.", ge=1, le=100_000)
+    ] = 1_000
     max_watches: Annotated[
         int, Meta(description="Streams that follow jobs, approvals or the audit log, a process.", ge=1, le=1_000_000)
     ] = 10_000
