@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from tests.hub import RunningHub, request, running_hub, settings_of
-from tests.rpc.statuses import failed
+from tests.rpc.statuses import failed, told
 from toolhub.v1 import audit_service_pb2, error_pb2, registry_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.app.following import reload_keys
@@ -86,6 +86,42 @@ async def test_revoked_key_stops_working_when_the_file_is_read_again(keyed: Keye
     failure = await failed(keyed.running.stub.Invoke(request(TOOL), metadata=bearer(keyed.robot)))
     assert failure.reason == "CREDENTIAL_REFUSED"
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.boss))).ok
+
+
+@pytest.mark.promise("identity.bad-credential-refused")
+async def test_revoked_key_ends_the_session_that_was_opened_with_it(keyed: Keyed) -> None:
+    session = keyed.running.stub.InvokeSession(metadata=bearer(keyed.robot))
+    await session.write(session_request("before"))
+    assert (await session.read()).events[0].result.ok
+    assert keyed.file.revoke("_".join(keyed.robot.split("_")[:2]))
+    keyed.reload()
+    await session.write(session_request("after"))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await session.read()
+    failure = told(refused.value)
+    assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED")
+    assert [event.event.principal for event in await keyed.running.events(tool=TOOL)] == ["robot"] * 2
+
+
+@pytest.mark.promise("identity.bad-credential-refused")
+async def test_revoked_key_hears_nothing_more_of_what_it_followed(keyed: Keyed) -> None:
+    tail = keyed.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=bearer(keyed.boss))
+    await tail.initial_metadata()
+    assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok
+    assert (await tail.read()).event.tool == TOOL
+    assert (await tail.read()).event.tool == TOOL
+    assert keyed.file.revoke("_".join(keyed.boss.split("_")[:2]))
+    keyed.reload()
+    assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await tail.read()
+    assert told(refused.value).reason == "CREDENTIAL_REFUSED"
+
+
+def session_request(call_id: str) -> pb.InvokeSessionRequest:
+    asked = request(TOOL, message=pb.SessionCall)
+    asked.call_id = call_id
+    return pb.InvokeSessionRequest(calls=[asked])
 
 
 async def test_broken_key_file_keeps_the_keys_that_were_read(keyed: Keyed) -> None:

@@ -23,7 +23,7 @@ from tests.unit.runtime.keyed_door import (
     gated,
     with_store,
 )
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.tool import ToolSpec

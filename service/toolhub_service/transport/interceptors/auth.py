@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import grpc
 
@@ -35,9 +36,10 @@ class AuthLayer(Layer):
     def __init__(self, authenticators: Sequence[Authenticator]) -> None:
         self._authenticators = tuple(authenticators)
 
-    def enter(self, method: Method, context: ServicerContext) -> None:
+    def enter(self, method: Method, context: ServicerContext) -> Callable[[], Principal | None] | None:
+        """For a stream, how to ask again whether its credential still holds."""
         if method.is_open:
-            return
+            return None
         sent = context.invocation_metadata() or ()
         metadata = dict(sent)
         if len(metadata) < len(sent) and sum(key in CREDENTIAL_ENTRIES for key, _ in sent) > 1:
@@ -48,9 +50,19 @@ class AuthLayer(Layer):
             principal = authenticator.authenticate(metadata, context)
             if principal is not None:
                 set_principal(principal)
-                return
+                return None if method.kind == "unary" else partial(authenticator.authenticate, metadata, context)
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
         if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
             told = f"This hub takes no such credential: leave it out. {advice}".rstrip()
             raise RpcFailure(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED", told)
         raise RpcFailure(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_MISSING", f"No credential was sent. {advice}")
+
+    def received(self, method: Method, state: Callable[[], Principal | None] | None, message: Any) -> None:
+        """A key that was revoked ends the streams that were opened with it, at their next message."""
+        if state is not None:
+            state()
+
+    def sent(self, method: Method, state: Callable[[], Principal | None] | None) -> None:
+        """The same for what is only listened to; an upload that was taken is answered."""
+        if state is not None and method.kind != "client_stream":
+            state()
