@@ -29,6 +29,7 @@ async def settings_checks(settings: Settings) -> list[Finding]:
         _auth(settings),
         *_secret_files(Paths(settings)),
         _tracing(settings),
+        *_stores(settings),
         *await _tools(settings),
     ]
 
@@ -108,6 +109,23 @@ def _tracing(settings: Settings) -> Finding:
     if find_spec("opentelemetry.exporter") is None:
         return fail("tracing", f"{endpoint} is configured, the exporter missing", "pip install 'tool-hub[otlp]'")
     return ok("tracing", endpoint)
+
+
+def _stores(settings: Settings) -> Iterator[Finding]:
+    """What the configuration wants and nobody has installed. Whether a server answers, the start of the hub tells."""
+    wanted = {
+        "stores.redis_url": (settings.stores.redis_url, "redis", "redis"),
+        "stores.postgres_url": (settings.stores.postgres_url, "psycopg", "postgres"),
+        "jobs.engine": (settings.jobs.engine == "docket", "docket", "docket"),
+        "artifacts.bucket_url": (settings.artifacts.bucket_url, "obstore", "s3"),
+    }
+    missing = [
+        fail("stores", f"{name} is set and {package} is not installed", f"pip install 'tool-hub[{extra}]'")
+        for name, (is_set, package, extra) in wanted.items()
+        if is_set and find_spec(package) is None
+    ]
+    shared = ", ".join(name for name, (is_set, _, _) in wanted.items() if is_set)
+    yield from missing or [ok("stores", shared or f"{settings.stores.kind} of this hub alone")]
 
 
 async def _tools(settings: Settings) -> list[Finding]:

@@ -47,6 +47,8 @@ class Decisions:
         approval = await self._approvals.get(job.approval_id)
         now_unix_ms = self._ledger.clock.unix_ms()
         if approval is None:
+            if now_unix_ms < job.deadline_unix_ms:
+                return  # another hub that keeps the jobs with us may keep approvals of its own
             await self._ledger.change(job.job_id, lambda now: self._given_up(now, "the approval is no longer known"))
         elif approval.state is not ApprovalState.PENDING:
             await self.decide(approval)

@@ -131,7 +131,6 @@ async def test_approval_before_the_job_waits_is_brought_by_the_sweep(stage: Stag
         (an_approval(USED), JobState.QUEUED),
         (an_approval(REJECTED, comment="no"), JobState.FAILED),
         (an_approval(EXPIRED), JobState.FAILED),
-        (None, JobState.FAILED),
     ],
 )
 async def test_missed_decision_is_found_by_the_sweep(
@@ -142,6 +141,16 @@ async def test_missed_decision_is_found_by_the_sweep(
         await process.approvals.create(approval)
     await process.reconciler.sweep()
     assert (await stage.job()).state is then
+
+
+async def test_job_whose_approval_nobody_here_knows_is_given_up_at_its_deadline(stage: Stage, process: Process) -> None:
+    """Until then another hub, which shares the jobs and not the approvals, may decide."""
+    await _waits(stage)
+    await process.reconciler.sweep()
+    assert (await stage.job()).state is JobState.AWAITING_APPROVAL
+    stage.clock.advance(((await stage.job()).deadline_unix_ms - stage.clock.unix_ms()) / 1_000)
+    await process.reconciler.sweep()
+    assert (await stage.job()).state is JobState.FAILED
 
 
 @pytest.mark.parametrize("problem", [away(), RuntimeError("a defect")])
