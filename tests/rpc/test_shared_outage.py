@@ -100,8 +100,8 @@ async def test_jobs_end_and_watchers_miss_nothing_although_redis_was_away(
 ) -> None:
     """For longer than a process that gives no sign of life counts as alive."""
     hurry_links(monkeypatch)
-    async with site_on(own_redis, tmp_path, engine, dead_after_s=0.5) as site:
-        await _through(site, own_redis, away_s=1.5)
+    async with site_on(own_redis, tmp_path, engine, dead_after_s=1.5) as site:
+        await _through(site, own_redis, away_s=3.0)
         assert site.runs == (JOBS // 2 + 1, JOBS // 2), "nothing ran twice"
         fresh = [await client.submit(WRITE, idempotency_key="k-2") for client in (site.here, site.there)]
         assert states(await site.there.ended(fresh[0].job_id))[-1] == "SUCCEEDED"

@@ -21,8 +21,8 @@ from tests.unit.transport.approval_server import AUDITOR, ApprovalHub, approval_
 from toolhub.v1 import approval_pb2
 from toolhub_service.cli.approval_following import Following
 from toolhub_service.cli.approval_view import row, state_of, time_left
-from toolhub_service.cli.approvals import approvals
 from toolhub_service.cli.connection import Connection, connected
+from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.principal import Principal
 from toolhub_service.guards.secrets import Redactor
@@ -40,7 +40,7 @@ async def hub() -> AsyncIterator[ApprovalHub]:
 async def cli(hub: ApprovalHub, *words: str, by: Principal = ANN) -> Result:
     """Run to the end, in pipes."""
     env = {"TOOLHUB_ADDRESS": hub.address, "TOOLHUB_API_KEY": by.id}
-    result = await asyncio.to_thread(CliRunner().invoke, approvals, list(words), env=env)
+    result = await asyncio.to_thread(CliRunner().invoke, toolhub, ["approvals", *words], env=env)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
@@ -158,7 +158,9 @@ class TestDecide:
         assert "once?" not in done.text
 
     async def test_hub_that_is_not_there_exits_3(self) -> None:
-        result = await asyncio.to_thread(CliRunner().invoke, approvals, ["watch", "--address", "127.0.0.1:1"])
+        result = await asyncio.to_thread(
+            CliRunner().invoke, toolhub, ["approvals", "watch", "--address", "127.0.0.1:1"]
+        )
         assert result.exit_code == 3
         assert "no hub answers" in result.stderr
 

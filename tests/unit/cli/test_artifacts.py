@@ -17,7 +17,7 @@ from tests.fakes.artifacts import a_call, pieces
 from tests.fakes.breaking_artifacts import DATA, Breaking, served
 from tests.rpc.artifact_server import MIB, ArtifactServer, artifact_server, sha256
 from toolhub_service.cli import artifact_download
-from toolhub_service.cli.artifacts import artifacts
+from toolhub_service.cli.root import toolhub
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def told(address: str, *words: str, stdin: bytes | None = None) -> Result:
     """The command runs in a thread, for the server runs on this loop."""
     args = [*words, "--address", address, "--timeout", "10"]
-    return await asyncio.to_thread(CliRunner().invoke, artifacts, args, input=stdin)
+    return await asyncio.to_thread(CliRunner().invoke, toolhub, ["artifacts", *args], input=stdin)
 
 
 async def kept_by(server: ArtifactServer, data: bytes, name: str = "data.bin") -> str:

@@ -24,7 +24,8 @@ class Watched:
         self.metrics = Metrics(version="1")
         self.recorded = Recorded()
         self.logged = LogCapture()
-        log = structlog.wrap_logger(None, processors=[self.logged])
+        # Of its own making: what other tests configured must not decide what is logged here.
+        log = structlog.wrap_logger(None, [self.logged], structlog.make_filtering_bound_logger(0))
         self.telemetry = JobTelemetry(self.metrics, self.recorded.tracing, log, lambda: T0 + 5_000)
 
     def value(self, sample: str) -> float:
