@@ -67,6 +67,8 @@ class Acceptance:
             if failure.error.kind is ErrorKind.TOOL_UNAVAILABLE and not call.idempotency_key:
                 raise _unclear(job) from failure
             raise
+        finally:
+            self._room.came(call.principal.id)
         if standing is not None:
             return standing, True
         await deliver(self._engine, job.job_id, self._ledger.observer)

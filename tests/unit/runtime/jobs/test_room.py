@@ -32,7 +32,9 @@ class Stage:
         job_id = f"job_{self.count}"
         call = Call("call", "test/tool", {}, Principal(principal_id))
         status = JobStatus(job_id, 1, JobState.QUEUED, 1)
+        await asyncio.sleep(0)  # a store takes its time, in which others ask for room
         await self.store.create(Job(job_id, call, "1", "d", "a", self.count, 10**13, status))
+        self.room.came(principal_id)
         return True
 
     async def submitted(self, principal_id: str, count: int) -> int:
