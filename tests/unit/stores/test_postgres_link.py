@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
-from tests.ports.job_store_suite import Ear, a_job, kept, running
+from tests.ports.job_store_cast import Ear, a_job, kept, running
 from tests.services import PostgresServer
 from tests.unit.stores.postgres_links import link, other_link
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import pytest
 
-from tests.ports.job_store_suite import HOUR_MS, RESULT, T0, Ear, JobStoreSuite, a_job, ended, kept, running
+from tests.ports.job_store_cast import HOUR_MS, RESULT, T0, Ear, a_job, ended, kept, running
+from tests.ports.job_store_suite import JobStoreSuite
 from tests.services import RedisServer
 from tests.unit.stores.redis_links import data_keys, link, other_link
 from toolhub_service.app.system import SystemRandomness

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.ports.job_store_suite import Ear, a_job, kept, running
+from tests.ports.job_store_cast import Ear, a_job, kept, running
 from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.stores.sqlite_file import SqliteFile
@@ -281,7 +281,7 @@ async def test_record_that_cannot_be_read_is_unavailable(file: SqliteFile) -> No
 _WRITER = """
 import asyncio, sys
 from pathlib import Path
-from tests.ports.job_store_suite import a_job
+from tests.ports.job_store_cast import a_job
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 
