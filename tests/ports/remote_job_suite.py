@@ -119,7 +119,7 @@ class RemoteJobSuite:
         stage.meet(Trouble.FOLLOW_CUT)
         stage.let_go()
         await followed(stage, mark)
-        await stage.remote.collect(stage.call, mark)
+        assert (await stage.remote.collect(stage.call, mark)).value is not None
 
     async def test_what_the_remote_side_has_forgotten_is_unclear_and_never_over(self, stage: RemoteStage) -> None:
         mark = await stage.remote.start(stage.call, MINTED)
@@ -140,7 +140,7 @@ class RemoteJobSuite:
         stage.let_go()
         await followed(stage, mark)
         await stage.remote.cancel(stage.call, mark)
-        await stage.remote.collect(stage.call, mark)
+        assert (await stage.remote.collect(stage.call, mark)).value is not None
 
     async def test_a_remote_side_that_cannot_stop_says_so(self, stage: RemoteStage) -> None:
         stage.meet(Trouble.STOP_IMPOSSIBLE)
@@ -158,7 +158,7 @@ class RemoteJobSuite:
         stage.let_go()
         await followed(stage, mark)
         stage.meet(Trouble.COLLECT_CUT)
-        await stage.remote.collect(stage.call, mark)
+        assert (await stage.remote.collect(stage.call, mark)).value is not None
 
     async def test_a_result_that_is_gone_is_unclear(self, stage: RemoteStage) -> None:
         mark = await stage.remote.start(stage.call, MINTED)

@@ -264,6 +264,12 @@ class Process:
     def deliver(self, job_id: str = "job-1") -> asyncio.Task[None]:
         return asyncio.create_task(self.runs.run(job_id))
 
+    async def cancel(self, job_id: str = "job-1") -> Job:
+        """As its owner asks."""
+        job = await self.ledger.store.get(job_id)
+        assert job is not None
+        return await self.desk.cancel(job.call.principal, job_id, "enough")
+
     @property
     def events(self) -> list[Event]:
         return [chained.event for chained in self.audit.events]

@@ -29,10 +29,6 @@ from toolhub_service.domain.result import ToolResult
 CANCELLED, LOST, FAILED, TIMED_OUT = JobState.CANCELLED, JobState.LOST, JobState.FAILED, JobState.TIMED_OUT
 
 
-async def _cancel(process: Process, job_id: str = "job-1") -> Job:
-    return await process.desk.cancel((await process.ledger.store.get(job_id)).call.principal, job_id, "enough")  # type: ignore[union-attr]
-
-
 # What an answer becomes
 
 
@@ -238,7 +234,7 @@ async def test_what_is_no_job_of_ours_is_refused(process: Process) -> None:
 
 async def test_queued_job_is_cancelled_at_once(stage: Stage, process: Process) -> None:
     await stage.kept(a_job())
-    assert (await _cancel(process)).state is CANCELLED
+    assert (await process.cancel()).state is CANCELLED
     await process.deliver()
     assert stage.world.calls == []
     await stage.check()
@@ -252,7 +248,7 @@ async def test_running_job_is_cancelled(
     await stage.kept(a_job())
     run = process.deliver()
     await stage.started()
-    assert (await _cancel(process)).state is JobState.CANCELLING
+    assert (await process.cancel()).state is JobState.CANCELLING
     await run
     job = await stage.check()
     assert job.state is CANCELLED
@@ -276,7 +272,7 @@ async def test_cancellation_told_twice_does_not_cut_off_how_the_work_ends(stage:
     await stage.kept(a_job())
     run = process.deliver()
     await stage.started()
-    await _cancel(process)
+    await process.cancel()
     await stage.until(lambda: told == ["ending"])
     cancelling = await stage.job()
     for news in (JobNews("job-1", cancelling.status.sequence, cancelling.status), JobNews("job-1", 9), JobNews("")):
@@ -294,7 +290,7 @@ async def test_cancellation_is_seen_behind_news_without_an_entry(stage: Stage, p
     run = process.deliver()
     await stage.started()
     stage.store.deaf = True
-    await _cancel(process)
+    await process.cancel()
     stage.store.tell(news)
     await run
     assert (await stage.check()).state is CANCELLED
@@ -305,7 +301,7 @@ async def test_cancellation_is_seen_once_the_store_is_back(stage: Stage, process
     run = process.deliver()
     await stage.started()
     stage.store.deaf = True
-    await _cancel(process)
+    await process.cancel()
     stage.store.is_away = True
     stage.store.tell(JobNews(""))
     await stage.until(lambda: len(process.observer.troubles) >= 2)
@@ -339,7 +335,7 @@ async def test_cancellation_at_any_moment_ends_in_one_final_state(
     run = process.deliver()
     for _ in range(turns):
         await asyncio.sleep(0)
-    await _cancel(process)
+    await process.cancel()
     await run
     if not (await stage.job()).state.is_final:
         await process.deliver()
@@ -361,7 +357,7 @@ async def test_cancellation_while_reports_are_appended(stage: Stage, process: Pr
     await stage.started()
     for _ in range(turns):
         await asyncio.sleep(0)
-    await _cancel(process)
+    await process.cancel()
     await run
     job = await stage.check()
     assert job.state is CANCELLED
@@ -383,7 +379,7 @@ async def test_remote_job_that_is_cancelled_while_its_next_run_is_on_its_way_is_
     await stage.kept(a_job(remote=MARK))
     run = process.deliver()
     await stage.started()
-    await _cancel(process)
+    await process.cancel()
     steps.set()
     await run
     assert stage.world.stops["job-1"] == 1

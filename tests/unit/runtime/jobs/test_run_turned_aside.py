@@ -20,15 +20,10 @@ from tests.unit.runtime.jobs.stage import (
     unsafe,
 )
 from toolhub_service.domain.errors import ErrorKind, ToolError
-from toolhub_service.domain.job import Job
 from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.result import ToolResult
 
 CANCELLED, LOST, FAILED, TIMED_OUT = JobState.CANCELLED, JobState.LOST, JobState.FAILED, JobState.TIMED_OUT
-
-
-async def _cancel(process: Process, job_id: str = "job-1") -> Job:
-    return await process.desk.cancel((await process.ledger.store.get(job_id)).call.principal, job_id, "enough")  # type: ignore[union-attr]
 
 
 # Refused on the way to a remote side
@@ -144,7 +139,7 @@ async def test_cancelled_run_that_needs_a_person_does_not_wait_for_one(stage: St
 async def test_remote_job_that_waits_for_a_person_can_be_cancelled(stage: Stage, process: Process) -> None:
     stage.world.play = remote
     await stage.kept(*in_state(a_job(), JobState.AWAITING_APPROVAL, approval_id="apr-1", remote=MARK))
-    assert (await _cancel(process)).state is JobState.CANCELLING
+    assert (await process.cancel()).state is JobState.CANCELLING
     await process.deliver()
     assert stage.world.stops["job-1"] == 1
     assert (await stage.check()).state is CANCELLED
@@ -189,7 +184,7 @@ async def test_remote_job_that_is_being_stopped_is_handed_over_as_such(stage: St
     await stage.kept(a_job())
     run = process.deliver()
     await stage.started()
-    await _cancel(process)
+    await process.cancel()
     await _left(run)
     job = await stage.job()
     assert (job.state, job.runner) == (JobState.CANCELLING, "")
@@ -236,7 +231,7 @@ async def test_work_that_was_being_cancelled_ends_as_cancelled_when_the_process_
     await stage.kept(a_job())
     run = process.deliver()
     await stage.started()
-    await _cancel(process)
+    await process.cancel()
     run.cancel()
     ends.set()
     await asyncio.wait({run})
