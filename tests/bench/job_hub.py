@@ -60,7 +60,6 @@ def _offer(hub: Hub, client: httpx.AsyncClient, url: str) -> None:
     remote = HttpRemoteJob(client, url, Poller(randomness))
     adapters: Any = pipeline.adapters
     adapters[ToolKind.N8N] = HttpJobAdapter(RemoteExecutor(remote, hub.long_work.runs, hub.clock, randomness))
-    object.__setattr__(pipeline, "resuming", frozenset({ToolKind.N8N}))
     hub.toolbox.catalog.register(TOOL)
 
 

@@ -159,6 +159,9 @@ class HttpJobAdapter:
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects
 
+    def resumes(self, spec: ToolSpec) -> bool:
+        return True
+
     def upstream(self, planned: PlannedCall) -> str:
         return planned.spec.upstream_key
 

@@ -42,7 +42,6 @@ def install(hub: Hub, client: httpx.AsyncClient, url: str) -> None:
     executor = RemoteExecutor(remote, hub.long_work.runs, hub.clock, randomness, BRISK)
     adapters: Any = pipeline.adapters
     adapters[ToolKind.N8N] = HttpJobAdapter(executor)
-    object.__setattr__(pipeline, "resuming", frozenset({ToolKind.N8N}))
     hub.toolbox.catalog.register(TOOL)
 
 

@@ -92,6 +92,9 @@ class CoreAdapter:
         finally:
             context.close()
 
+    def resumes(self, spec: ToolSpec) -> bool:
+        return False
+
     def has_side_effects(self, planned: PlannedCall) -> bool:
         tool = self._tool(planned)
         if tool.annotations.read_only or type(tool).has_side_effects is Tool.has_side_effects:

@@ -15,10 +15,10 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.job_ports import JobDesk
 from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.source_status import SourceState, SourceStatus
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.document import Settings
 from toolhub_service.tools.confinement import Confinement

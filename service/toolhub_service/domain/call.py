@@ -13,6 +13,7 @@ from typing import NamedTuple
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.question import Reply
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
@@ -96,6 +97,8 @@ class GrantedCall(NamedTuple):
     """Whether this very call may change something; a tool that can write may be called in a way that only reads."""
     idempotency_key: str = ""
     """The caller's or the derived key; empty when there is none. Shared by all retries."""
+    reply: Reply | None = None
+    """What a person said to the question with which an earlier run of this call ended; None: it is the first."""
 
     @property
     def safe_to_repeat(self) -> bool:

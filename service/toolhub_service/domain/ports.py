@@ -72,6 +72,10 @@ class Adapter(Protocol):
         """Key of the breaker and the concurrency limit that the call belongs to, such as `http:api.example.com`."""
         ...
 
+    def resumes(self, spec: ToolSpec) -> bool:
+        """Whether a job of this tool keeps a mark of its work on a remote side, to which another run re-attaches."""
+        ...
+
 
 class Catalog(Protocol):
     """The tools that exist now. Reads are in-memory and never wait."""
@@ -94,15 +98,6 @@ class Catalog(Protocol):
     def unregister(self, name: str) -> None:
         """Raises HubFailure NOT_FOUND."""
         ...
-
-
-class ToolSource(Protocol):
-    """Where tools are discovered."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def discover(self) -> Sequence[ToolSpec]: ...
 
 
 class PolicySource(Protocol):

@@ -12,12 +12,12 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.filter import LISTED, Test, ToolFilter
 from toolhub_service.registry.page_token import page_size_of, read_token, write_token
 from toolhub_service.registry.search import SearchHit, ToolSearch
-from toolhub_service.registry.source_status import SourceStatus
 
 
 @dataclass(frozen=True, slots=True)

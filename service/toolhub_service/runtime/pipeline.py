@@ -71,8 +71,6 @@ class Pipeline:
     jobs: JobAcceptance
     running: RunningJobs
     artifacts: Artifacts
-    resuming: frozenset[ToolKind] = frozenset()
-    """Kinds whose adapters keep marks of work on a remote side, and re-attach to it."""
     show_raw: bool = False
     """Whether results carry the upstream's own answer."""
 
@@ -141,7 +139,7 @@ class Pipeline:
         """Whether a job's work goes on elsewhere while this run of it was cut off, or was refused before it could look
         there: the next run takes over its key."""
         job_id, spec = walk.call.job_id, walk.spec
-        if not job_id or spec is None or spec.kind not in self.resuming:
+        if not job_id or spec is None or not self.adapters[spec.kind].resumes(spec):
             return False
         return answer is None if walk.attempts else await self.running.mark(job_id) is not None
 
@@ -156,8 +154,8 @@ class Pipeline:
         if walk.approval is not None:
             await self.approvals.use(walk.approval, walk.call)
         await self.recorder.ask(walk, granted)
-        job_id = walk.call.job_id
-        if job_id and not granted.safe_to_repeat and granted.spec.kind not in self.resuming:
+        job_id, spec = walk.call.job_id, granted.spec
+        if job_id and not granted.safe_to_repeat and not self.adapters[spec.kind].resumes(spec):
             await self.running.begins(job_id)
 
     async def _stop(self, walk: Walk, granted: GrantedCall, adapter: Adapter) -> ToolResult | Plan:

@@ -204,6 +204,21 @@ class Session(Section, frozen=True):
     max_in_flight: Annotated[int, Meta(description="Calls at once a session; beyond, reading waits.", ge=1)] = 256
 
 
+class Sources(Section, frozen=True):
+    file: Annotated[
+        str, Meta(description="sources.yaml; empty: <data_dir>/sources.yaml when it exists. Followed while serving.")
+    ] = ""
+
+
+class Search(Section, frozen=True):
+    learn: Annotated[
+        bool, Meta(description="Whether purposes of calls that succeeded help the same principal's searches.")
+    ] = True
+    embedder: Annotated[
+        str, Meta(description="package.module:name below a trusted namespace that embeds texts; empty: words only.")
+    ] = ""
+
+
 class Results(Section, frozen=True):
     show_raw: Annotated[bool, Meta(description="Results carry the upstream's own answer (debugging).")] = False
 
@@ -224,6 +239,8 @@ class Settings(Section, frozen=True):
     tracing: Tracing = Tracing()
     logs: Logs = Logs()
     tools: Tools = Tools()
+    sources: Sources = Sources()
+    search: Search = Search()
     budget: Budget = Budget()
     idempotency: Idempotency = Idempotency()
     results: Results = Results()

@@ -10,13 +10,13 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.export import Dialect, Exporter
 from toolhub_service.registry.filter import ToolFilter
 from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools, silent_sources
 from toolhub_service.registry.search import ToolSearch
-from toolhub_service.registry.source_status import SourceStatus
 from toolhub_service.schema import canonical_json
 from toolhub_service.transport.convert.discovery import from_hit, from_source, is_full, to_filter
 from toolhub_service.transport.convert.tool import from_spec

@@ -10,9 +10,9 @@ from toolhub.v1 import registry_service_pb2_grpc, tool_pb2
 from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
+from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog, ToolReport
-from toolhub_service.registry.source_status import SourceStatus
 from toolhub_service.transport.convert.discovery import from_snapshot, from_source, is_full
 from toolhub_service.transport.convert.tool import from_spec, to_spec
 from toolhub_service.transport.rpc import ServicerContext, current_principal

@@ -7,12 +7,12 @@ import pytest
 
 from tests.ports.catalog_suite import tool
 from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.filter import LISTED, ToolFilter
 from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools
 from toolhub_service.registry.search import SearchHit, ToolSearch
-from toolhub_service.registry.source_status import SourceState, SourceStatus
 
 
 def catalog_of(*names: str) -> ToolCatalog:

@@ -102,6 +102,7 @@ class ScriptedAdapter:
         self.started = asyncio.Event()
         self.stopped = 0
         self.reads_only = False
+        self.keeps_marks = False
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         self._said.append("adapter.execute")
@@ -126,6 +127,9 @@ class ScriptedAdapter:
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects and not self.reads_only
+
+    def resumes(self, spec: ToolSpec) -> bool:
+        return self.keeps_marks
 
     def upstream(self, planned: PlannedCall) -> str:
         self._said.append("adapter.upstream")

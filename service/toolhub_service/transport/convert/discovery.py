@@ -5,10 +5,10 @@ from __future__ import annotations
 from toolhub.v1 import registry_service_pb2, source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.capability import canonical
+from toolhub_service.domain.source import SourceStatus
 from toolhub_service.registry.filter import LISTED, ToolFilter
 from toolhub_service.registry.search import SearchHit
 from toolhub_service.registry.snapshot import Snapshot
-from toolhub_service.registry.source_status import SourceStatus
 from toolhub_service.transport.convert.enums import KINDS, SOURCE_STATES, STATES
 from toolhub_service.transport.convert.payload import timestamp
 from toolhub_service.transport.convert.tool import from_spec

@@ -10,9 +10,9 @@ from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.source import SourceState
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState
-from toolhub_service.registry.source_status import SourceState
 
 
 class WireEnum:

@@ -14,7 +14,6 @@ from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.key import EffectKey
 from toolhub_service.domain.result import Outcome, ToolResult
-from toolhub_service.domain.tool import ToolKind
 from toolhub_service.stores.memory_keys import MemoryKeys
 
 BUSY = POLICY + "limits: [{id: slow, rate_per_s: 1, burst: 1}]\n"
@@ -30,7 +29,8 @@ class Marked(NoJobs):
 
 def a_remote_door(mark: RemoteMark | None, answer: object, policy: str = POLICY) -> Door:
     door = a_keyed_door(answer, policy=policy)
-    door.pipeline = replace(door.pipeline, resuming=frozenset({ToolKind.CORE}), running=Marked(mark))
+    door.pipeline = replace(door.pipeline, running=Marked(mark))
+    door.adapter.keeps_marks = True
     return door
 
 
