@@ -134,5 +134,5 @@ class SourceDesk(Protocol):
         ...
 
     async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
-        """The decided pin; the catalog follows at once. Raises HubFailure NOT_FOUND, ToolFailure when a store is away."""
+        """The decided pin; the catalog follows at once. Raises HubFailure NOT_FOUND, ToolFailure (store away)."""
         ...
