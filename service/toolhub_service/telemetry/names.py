@@ -123,6 +123,20 @@ APPROVALS_PENDING: Final = Metric("toolhub_approvals_pending", _G, "approvals", 
 APPROVAL_SECONDS: Final = Metric(
     "toolhub_approval_decision_seconds", _H, "s", "From the question to a person's answer.", (), _PERSON_S
 )
+SOURCE_UP: Final = Metric(
+    "toolhub_source_up", _G, "1", "1 while the last reading of a source succeeded, 0 while it is down.", ("source",)
+)
+SOURCE_TOOLS: Final = Metric("toolhub_source_tools", _G, "tools", "Tools known from a source.", ("source",))
+SOURCE_QUARANTINED: Final = Metric(
+    "toolhub_source_quarantined", _G, "tools", "Tools of a source that wait for a decision.", ("source",)
+)
+SOURCE_SECONDS: Final = Metric(
+    "toolhub_source_refresh_seconds", _H, "s", "Time of one successful reading of a source.", ("source",), _S
+)
+SOURCE_TROUBLES: Final = Metric(
+    "toolhub_source_troubles_total", _C, "problems", "Failures around a source that are tried again.", ("source",)
+)
+PINS: Final = Metric("toolhub_pins_total", _C, "pins", "Definitions pinned, drifted and decided.", ("source", "event"))
 POLICY_INFO: Final = Metric("toolhub_policy_info", _G, "1", "1 for the policy revision in force.", ("revision",))
 POLICY_RELOADS: Final = Metric("toolhub_policy_reloads_total", _C, "reloads", "Policy reloads, by success.", ("ok",))
 BUILD_INFO: Final = Metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
@@ -134,6 +148,7 @@ METRICS: Final = (
     *(JOBS_ACCEPTED, JOBS_ENDED, JOBS_OPEN, JOBS_OLDEST_QUEUED, JOBS_RUNNING),
     *(JOB_STATE_SECONDS, JOB_REDELIVERIES, JOB_WATCHERS, JOB_TROUBLES),
     *(APPROVALS, APPROVALS_PENDING, APPROVAL_SECONDS),
+    *(SOURCE_UP, SOURCE_TOOLS, SOURCE_QUARANTINED, SOURCE_SECONDS, SOURCE_TROUBLES, PINS),
     *(BREAKER, POLICY_INFO, POLICY_RELOADS, BUILD_INFO),
 )
 
@@ -181,6 +196,13 @@ LOG_JOB_TAKEN: Final = "job_taken_over"
 LOG_JOB_ENDED: Final = "job_ended_badly"
 LOG_JOB_TROUBLE: Final = "job_trouble"
 LOG_WEBHOOK_GIVEN_UP: Final = "approval_webhook_given_up"
+LOG_SOURCE_READ: Final = "source_read"
+LOG_SOURCE_DOWN: Final = "source_down"
+LOG_SOURCE_TROUBLE: Final = "source_trouble"
+LOG_SOURCES_LOADED: Final = "sources_loaded"
+LOG_SOURCES_REJECTED: Final = "sources_rejected"
+LOG_DRIFT: Final = "definition_drifted"
+LOG_USAGE_TROUBLE: Final = "usage_not_kept"
 LOG_AUDIT_FAILED: Final = "audit_write_failed"
 LOG_CHECKPOINT: Final = "audit_checkpoint"
 LOG_POLICY_LOADED: Final = "policy_loaded"
@@ -200,6 +222,13 @@ LOG_EVENTS: Final = (
     (LOG_JOB_ENDED, "warning", "A job is LOST or TIMED_OUT: nobody can say what became of it, or it took too long."),
     (LOG_JOB_TROUBLE, "warning", "A change of a job failed and will be tried again; a defect carries its traceback."),
     (LOG_WEBHOOK_GIVEN_UP, "error", "The webhook could not be told of a question; `toolhub approvals list` has it."),
+    (LOG_SOURCE_READ, "info", "A source can be read again, or for the first time, or what it offers is another."),
+    (LOG_SOURCE_DOWN, "warning", "A source cannot be read; its tools are UNAVAILABLE and it is tried again."),
+    (LOG_SOURCE_TROUBLE, "warning", "Something around a source failed and will be tried again."),
+    (LOG_SOURCES_LOADED, "info", "sources.yaml came into force."),
+    (LOG_SOURCES_REJECTED, "error", "sources.yaml is invalid: the sources there were stay."),
+    (LOG_DRIFT, "warning", "A source offers another definition than was approved; the tool is quarantined."),
+    (LOG_USAGE_TROUBLE, "warning", "What search learns from use could not be stored; it is tried again."),
     (LOG_AUDIT_FAILED, "error", "The disk refused audit events; calls are refused until it heals."),
     (LOG_CHECKPOINT, "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."),
     (LOG_POLICY_LOADED, "info", "A policy came into force."),

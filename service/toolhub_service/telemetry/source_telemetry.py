@@ -1,0 +1,96 @@
+"""What happens to sources and pins, passed on to the audit log, metrics and logs."""
+
+from __future__ import annotations
+
+from structlog.typing import FilteringBoundLogger
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.pin import Pin
+from toolhub_service.domain.ports import AuditLog, Clock
+from toolhub_service.domain.source import SourceState, SourceStatus
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.metrics import Metrics
+
+
+class SourceTelemetry:
+    """Implements `SourceObserver`."""
+
+    def __init__(self, audit: AuditLog, metrics: Metrics, log: FilteringBoundLogger, clock: Clock) -> None:
+        self._audit = audit
+        self._log = log
+        self._clock = clock
+        self._up = metrics.family(names.SOURCE_UP)
+        self._tools = metrics.family(names.SOURCE_TOOLS)
+        self._quarantined = metrics.family(names.SOURCE_QUARANTINED)
+        self._seconds = metrics.family(names.SOURCE_SECONDS)
+        self._troubles = metrics.family(names.SOURCE_TROUBLES)
+        self._pins = metrics.family(names.PINS)
+        self._told: dict[str, tuple[SourceState, str, int, int]] = {}
+        """What was last logged of a source, so that a log is not a heartbeat."""
+
+    def refreshed(self, status: SourceStatus) -> None:
+        name = status.name
+        is_down = status.state is SourceState.DOWN
+        self._up.labels(name).set(0 if is_down else 1)
+        self._tools.labels(name).set(status.tool_count)
+        self._quarantined.labels(name).set(status.quarantined_count)
+        if not is_down:
+            self._seconds.labels(name).observe(status.latency_ms / 1_000)
+        told = (status.state, status.reason, status.tool_count, status.quarantined_count)
+        if self._told.get(name) == told:
+            return
+        self._told[name] = told
+        write, event = (
+            (self._log.warning, names.LOG_SOURCE_DOWN) if is_down else (self._log.info, names.LOG_SOURCE_READ)
+        )
+        write(
+            event,
+            source=name,
+            state=status.state.value,
+            reason=status.reason,
+            tools=status.tool_count,
+            quarantined=status.quarantined_count,
+        )
+
+    def pinned(self, pin: Pin) -> None:
+        self._remember(EventType.PIN_CREATED, pin)
+
+    def drifted(self, pin: Pin) -> None:
+        self._log.warning(names.LOG_DRIFT, source=pin.source, tool=pin.tool, change=pin.change.value, digest=pin.digest)
+        self._remember(EventType.PIN_DRIFTED, pin)
+
+    def decided(self, pin: Pin) -> None:
+        self._remember(EventType.PIN_DECIDED, pin)
+
+    def troubled(self, source: str, problem: BaseException) -> None:
+        self._troubles.labels(source).inc()
+        if isinstance(problem, ToolFailure):
+            self._log.warning(names.LOG_SOURCE_TROUBLE, source=source, problem=problem.error.message)
+        else:
+            self._log.warning(names.LOG_SOURCE_TROUBLE, source=source, exc_info=problem)
+
+    def _remember(self, type: EventType, pin: Pin) -> None:
+        self._pins.labels(pin.source, type.value.removeprefix("PIN_").lower()).inc()
+        attributes = {
+            "source": pin.source,
+            "digest": pin.digest,
+            "previous_digest": pin.previous_digest,
+            "change": pin.change.value,
+            "state": pin.state.value,
+            "findings": "; ".join(pin.findings)[:1_000],
+            "comment": pin.comment,
+            "renamed_from": pin.renamed_from,
+        }
+        event = Event(
+            type=type,
+            at_unix_ms=self._clock.unix_ms(),
+            principal=pin.decided_by,
+            tool=pin.tool,
+            outcome=pin.state.value,
+            attributes={name: value for name, value in attributes.items() if value},
+        )
+        try:
+            self._audit.append(event)
+        except ToolFailure as failure:  # the audit log tells of its own failure; a pin is kept all the same
+            self.troubled(pin.source, failure)

@@ -1,0 +1,65 @@
+"""What metrics, logs and the audit log tell of sources and pins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+from structlog.testing import LogCapture
+
+from tests.fakes.audit_log import MemoryAuditLog
+from tests.fakes.clock import ManualClock
+from toolhub_service.domain.event import EventType
+from toolhub_service.domain.pin import Pin, PinChange, PinState
+from toolhub_service.domain.source import SourceState, SourceStatus
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.telemetry.metrics import Metrics
+from toolhub_service.telemetry.source_telemetry import SourceTelemetry
+
+READY = SourceStatus("files", ToolKind.MCP, tool_count=14, quarantined_count=2, latency_ms=40.0)
+DOWN = replace(READY, state=SourceState.DOWN, reason="it does not answer")
+PIN = Pin("files", "files/read", "ab" * 32, {"name": "read"}, PinState.PENDING, PinChange.CHANGED, findings=("odd",))
+
+
+class Told:
+    def __init__(self) -> None:
+        self.metrics = Metrics(version="1")
+        self.audit = MemoryAuditLog()
+        self.logged = LogCapture()
+        log = structlog.wrap_logger(None, [self.logged], structlog.make_filtering_bound_logger(0))
+        self.telemetry = SourceTelemetry(self.audit, self.metrics, log, ManualClock())
+
+    def value(self, sample: str) -> float:
+        lines = self.metrics.exposition().decode().splitlines()
+        return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} "))
+
+
+def test_a_source_is_measured_at_every_reading_and_logged_when_it_changes() -> None:
+    told = Told()
+    for status in (READY, READY, DOWN, DOWN, READY):
+        told.telemetry.refreshed(status)
+    assert [entry["event"] for entry in told.logged.entries] == ["source_read", "source_down", "source_read"]
+    assert told.value('toolhub_source_up{source="files"}') == 1
+    assert told.value('toolhub_source_tools{source="files"}') == 14
+    assert told.value('toolhub_source_quarantined{source="files"}') == 2
+    assert told.value('toolhub_source_refresh_seconds_count{source="files"}') == 3
+
+
+def test_pins_are_audited_with_who_decided_and_what_was_found() -> None:
+    told = Told()
+    told.telemetry.pinned(replace(PIN, change=PinChange.ADDED))
+    told.telemetry.drifted(PIN)
+    told.telemetry.decided(replace(PIN, state=PinState.APPROVED, decided_by="ops"))
+    events = [chained.event for chained in told.audit.events]
+    assert [event.type for event in events] == [EventType.PIN_CREATED, EventType.PIN_DRIFTED, EventType.PIN_DECIDED]
+    assert {event.attributes["findings"] for event in events} == {"odd"}
+    assert [(event.principal, event.outcome) for event in events][-1] == ("ops", "APPROVED")
+    assert told.value('toolhub_pins_total{event="drifted",source="files"}') == 1
+
+
+def test_a_broken_audit_log_is_told_and_holds_nothing_up() -> None:
+    told = Told()
+    told.audit.broken = True
+    told.telemetry.decided(PIN)
+    assert [entry["event"] for entry in told.logged.entries] == ["source_trouble"]
+    assert told.value('toolhub_source_troubles_total{source="files"}') == 1
