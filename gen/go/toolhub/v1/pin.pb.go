@@ -165,9 +165,12 @@ type Pin struct {
 	Change PinChange `protobuf:"varint,6,opt,name=change,proto3,enum=toolhub.v1.PinChange" json:"change,omitempty"`
 	// What looks wrong with it: hidden characters, HTML comments, oversized text. Empty when nothing was found.
 	Findings []string `protobuf:"bytes,7,rep,name=findings,proto3" json:"findings,omitempty"`
-	// The difference to the approved definition as unified diff of canonical JSON, at most 64 KiB. Empty when new.
+	// The difference to the approved definition as unified diff of both as indented JSON, keys sorted, characters that
+	// show nothing escaped, a line break after each that stands in a text; at most 64 KiB. Empty when nothing was
+	// approved before, and in lists unless they are asked for in FULL view.
 	Diff string `protobuf:"bytes,8,opt,name=diff,proto3" json:"diff,omitempty"`
-	// The definition seen; untrusted text. Unset in lists.
+	// The tool as the catalog has it now, which may be another definition of it. Unset when the catalog has none, and in
+	// lists.
 	ToolSpec *ToolSpec `protobuf:"bytes,9,opt,name=tool_spec,json=toolSpec,proto3" json:"tool_spec,omitempty"`
 	// When it was first seen.
 	SeenAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"`
@@ -176,9 +179,14 @@ type Pin struct {
 	// Who decided; `first-use` when the source is trusted on first use. Empty while PENDING.
 	DecidedBy string `protobuf:"bytes,12,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
 	// Why. Empty when no reason was given.
-	Comment       string `protobuf:"bytes,13,opt,name=comment,proto3" json:"comment,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Comment string `protobuf:"bytes,13,opt,name=comment,proto3" json:"comment,omitempty"`
+	// The name under which the same definition was approved. Empty unless RENAMED.
+	RenamedFrom string `protobuf:"bytes,14,opt,name=renamed_from,json=renamedFrom,proto3" json:"renamed_from,omitempty"`
+	// The definition seen, in the source's own words, as canonical JSON; untrusted. Empty when it is above 256 KiB, and
+	// in lists unless they are asked for in FULL view.
+	DefinitionJson []byte `protobuf:"bytes,15,opt,name=definition_json,json=definitionJson,proto3" json:"definition_json,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Pin) Reset() {
@@ -302,12 +310,26 @@ func (x *Pin) GetComment() string {
 	return ""
 }
 
+func (x *Pin) GetRenamedFrom() string {
+	if x != nil {
+		return x.RenamedFrom
+	}
+	return ""
+}
+
+func (x *Pin) GetDefinitionJson() []byte {
+	if x != nil {
+		return x.DefinitionJson
+	}
+	return nil
+}
+
 var File_toolhub_v1_pin_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_pin_proto_rawDesc = "" +
 	"\n" +
 	"\x14toolhub/v1/pin.proto\x12\n" +
-	"toolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\xd9\x03\n" +
+	"toolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\xa5\x04\n" +
 	"\x03Pin\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n" +
 	"\x04tool\x18\x02 \x01(\tR\x04tool\x12\x16\n" +
@@ -324,7 +346,9 @@ const file_toolhub_v1_pin_proto_rawDesc = "" +
 	"decided_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\x12\x1d\n" +
 	"\n" +
 	"decided_by\x18\f \x01(\tR\tdecidedBy\x12\x18\n" +
-	"\acomment\x18\r \x01(\tR\acomment*\x86\x01\n" +
+	"\acomment\x18\r \x01(\tR\acomment\x12!\n" +
+	"\frenamed_from\x18\x0e \x01(\tR\vrenamedFrom\x12'\n" +
+	"\x0fdefinition_json\x18\x0f \x01(\fR\x0edefinitionJson*\x86\x01\n" +
 	"\bPinState\x12\x19\n" +
 	"\x15PIN_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11PIN_STATE_PENDING\x10\x01\x12\x16\n" +

@@ -779,7 +779,9 @@ type ListPinsRequest struct {
 	// A tool name or glob. Empty means every one.
 	Tool string `protobuf:"bytes,4,opt,name=tool,proto3" json:"tool,omitempty"`
 	// Any of these states. Empty means every one.
-	States        []PinState `protobuf:"varint,5,rep,packed,name=states,proto3,enum=toolhub.v1.PinState" json:"states,omitempty"`
+	States []PinState `protobuf:"varint,5,rep,packed,name=states,proto3,enum=toolhub.v1.PinState" json:"states,omitempty"`
+	// FULL: with diff and definition; such pages hold about 2 MiB. Anything else: without.
+	View          ToolView `protobuf:"varint,6,opt,name=view,proto3,enum=toolhub.v1.ToolView" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -847,6 +849,13 @@ func (x *ListPinsRequest) GetStates() []PinState {
 		return x.States
 	}
 	return nil
+}
+
+func (x *ListPinsRequest) GetView() ToolView {
+	if x != nil {
+		return x.View
+	}
+	return ToolView_TOOL_VIEW_UNSPECIFIED
 }
 
 // One page of pins, newest first.
@@ -1174,9 +1183,10 @@ type WatchToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The catalog from now on.
 	Revision string `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// What changed, ordered by name.
+	// What changed, ordered by name; at most 1000.
 	Changes []*ToolChange `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
-	// True when changes were lost, or `known_revision` is not the current one: read GetSnapshot again.
+	// True when changes were left out, for there were too many for one message, or when `known_revision` is not the
+	// current one: read GetSnapshot again. `changes` is empty then.
 	Reset_        bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1283,14 +1293,15 @@ const file_toolhub_v1_registry_service_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\tR\brevision\x12*\n" +
 	"\x05tools\x18\x02 \x03(\v2\x14.toolhub.v1.ToolSpecR\x05tools\x122\n" +
 	"\x06totals\x18\x03 \x01(\v2\x1a.toolhub.v1.SnapshotTotalsR\x06totals\x122\n" +
-	"\asources\x18\x04 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\"\xdf\x01\n" +
+	"\asources\x18\x04 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\"\x93\x02\n" +
 	"\x0fListPinsRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x12 \n" +
 	"\x06source\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06source\x12\x1c\n" +
 	"\x04tool\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12=\n" +
-	"\x06states\x18\x05 \x03(\x0e2\x14.toolhub.v1.PinStateB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\"~\n" +
+	"\x06states\x18\x05 \x03(\x0e2\x14.toolhub.v1.PinStateB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x122\n" +
+	"\x04view\x18\x06 \x01(\x0e2\x14.toolhub.v1.ToolViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"~\n" +
 	"\x10ListPinsResponse\x12#\n" +
 	"\x04pins\x18\x01 \x03(\v2\x0f.toolhub.v1.PinR\x04pins\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
@@ -1396,36 +1407,37 @@ var file_toolhub_v1_registry_service_proto_depIdxs = []int32{
 	12, // 11: toolhub.v1.GetSnapshotResponse.totals:type_name -> toolhub.v1.SnapshotTotals
 	25, // 12: toolhub.v1.GetSnapshotResponse.sources:type_name -> toolhub.v1.SourceStatus
 	27, // 13: toolhub.v1.ListPinsRequest.states:type_name -> toolhub.v1.PinState
-	28, // 14: toolhub.v1.ListPinsResponse.pins:type_name -> toolhub.v1.Pin
-	29, // 15: toolhub.v1.DecidePinRequest.decision:type_name -> toolhub.v1.Decision
-	28, // 16: toolhub.v1.DecidePinResponse.pin:type_name -> toolhub.v1.Pin
-	26, // 17: toolhub.v1.WatchToolsRequest.view:type_name -> toolhub.v1.ToolView
-	0,  // 18: toolhub.v1.ToolChange.type:type_name -> toolhub.v1.ToolChangeType
-	24, // 19: toolhub.v1.ToolChange.tool:type_name -> toolhub.v1.ToolSpec
-	19, // 20: toolhub.v1.WatchToolsResponse.changes:type_name -> toolhub.v1.ToolChange
-	1,  // 21: toolhub.v1.RegistryService.RegisterTool:input_type -> toolhub.v1.RegisterToolRequest
-	3,  // 22: toolhub.v1.RegistryService.RegisterTools:input_type -> toolhub.v1.RegisterToolsRequest
-	5,  // 23: toolhub.v1.RegistryService.UnregisterTool:input_type -> toolhub.v1.UnregisterToolRequest
-	7,  // 24: toolhub.v1.RegistryService.RefreshSources:input_type -> toolhub.v1.RefreshSourcesRequest
-	9,  // 25: toolhub.v1.RegistryService.ListSources:input_type -> toolhub.v1.ListSourcesRequest
-	11, // 26: toolhub.v1.RegistryService.GetSnapshot:input_type -> toolhub.v1.GetSnapshotRequest
-	14, // 27: toolhub.v1.RegistryService.ListPins:input_type -> toolhub.v1.ListPinsRequest
-	16, // 28: toolhub.v1.RegistryService.DecidePin:input_type -> toolhub.v1.DecidePinRequest
-	18, // 29: toolhub.v1.RegistryService.WatchTools:input_type -> toolhub.v1.WatchToolsRequest
-	2,  // 30: toolhub.v1.RegistryService.RegisterTool:output_type -> toolhub.v1.RegisterToolResponse
-	4,  // 31: toolhub.v1.RegistryService.RegisterTools:output_type -> toolhub.v1.RegisterToolsResponse
-	6,  // 32: toolhub.v1.RegistryService.UnregisterTool:output_type -> toolhub.v1.UnregisterToolResponse
-	8,  // 33: toolhub.v1.RegistryService.RefreshSources:output_type -> toolhub.v1.RefreshSourcesResponse
-	10, // 34: toolhub.v1.RegistryService.ListSources:output_type -> toolhub.v1.ListSourcesResponse
-	13, // 35: toolhub.v1.RegistryService.GetSnapshot:output_type -> toolhub.v1.GetSnapshotResponse
-	15, // 36: toolhub.v1.RegistryService.ListPins:output_type -> toolhub.v1.ListPinsResponse
-	17, // 37: toolhub.v1.RegistryService.DecidePin:output_type -> toolhub.v1.DecidePinResponse
-	20, // 38: toolhub.v1.RegistryService.WatchTools:output_type -> toolhub.v1.WatchToolsResponse
-	30, // [30:39] is the sub-list for method output_type
-	21, // [21:30] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	26, // 14: toolhub.v1.ListPinsRequest.view:type_name -> toolhub.v1.ToolView
+	28, // 15: toolhub.v1.ListPinsResponse.pins:type_name -> toolhub.v1.Pin
+	29, // 16: toolhub.v1.DecidePinRequest.decision:type_name -> toolhub.v1.Decision
+	28, // 17: toolhub.v1.DecidePinResponse.pin:type_name -> toolhub.v1.Pin
+	26, // 18: toolhub.v1.WatchToolsRequest.view:type_name -> toolhub.v1.ToolView
+	0,  // 19: toolhub.v1.ToolChange.type:type_name -> toolhub.v1.ToolChangeType
+	24, // 20: toolhub.v1.ToolChange.tool:type_name -> toolhub.v1.ToolSpec
+	19, // 21: toolhub.v1.WatchToolsResponse.changes:type_name -> toolhub.v1.ToolChange
+	1,  // 22: toolhub.v1.RegistryService.RegisterTool:input_type -> toolhub.v1.RegisterToolRequest
+	3,  // 23: toolhub.v1.RegistryService.RegisterTools:input_type -> toolhub.v1.RegisterToolsRequest
+	5,  // 24: toolhub.v1.RegistryService.UnregisterTool:input_type -> toolhub.v1.UnregisterToolRequest
+	7,  // 25: toolhub.v1.RegistryService.RefreshSources:input_type -> toolhub.v1.RefreshSourcesRequest
+	9,  // 26: toolhub.v1.RegistryService.ListSources:input_type -> toolhub.v1.ListSourcesRequest
+	11, // 27: toolhub.v1.RegistryService.GetSnapshot:input_type -> toolhub.v1.GetSnapshotRequest
+	14, // 28: toolhub.v1.RegistryService.ListPins:input_type -> toolhub.v1.ListPinsRequest
+	16, // 29: toolhub.v1.RegistryService.DecidePin:input_type -> toolhub.v1.DecidePinRequest
+	18, // 30: toolhub.v1.RegistryService.WatchTools:input_type -> toolhub.v1.WatchToolsRequest
+	2,  // 31: toolhub.v1.RegistryService.RegisterTool:output_type -> toolhub.v1.RegisterToolResponse
+	4,  // 32: toolhub.v1.RegistryService.RegisterTools:output_type -> toolhub.v1.RegisterToolsResponse
+	6,  // 33: toolhub.v1.RegistryService.UnregisterTool:output_type -> toolhub.v1.UnregisterToolResponse
+	8,  // 34: toolhub.v1.RegistryService.RefreshSources:output_type -> toolhub.v1.RefreshSourcesResponse
+	10, // 35: toolhub.v1.RegistryService.ListSources:output_type -> toolhub.v1.ListSourcesResponse
+	13, // 36: toolhub.v1.RegistryService.GetSnapshot:output_type -> toolhub.v1.GetSnapshotResponse
+	15, // 37: toolhub.v1.RegistryService.ListPins:output_type -> toolhub.v1.ListPinsResponse
+	17, // 38: toolhub.v1.RegistryService.DecidePin:output_type -> toolhub.v1.DecidePinResponse
+	20, // 39: toolhub.v1.RegistryService.WatchTools:output_type -> toolhub.v1.WatchToolsResponse
+	31, // [31:40] is the sub-list for method output_type
+	22, // [22:31] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_registry_service_proto_init() }

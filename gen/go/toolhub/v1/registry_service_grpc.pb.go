@@ -37,7 +37,7 @@ const (
 // What operators use: where tools come from and what may be called. Takes the operator role.
 type RegistryServiceClient interface {
 	// Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-	// hostile or malformed.
+	// hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
 	RegisterTool(ctx context.Context, in *RegisterToolRequest, opts ...grpc.CallOption) (*RegisterToolResponse, error)
 	// Adds many tools, all or none.
 	RegisterTools(ctx context.Context, in *RegisterToolsRequest, opts ...grpc.CallOption) (*RegisterToolsResponse, error)
@@ -55,7 +55,8 @@ type RegistryServiceClient interface {
 	// Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
 	// no error.
 	DecidePin(ctx context.Context, in *DecidePinRequest, opts ...grpc.CallOption) (*DecidePinResponse, error)
-	// Each change of the catalog as it happens, until the caller cancels.
+	// Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
+	// changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
 	WatchTools(ctx context.Context, in *WatchToolsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchToolsResponse], error)
 }
 
@@ -173,7 +174,7 @@ type RegistryService_WatchToolsClient = grpc.ServerStreamingClient[WatchToolsRes
 // What operators use: where tools come from and what may be called. Takes the operator role.
 type RegistryServiceServer interface {
 	// Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-	// hostile or malformed.
+	// hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
 	RegisterTool(context.Context, *RegisterToolRequest) (*RegisterToolResponse, error)
 	// Adds many tools, all or none.
 	RegisterTools(context.Context, *RegisterToolsRequest) (*RegisterToolsResponse, error)
@@ -191,7 +192,8 @@ type RegistryServiceServer interface {
 	// Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
 	// no error.
 	DecidePin(context.Context, *DecidePinRequest) (*DecidePinResponse, error)
-	// Each change of the catalog as it happens, until the caller cancels.
+	// Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
+	// changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
 	WatchTools(*WatchToolsRequest, grpc.ServerStreamingServer[WatchToolsResponse]) error
 	mustEmbedUnimplementedRegistryServiceServer()
 }

@@ -9,6 +9,7 @@ package toolhubv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -87,10 +88,124 @@ func (SourceState) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_source_proto_rawDescGZIP(), []int{0}
 }
 
+// When a definition of a source may be called.
+type SourceTrust int32
+
+const (
+	// Never sent.
+	SourceTrust_SOURCE_TRUST_UNSPECIFIED SourceTrust = 0
+	// Whatever it says: the source is code that the operator trusts. It has no pins.
+	SourceTrust_SOURCE_TRUST_ALWAYS SourceTrust = 1
+	// As it is first seen; what changes or comes later waits for a decision.
+	SourceTrust_SOURCE_TRUST_FIRST_USE SourceTrust = 2
+	// Once a person has approved it.
+	SourceTrust_SOURCE_TRUST_APPROVAL SourceTrust = 3
+)
+
+// Enum value maps for SourceTrust.
+var (
+	SourceTrust_name = map[int32]string{
+		0: "SOURCE_TRUST_UNSPECIFIED",
+		1: "SOURCE_TRUST_ALWAYS",
+		2: "SOURCE_TRUST_FIRST_USE",
+		3: "SOURCE_TRUST_APPROVAL",
+	}
+	SourceTrust_value = map[string]int32{
+		"SOURCE_TRUST_UNSPECIFIED": 0,
+		"SOURCE_TRUST_ALWAYS":      1,
+		"SOURCE_TRUST_FIRST_USE":   2,
+		"SOURCE_TRUST_APPROVAL":    3,
+	}
+)
+
+func (x SourceTrust) Enum() *SourceTrust {
+	p := new(SourceTrust)
+	*p = x
+	return p
+}
+
+func (x SourceTrust) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SourceTrust) Descriptor() protoreflect.EnumDescriptor {
+	return file_toolhub_v1_source_proto_enumTypes[1].Descriptor()
+}
+
+func (SourceTrust) Type() protoreflect.EnumType {
+	return &file_toolhub_v1_source_proto_enumTypes[1]
+}
+
+func (x SourceTrust) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SourceTrust.Descriptor instead.
+func (SourceTrust) EnumDescriptor() ([]byte, []int) {
+	return file_toolhub_v1_source_proto_rawDescGZIP(), []int{1}
+}
+
+// Whether calls are let through to a source.
+type BreakerState int32
+
+const (
+	// Nothing has been called there yet.
+	BreakerState_BREAKER_STATE_UNSPECIFIED BreakerState = 0
+	// Calls are let through.
+	BreakerState_BREAKER_STATE_CLOSED BreakerState = 1
+	// One call is let through to see whether it is back.
+	BreakerState_BREAKER_STATE_HALF_OPEN BreakerState = 2
+	// Too many calls have failed: calls are refused for a while.
+	BreakerState_BREAKER_STATE_OPEN BreakerState = 3
+)
+
+// Enum value maps for BreakerState.
+var (
+	BreakerState_name = map[int32]string{
+		0: "BREAKER_STATE_UNSPECIFIED",
+		1: "BREAKER_STATE_CLOSED",
+		2: "BREAKER_STATE_HALF_OPEN",
+		3: "BREAKER_STATE_OPEN",
+	}
+	BreakerState_value = map[string]int32{
+		"BREAKER_STATE_UNSPECIFIED": 0,
+		"BREAKER_STATE_CLOSED":      1,
+		"BREAKER_STATE_HALF_OPEN":   2,
+		"BREAKER_STATE_OPEN":        3,
+	}
+)
+
+func (x BreakerState) Enum() *BreakerState {
+	p := new(BreakerState)
+	*p = x
+	return p
+}
+
+func (x BreakerState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BreakerState) Descriptor() protoreflect.EnumDescriptor {
+	return file_toolhub_v1_source_proto_enumTypes[2].Descriptor()
+}
+
+func (BreakerState) Type() protoreflect.EnumType {
+	return &file_toolhub_v1_source_proto_enumTypes[2]
+}
+
+func (x BreakerState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BreakerState.Descriptor instead.
+func (BreakerState) EnumDescriptor() ([]byte, []int) {
+	return file_toolhub_v1_source_proto_rawDescGZIP(), []int{2}
+}
+
 // The state of one place tools come from.
 type SourceStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its configured name, such as `mcp.github`.
+	// Its configured name, such as `github`; also the namespace of its tools.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// The kind of tools it gives.
 	Kind ToolKind `protobuf:"varint,2,opt,name=kind,proto3,enum=toolhub.v1.ToolKind" json:"kind,omitempty"`
@@ -107,7 +222,20 @@ type SourceStatus struct {
 	// When it will be read next. Unset when only on demand.
 	NextRefreshAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_refresh_at,json=nextRefreshAt,proto3" json:"next_refresh_at,omitempty"`
 	// Where it stands, without credentials. Shown to operators only; empty for others.
-	Endpoint      string `protobuf:"bytes,9,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	Endpoint string `protobuf:"bytes,9,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	// How long the last successful reading took. Unset when it was never read.
+	RefreshDuration *durationpb.Duration `protobuf:"bytes,10,opt,name=refresh_duration,json=refreshDuration,proto3" json:"refresh_duration,omitempty"`
+	// Whether calls are let through to it, in the process that answers.
+	Breaker BreakerState `protobuf:"varint,11,opt,name=breaker,proto3,enum=toolhub.v1.BreakerState" json:"breaker,omitempty"`
+	// Name and version that it gives itself; untrusted text. Shown to operators only; empty for others.
+	Server string `protobuf:"bytes,12,opt,name=server,proto3" json:"server,omitempty"`
+	// The protocol version spoken with it, such as `2026-07-28`. Empty when it has none, or was never reached.
+	Protocol string `protobuf:"bytes,13,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// When its definitions may be called.
+	Trust SourceTrust `protobuf:"varint,14,opt,name=trust,proto3,enum=toolhub.v1.SourceTrust" json:"trust,omitempty"`
+	// What its process last wrote to standard error, redacted, oldest line first, at most 200 lines; untrusted text.
+	// Shown to operators only; empty for others and where there is no process.
+	Diagnostics   []string `protobuf:"bytes,15,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -205,12 +333,54 @@ func (x *SourceStatus) GetEndpoint() string {
 	return ""
 }
 
+func (x *SourceStatus) GetRefreshDuration() *durationpb.Duration {
+	if x != nil {
+		return x.RefreshDuration
+	}
+	return nil
+}
+
+func (x *SourceStatus) GetBreaker() BreakerState {
+	if x != nil {
+		return x.Breaker
+	}
+	return BreakerState_BREAKER_STATE_UNSPECIFIED
+}
+
+func (x *SourceStatus) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *SourceStatus) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *SourceStatus) GetTrust() SourceTrust {
+	if x != nil {
+		return x.Trust
+	}
+	return SourceTrust_SOURCE_TRUST_UNSPECIFIED
+}
+
+func (x *SourceStatus) GetDiagnostics() []string {
+	if x != nil {
+		return x.Diagnostics
+	}
+	return nil
+}
+
 var File_toolhub_v1_source_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_source_proto_rawDesc = "" +
 	"\n" +
 	"\x17toolhub/v1/source.proto\x12\n" +
-	"toolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\xf0\x02\n" +
+	"toolhub.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\xef\x04\n" +
 	"\fSourceStatus\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.toolhub.v1.ToolKindR\x04kind\x12-\n" +
@@ -220,14 +390,31 @@ const file_toolhub_v1_source_proto_rawDesc = "" +
 	"\vquarantined\x18\x06 \x01(\x05R\vquarantined\x12=\n" +
 	"\frefreshed_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\vrefreshedAt\x12B\n" +
 	"\x0fnext_refresh_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rnextRefreshAt\x12\x1a\n" +
-	"\bendpoint\x18\t \x01(\tR\bendpoint*\xa9\x01\n" +
+	"\bendpoint\x18\t \x01(\tR\bendpoint\x12D\n" +
+	"\x10refresh_duration\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x0frefreshDuration\x122\n" +
+	"\abreaker\x18\v \x01(\x0e2\x18.toolhub.v1.BreakerStateR\abreaker\x12\x16\n" +
+	"\x06server\x18\f \x01(\tR\x06server\x12\x1a\n" +
+	"\bprotocol\x18\r \x01(\tR\bprotocol\x12-\n" +
+	"\x05trust\x18\x0e \x01(\x0e2\x17.toolhub.v1.SourceTrustR\x05trust\x12 \n" +
+	"\vdiagnostics\x18\x0f \x03(\tR\vdiagnostics*\xa9\x01\n" +
 	"\vSourceState\x12\x1c\n" +
 	"\x18SOURCE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SOURCE_STATE_READY\x10\x01\x12\x18\n" +
 	"\x14SOURCE_STATE_PARTIAL\x10\x02\x12\x15\n" +
 	"\x11SOURCE_STATE_DOWN\x10\x03\x12\x18\n" +
 	"\x14SOURCE_STATE_PENDING\x10\x04\x12\x19\n" +
-	"\x15SOURCE_STATE_DISABLED\x10\x05B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x15SOURCE_STATE_DISABLED\x10\x05*{\n" +
+	"\vSourceTrust\x12\x1c\n" +
+	"\x18SOURCE_TRUST_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13SOURCE_TRUST_ALWAYS\x10\x01\x12\x1a\n" +
+	"\x16SOURCE_TRUST_FIRST_USE\x10\x02\x12\x19\n" +
+	"\x15SOURCE_TRUST_APPROVAL\x10\x03*|\n" +
+	"\fBreakerState\x12\x1d\n" +
+	"\x19BREAKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14BREAKER_STATE_CLOSED\x10\x01\x12\x1b\n" +
+	"\x17BREAKER_STATE_HALF_OPEN\x10\x02\x12\x16\n" +
+	"\x12BREAKER_STATE_OPEN\x10\x03B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
 
 var (
 	file_toolhub_v1_source_proto_rawDescOnce sync.Once
@@ -241,24 +428,30 @@ func file_toolhub_v1_source_proto_rawDescGZIP() []byte {
 	return file_toolhub_v1_source_proto_rawDescData
 }
 
-var file_toolhub_v1_source_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_toolhub_v1_source_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_toolhub_v1_source_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
 var file_toolhub_v1_source_proto_goTypes = []any{
 	(SourceState)(0),              // 0: toolhub.v1.SourceState
-	(*SourceStatus)(nil),          // 1: toolhub.v1.SourceStatus
-	(ToolKind)(0),                 // 2: toolhub.v1.ToolKind
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(SourceTrust)(0),              // 1: toolhub.v1.SourceTrust
+	(BreakerState)(0),             // 2: toolhub.v1.BreakerState
+	(*SourceStatus)(nil),          // 3: toolhub.v1.SourceStatus
+	(ToolKind)(0),                 // 4: toolhub.v1.ToolKind
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 6: google.protobuf.Duration
 }
 var file_toolhub_v1_source_proto_depIdxs = []int32{
-	2, // 0: toolhub.v1.SourceStatus.kind:type_name -> toolhub.v1.ToolKind
+	4, // 0: toolhub.v1.SourceStatus.kind:type_name -> toolhub.v1.ToolKind
 	0, // 1: toolhub.v1.SourceStatus.state:type_name -> toolhub.v1.SourceState
-	3, // 2: toolhub.v1.SourceStatus.refreshed_at:type_name -> google.protobuf.Timestamp
-	3, // 3: toolhub.v1.SourceStatus.next_refresh_at:type_name -> google.protobuf.Timestamp
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	5, // 2: toolhub.v1.SourceStatus.refreshed_at:type_name -> google.protobuf.Timestamp
+	5, // 3: toolhub.v1.SourceStatus.next_refresh_at:type_name -> google.protobuf.Timestamp
+	6, // 4: toolhub.v1.SourceStatus.refresh_duration:type_name -> google.protobuf.Duration
+	2, // 5: toolhub.v1.SourceStatus.breaker:type_name -> toolhub.v1.BreakerState
+	1, // 6: toolhub.v1.SourceStatus.trust:type_name -> toolhub.v1.SourceTrust
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_source_proto_init() }
@@ -272,7 +465,7 @@ func file_toolhub_v1_source_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_source_proto_rawDesc), len(file_toolhub_v1_source_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      3,
 			NumMessages:   1,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from toolhub.v1 import tool_pb2 as toolhub_dot_v1_dot_tool__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14toolhub/v1/pin.proto\x12\ntoolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\xd9\x03\n\x03Pin\x12\x16\n\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n\x04tool\x18\x02 \x01(\tR\x04tool\x12\x16\n\x06\x64igest\x18\x03 \x01(\tR\x06\x64igest\x12\'\n\x0fprevious_digest\x18\x04 \x01(\tR\x0epreviousDigest\x12*\n\x05state\x18\x05 \x01(\x0e\x32\x14.toolhub.v1.PinStateR\x05state\x12-\n\x06\x63hange\x18\x06 \x01(\x0e\x32\x15.toolhub.v1.PinChangeR\x06\x63hange\x12\x1a\n\x08\x66indings\x18\x07 \x03(\tR\x08\x66indings\x12\x12\n\x04\x64iff\x18\x08 \x01(\tR\x04\x64iff\x12\x31\n\ttool_spec\x18\t \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x08toolSpec\x12\x33\n\x07seen_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x06seenAt\x12\x39\n\ndecided_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tdecidedAt\x12\x1d\n\ndecided_by\x18\x0c \x01(\tR\tdecidedBy\x12\x18\n\x07\x63omment\x18\r \x01(\tR\x07\x63omment*\x86\x01\n\x08PinState\x12\x19\n\x15PIN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11PIN_STATE_PENDING\x10\x01\x12\x16\n\x12PIN_STATE_APPROVED\x10\x02\x12\x16\n\x12PIN_STATE_REJECTED\x10\x03\x12\x18\n\x14PIN_STATE_SUPERSEDED\x10\x04*\x9e\x01\n\tPinChange\x12\x1a\n\x16PIN_CHANGE_UNSPECIFIED\x10\x00\x12\x14\n\x10PIN_CHANGE_ADDED\x10\x01\x12\x16\n\x12PIN_CHANGE_CHANGED\x10\x02\x12\x16\n\x12PIN_CHANGE_REMOVED\x10\x03\x12\x16\n\x12PIN_CHANGE_RENAMED\x10\x04\x12\x17\n\x13PIN_CHANGE_SHADOWED\x10\x05\x42:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14toolhub/v1/pin.proto\x12\ntoolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\xa5\x04\n\x03Pin\x12\x16\n\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n\x04tool\x18\x02 \x01(\tR\x04tool\x12\x16\n\x06\x64igest\x18\x03 \x01(\tR\x06\x64igest\x12\'\n\x0fprevious_digest\x18\x04 \x01(\tR\x0epreviousDigest\x12*\n\x05state\x18\x05 \x01(\x0e\x32\x14.toolhub.v1.PinStateR\x05state\x12-\n\x06\x63hange\x18\x06 \x01(\x0e\x32\x15.toolhub.v1.PinChangeR\x06\x63hange\x12\x1a\n\x08\x66indings\x18\x07 \x03(\tR\x08\x66indings\x12\x12\n\x04\x64iff\x18\x08 \x01(\tR\x04\x64iff\x12\x31\n\ttool_spec\x18\t \x01(\x0b\x32\x14.toolhub.v1.ToolSpecR\x08toolSpec\x12\x33\n\x07seen_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x06seenAt\x12\x39\n\ndecided_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tdecidedAt\x12\x1d\n\ndecided_by\x18\x0c \x01(\tR\tdecidedBy\x12\x18\n\x07\x63omment\x18\r \x01(\tR\x07\x63omment\x12!\n\x0crenamed_from\x18\x0e \x01(\tR\x0brenamedFrom\x12\'\n\x0f\x64\x65\x66inition_json\x18\x0f \x01(\x0cR\x0e\x64\x65\x66initionJson*\x86\x01\n\x08PinState\x12\x19\n\x15PIN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11PIN_STATE_PENDING\x10\x01\x12\x16\n\x12PIN_STATE_APPROVED\x10\x02\x12\x16\n\x12PIN_STATE_REJECTED\x10\x03\x12\x18\n\x14PIN_STATE_SUPERSEDED\x10\x04*\x9e\x01\n\tPinChange\x12\x1a\n\x16PIN_CHANGE_UNSPECIFIED\x10\x00\x12\x14\n\x10PIN_CHANGE_ADDED\x10\x01\x12\x16\n\x12PIN_CHANGE_CHANGED\x10\x02\x12\x16\n\x12PIN_CHANGE_REMOVED\x10\x03\x12\x16\n\x12PIN_CHANGE_RENAMED\x10\x04\x12\x17\n\x13PIN_CHANGE_SHADOWED\x10\x05\x42:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +34,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'toolhub.v1.pin_pb2', _globa
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1'
-  _globals['_PINSTATE']._serialized_start=569
-  _globals['_PINSTATE']._serialized_end=703
-  _globals['_PINCHANGE']._serialized_start=706
-  _globals['_PINCHANGE']._serialized_end=864
+  _globals['_PINSTATE']._serialized_start=645
+  _globals['_PINSTATE']._serialized_end=779
+  _globals['_PINCHANGE']._serialized_start=782
+  _globals['_PINCHANGE']._serialized_end=940
   _globals['_PIN']._serialized_start=93
-  _globals['_PIN']._serialized_end=566
+  _globals['_PIN']._serialized_end=642
 # @@protoc_insertion_point(module_scope)

@@ -108,6 +108,8 @@ class Pin(_message.Message):
     DECIDED_AT_FIELD_NUMBER: _builtins.int
     DECIDED_BY_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    RENAMED_FROM_FIELD_NUMBER: _builtins.int
+    DEFINITION_JSON_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """The source it came from."""
     tool: _builtins.str
@@ -121,18 +123,29 @@ class Pin(_message.Message):
     change: Global___PinChange.ValueType
     """How it differs from what was approved."""
     diff: _builtins.str
-    """The difference to the approved definition as unified diff of canonical JSON, at most 64 KiB. Empty when new."""
+    """The difference to the approved definition as unified diff of both as indented JSON, keys sorted, characters that
+    show nothing escaped, a line break after each that stands in a text; at most 64 KiB. Empty when nothing was
+    approved before, and in lists unless they are asked for in FULL view.
+    """
     decided_by: _builtins.str
     """Who decided; `first-use` when the source is trusted on first use. Empty while PENDING."""
     comment: _builtins.str
     """Why. Empty when no reason was given."""
+    renamed_from: _builtins.str
+    """The name under which the same definition was approved. Empty unless RENAMED."""
+    definition_json: _builtins.bytes
+    """The definition seen, in the source's own words, as canonical JSON; untrusted. Empty when it is above 256 KiB, and
+    in lists unless they are asked for in FULL view.
+    """
     @_builtins.property
     def findings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What looks wrong with it: hidden characters, HTML comments, oversized text. Empty when nothing was found."""
 
     @_builtins.property
     def tool_spec(self) -> _tool_pb2.ToolSpec:
-        """The definition seen; untrusted text. Unset in lists."""
+        """The tool as the catalog has it now, which may be another definition of it. Unset when the catalog has none, and in
+        lists.
+        """
 
     @_builtins.property
     def seen_at(self) -> _timestamp_pb2.Timestamp:
@@ -158,10 +171,12 @@ class Pin(_message.Message):
         decided_at: _timestamp_pb2.Timestamp | None = ...,
         decided_by: _builtins.str = ...,
         comment: _builtins.str = ...,
+        renamed_from: _builtins.str = ...,
+        definition_json: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decided_at", b"decided_at", "seen_at", b"seen_at", "tool_spec", b"tool_spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "comment", b"comment", "decided_at", b"decided_at", "decided_by", b"decided_by", "diff", b"diff", "digest", b"digest", "findings", b"findings", "previous_digest", b"previous_digest", "seen_at", b"seen_at", "source", b"source", "state", b"state", "tool", b"tool", "tool_spec", b"tool_spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "comment", b"comment", "decided_at", b"decided_at", "decided_by", b"decided_by", "definition_json", b"definition_json", "diff", b"diff", "digest", b"digest", "findings", b"findings", "previous_digest", b"previous_digest", "renamed_from", b"renamed_from", "seen_at", b"seen_at", "source", b"source", "state", b"state", "tool", b"tool", "tool_spec", b"tool_spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

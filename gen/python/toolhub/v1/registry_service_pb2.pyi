@@ -473,6 +473,7 @@ class ListPinsRequest(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     TOOL_FIELD_NUMBER: _builtins.int
     STATES_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked."""
     page_token: _builtins.str
@@ -481,6 +482,8 @@ class ListPinsRequest(_message.Message):
     """Exactly this source. Empty means every one."""
     tool: _builtins.str
     """A tool name or glob. Empty means every one."""
+    view: _tool_pb2.ToolView.ValueType
+    """FULL: with diff and definition; such pages hold about 2 MiB. Anything else: without."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_pin_pb2.PinState.ValueType]:
         """Any of these states. Empty means every one."""
@@ -493,10 +496,11 @@ class ListPinsRequest(_message.Message):
         source: _builtins.str = ...,
         tool: _builtins.str = ...,
         states: _abc.Iterable[_pin_pb2.PinState.ValueType] | None = ...,
+        view: _tool_pb2.ToolView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "source", b"source", "states", b"states", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "source", b"source", "states", b"states", "tool", b"tool", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -670,10 +674,12 @@ class WatchToolsResponse(_message.Message):
     revision: _builtins.str
     """The catalog from now on."""
     reset: _builtins.bool
-    """True when changes were lost, or `known_revision` is not the current one: read GetSnapshot again."""
+    """True when changes were left out, for there were too many for one message, or when `known_revision` is not the
+    current one: read GetSnapshot again. `changes` is empty then.
+    """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolChange]:
-        """What changed, ordered by name."""
+        """What changed, ordered by name; at most 1000."""
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ class RegistryServiceServicer:
 
     def RegisterTool(self, request, context):
         """Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-        hostile or malformed.
+        hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,7 +146,8 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchTools(self, request, context):
-        """Each change of the catalog as it happens, until the caller cancels.
+        """Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
+        changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

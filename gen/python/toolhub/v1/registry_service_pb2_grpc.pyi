@@ -35,7 +35,7 @@ class RegistryServiceStub:
     def __new__(cls, channel: _aio.Channel) -> RegistryServiceAsyncStub: ...
     RegisterTool: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolRequest, _registry_service_pb2.RegisterToolResponse]
     """Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-    hostile or malformed.
+    hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
     """
     RegisterTools: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolsRequest, _registry_service_pb2.RegisterToolsResponse]
     """Adds many tools, all or none."""
@@ -56,7 +56,9 @@ class RegistryServiceStub:
     no error.
     """
     WatchTools: _grpc.UnaryStreamMultiCallable[_registry_service_pb2.WatchToolsRequest, _registry_service_pb2.WatchToolsResponse]
-    """Each change of the catalog as it happens, until the caller cancels."""
+    """Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
+    changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+    """
 
 @_typing.type_check_only
 class RegistryServiceAsyncStub(RegistryServiceStub):
@@ -65,7 +67,7 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterTool: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolRequest, _registry_service_pb2.RegisterToolResponse]  # type: ignore[assignment]
     """Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-    hostile or malformed.
+    hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
     """
     RegisterTools: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolsRequest, _registry_service_pb2.RegisterToolsResponse]  # type: ignore[assignment]
     """Adds many tools, all or none."""
@@ -86,7 +88,9 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
     no error.
     """
     WatchTools: _aio.UnaryStreamMultiCallable[_registry_service_pb2.WatchToolsRequest, _registry_service_pb2.WatchToolsResponse]  # type: ignore[assignment]
-    """Each change of the catalog as it happens, until the caller cancels."""
+    """Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
+    changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+    """
 
 class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
     """What operators use: where tools come from and what may be called. Takes the operator role."""
@@ -98,7 +102,7 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.RegisterToolResponse, _abc.Awaitable[_registry_service_pb2.RegisterToolResponse]]:
         """Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-        hostile or malformed.
+        hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
         """
 
     @_abc_1.abstractmethod
@@ -167,6 +171,8 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.WatchToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_registry_service_pb2.WatchToolsResponse], _abc.AsyncIterator[_registry_service_pb2.WatchToolsResponse]]:
-        """Each change of the catalog as it happens, until the caller cancels."""
+        """Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
+        changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+        """
 
 def add_RegistryServiceServicer_to_server(servicer: RegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

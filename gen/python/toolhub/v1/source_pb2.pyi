@@ -3,9 +3,12 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from toolhub.v1 import tool_pb2 as _tool_pb2
 import builtins as _builtins
@@ -55,6 +58,62 @@ SOURCE_STATE_DISABLED: SourceState.ValueType  # 5
 """Switched off by configuration."""
 Global___SourceState: _TypeAlias = SourceState  # noqa: Y015
 
+class _SourceTrust:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SourceTrustEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SourceTrust.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SOURCE_TRUST_UNSPECIFIED: _SourceTrust.ValueType  # 0
+    """Never sent."""
+    SOURCE_TRUST_ALWAYS: _SourceTrust.ValueType  # 1
+    """Whatever it says: the source is code that the operator trusts. It has no pins."""
+    SOURCE_TRUST_FIRST_USE: _SourceTrust.ValueType  # 2
+    """As it is first seen; what changes or comes later waits for a decision."""
+    SOURCE_TRUST_APPROVAL: _SourceTrust.ValueType  # 3
+    """Once a person has approved it."""
+
+class SourceTrust(_SourceTrust, metaclass=_SourceTrustEnumTypeWrapper):
+    """When a definition of a source may be called."""
+
+SOURCE_TRUST_UNSPECIFIED: SourceTrust.ValueType  # 0
+"""Never sent."""
+SOURCE_TRUST_ALWAYS: SourceTrust.ValueType  # 1
+"""Whatever it says: the source is code that the operator trusts. It has no pins."""
+SOURCE_TRUST_FIRST_USE: SourceTrust.ValueType  # 2
+"""As it is first seen; what changes or comes later waits for a decision."""
+SOURCE_TRUST_APPROVAL: SourceTrust.ValueType  # 3
+"""Once a person has approved it."""
+Global___SourceTrust: _TypeAlias = SourceTrust  # noqa: Y015
+
+class _BreakerState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BreakerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BreakerState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BREAKER_STATE_UNSPECIFIED: _BreakerState.ValueType  # 0
+    """Nothing has been called there yet."""
+    BREAKER_STATE_CLOSED: _BreakerState.ValueType  # 1
+    """Calls are let through."""
+    BREAKER_STATE_HALF_OPEN: _BreakerState.ValueType  # 2
+    """One call is let through to see whether it is back."""
+    BREAKER_STATE_OPEN: _BreakerState.ValueType  # 3
+    """Too many calls have failed: calls are refused for a while."""
+
+class BreakerState(_BreakerState, metaclass=_BreakerStateEnumTypeWrapper):
+    """Whether calls are let through to a source."""
+
+BREAKER_STATE_UNSPECIFIED: BreakerState.ValueType  # 0
+"""Nothing has been called there yet."""
+BREAKER_STATE_CLOSED: BreakerState.ValueType  # 1
+"""Calls are let through."""
+BREAKER_STATE_HALF_OPEN: BreakerState.ValueType  # 2
+"""One call is let through to see whether it is back."""
+BREAKER_STATE_OPEN: BreakerState.ValueType  # 3
+"""Too many calls have failed: calls are refused for a while."""
+Global___BreakerState: _TypeAlias = BreakerState  # noqa: Y015
+
 @_typing.final
 class SourceStatus(_message.Message):
     """The state of one place tools come from."""
@@ -70,8 +129,14 @@ class SourceStatus(_message.Message):
     REFRESHED_AT_FIELD_NUMBER: _builtins.int
     NEXT_REFRESH_AT_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    REFRESH_DURATION_FIELD_NUMBER: _builtins.int
+    BREAKER_FIELD_NUMBER: _builtins.int
+    SERVER_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    DIAGNOSTICS_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    """Its configured name, such as `mcp.github`."""
+    """Its configured name, such as `github`; also the namespace of its tools."""
     kind: _tool_pb2.ToolKind.ValueType
     """The kind of tools it gives."""
     state: Global___SourceState.ValueType
@@ -84,6 +149,14 @@ class SourceStatus(_message.Message):
     """Of these, how many are QUARANTINED."""
     endpoint: _builtins.str
     """Where it stands, without credentials. Shown to operators only; empty for others."""
+    breaker: Global___BreakerState.ValueType
+    """Whether calls are let through to it, in the process that answers."""
+    server: _builtins.str
+    """Name and version that it gives itself; untrusted text. Shown to operators only; empty for others."""
+    protocol: _builtins.str
+    """The protocol version spoken with it, such as `2026-07-28`. Empty when it has none, or was never reached."""
+    trust: Global___SourceTrust.ValueType
+    """When its definitions may be called."""
     @_builtins.property
     def refreshed_at(self) -> _timestamp_pb2.Timestamp:
         """When it was last read successfully. Unset when never."""
@@ -91,6 +164,16 @@ class SourceStatus(_message.Message):
     @_builtins.property
     def next_refresh_at(self) -> _timestamp_pb2.Timestamp:
         """When it will be read next. Unset when only on demand."""
+
+    @_builtins.property
+    def refresh_duration(self) -> _duration_pb2.Duration:
+        """How long the last successful reading took. Unset when it was never read."""
+
+    @_builtins.property
+    def diagnostics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What its process last wrote to standard error, redacted, oldest line first, at most 200 lines; untrusted text.
+        Shown to operators only; empty for others and where there is no process.
+        """
 
     def __init__(
         self,
@@ -104,10 +187,16 @@ class SourceStatus(_message.Message):
         refreshed_at: _timestamp_pb2.Timestamp | None = ...,
         next_refresh_at: _timestamp_pb2.Timestamp | None = ...,
         endpoint: _builtins.str = ...,
+        refresh_duration: _duration_pb2.Duration | None = ...,
+        breaker: Global___BreakerState.ValueType = ...,
+        server: _builtins.str = ...,
+        protocol: _builtins.str = ...,
+        trust: Global___SourceTrust.ValueType = ...,
+        diagnostics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["next_refresh_at", b"next_refresh_at", "refreshed_at", b"refreshed_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["next_refresh_at", b"next_refresh_at", "refresh_duration", b"refresh_duration", "refreshed_at", b"refreshed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "kind", b"kind", "message", b"message", "next_refresh_at", b"next_refresh_at", "quarantined", b"quarantined", "refreshed_at", b"refreshed_at", "source", b"source", "state", b"state", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["breaker", b"breaker", "diagnostics", b"diagnostics", "endpoint", b"endpoint", "kind", b"kind", "message", b"message", "next_refresh_at", b"next_refresh_at", "protocol", b"protocol", "quarantined", b"quarantined", "refresh_duration", b"refresh_duration", "refreshed_at", b"refreshed_at", "server", b"server", "source", b"source", "state", b"state", "tools", b"tools", "trust", b"trust"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

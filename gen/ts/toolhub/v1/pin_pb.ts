@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/pin.proto.
  */
 export const file_toolhub_v1_pin: GenFile = /*@__PURE__*/
-  fileDesc("ChR0b29saHViL3YxL3Bpbi5wcm90bxIKdG9vbGh1Yi52MSLjAgoDUGluEg4KBnNvdXJjZRgBIAEoCRIMCgR0b29sGAIgASgJEg4KBmRpZ2VzdBgDIAEoCRIXCg9wcmV2aW91c19kaWdlc3QYBCABKAkSIwoFc3RhdGUYBSABKA4yFC50b29saHViLnYxLlBpblN0YXRlEiUKBmNoYW5nZRgGIAEoDjIVLnRvb2xodWIudjEuUGluQ2hhbmdlEhAKCGZpbmRpbmdzGAcgAygJEgwKBGRpZmYYCCABKAkSJwoJdG9vbF9zcGVjGAkgASgLMhQudG9vbGh1Yi52MS5Ub29sU3BlYxIrCgdzZWVuX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpkZWNpZGVkX2F0GAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBISCgpkZWNpZGVkX2J5GAwgASgJEg8KB2NvbW1lbnQYDSABKAkqhgEKCFBpblN0YXRlEhkKFVBJTl9TVEFURV9VTlNQRUNJRklFRBAAEhUKEVBJTl9TVEFURV9QRU5ESU5HEAESFgoSUElOX1NUQVRFX0FQUFJPVkVEEAISFgoSUElOX1NUQVRFX1JFSkVDVEVEEAMSGAoUUElOX1NUQVRFX1NVUEVSU0VERUQQBCqeAQoJUGluQ2hhbmdlEhoKFlBJTl9DSEFOR0VfVU5TUEVDSUZJRUQQABIUChBQSU5fQ0hBTkdFX0FEREVEEAESFgoSUElOX0NIQU5HRV9DSEFOR0VEEAISFgoSUElOX0NIQU5HRV9SRU1PVkVEEAMSFgoSUElOX0NIQU5HRV9SRU5BTUVEEAQSFwoTUElOX0NIQU5HRV9TSEFET1dFRBAFQjpaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxYgZwcm90bzM", [file_google_protobuf_timestamp, file_toolhub_v1_tool]);
+  fileDesc("ChR0b29saHViL3YxL3Bpbi5wcm90bxIKdG9vbGh1Yi52MSKSAwoDUGluEg4KBnNvdXJjZRgBIAEoCRIMCgR0b29sGAIgASgJEg4KBmRpZ2VzdBgDIAEoCRIXCg9wcmV2aW91c19kaWdlc3QYBCABKAkSIwoFc3RhdGUYBSABKA4yFC50b29saHViLnYxLlBpblN0YXRlEiUKBmNoYW5nZRgGIAEoDjIVLnRvb2xodWIudjEuUGluQ2hhbmdlEhAKCGZpbmRpbmdzGAcgAygJEgwKBGRpZmYYCCABKAkSJwoJdG9vbF9zcGVjGAkgASgLMhQudG9vbGh1Yi52MS5Ub29sU3BlYxIrCgdzZWVuX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpkZWNpZGVkX2F0GAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBISCgpkZWNpZGVkX2J5GAwgASgJEg8KB2NvbW1lbnQYDSABKAkSFAoMcmVuYW1lZF9mcm9tGA4gASgJEhcKD2RlZmluaXRpb25fanNvbhgPIAEoDCqGAQoIUGluU3RhdGUSGQoVUElOX1NUQVRFX1VOU1BFQ0lGSUVEEAASFQoRUElOX1NUQVRFX1BFTkRJTkcQARIWChJQSU5fU1RBVEVfQVBQUk9WRUQQAhIWChJQSU5fU1RBVEVfUkVKRUNURUQQAxIYChRQSU5fU1RBVEVfU1VQRVJTRURFRBAEKp4BCglQaW5DaGFuZ2USGgoWUElOX0NIQU5HRV9VTlNQRUNJRklFRBAAEhQKEFBJTl9DSEFOR0VfQURERUQQARIWChJQSU5fQ0hBTkdFX0NIQU5HRUQQAhIWChJQSU5fQ0hBTkdFX1JFTU9WRUQQAxIWChJQSU5fQ0hBTkdFX1JFTkFNRUQQBBIXChNQSU5fQ0hBTkdFX1NIQURPV0VEEAVCOlo4Z2l0aHViLmNvbS90b29sLWh1Yi90b29sLWh1Yi9nZW4vZ28vdG9vbGh1Yi92MTt0b29saHVidjFiBnByb3RvMw", [file_google_protobuf_timestamp, file_toolhub_v1_tool]);
 
 /**
  * A remote definition as it was seen, and what was decided about it.
@@ -72,14 +72,17 @@ export type Pin = Message<"toolhub.v1.Pin"> & {
   findings: string[];
 
   /**
-   * The difference to the approved definition as unified diff of canonical JSON, at most 64 KiB. Empty when new.
+   * The difference to the approved definition as unified diff of both as indented JSON, keys sorted, characters that
+   * show nothing escaped, a line break after each that stands in a text; at most 64 KiB. Empty when nothing was
+   * approved before, and in lists unless they are asked for in FULL view.
    *
    * @generated from field: string diff = 8;
    */
   diff: string;
 
   /**
-   * The definition seen; untrusted text. Unset in lists.
+   * The tool as the catalog has it now, which may be another definition of it. Unset when the catalog has none, and in
+   * lists.
    *
    * @generated from field: toolhub.v1.ToolSpec tool_spec = 9;
    */
@@ -112,6 +115,21 @@ export type Pin = Message<"toolhub.v1.Pin"> & {
    * @generated from field: string comment = 13;
    */
   comment: string;
+
+  /**
+   * The name under which the same definition was approved. Empty unless RENAMED.
+   *
+   * @generated from field: string renamed_from = 14;
+   */
+  renamedFrom: string;
+
+  /**
+   * The definition seen, in the source's own words, as canonical JSON; untrusted. Empty when it is above 256 KiB, and
+   * in lists unless they are asked for in FULL view.
+   *
+   * @generated from field: bytes definition_json = 15;
+   */
+  definitionJson: Uint8Array;
 };
 
 /**

@@ -4,8 +4,8 @@
 
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { ToolKind } from "./tool_pb.js";
 import { file_toolhub_v1_tool } from "./tool_pb.js";
 import type { Message } from "@bufbuild/protobuf";
@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/source.proto.
  */
 export const file_toolhub_v1_source: GenFile = /*@__PURE__*/
-  fileDesc("Chd0b29saHViL3YxL3NvdXJjZS5wcm90bxIKdG9vbGh1Yi52MSKYAgoMU291cmNlU3RhdHVzEg4KBnNvdXJjZRgBIAEoCRIiCgRraW5kGAIgASgOMhQudG9vbGh1Yi52MS5Ub29sS2luZBImCgVzdGF0ZRgDIAEoDjIXLnRvb2xodWIudjEuU291cmNlU3RhdGUSDwoHbWVzc2FnZRgEIAEoCRINCgV0b29scxgFIAEoBRITCgtxdWFyYW50aW5lZBgGIAEoBRIwCgxyZWZyZXNoZWRfYXQYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjMKD25leHRfcmVmcmVzaF9hdBgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIZW5kcG9pbnQYCSABKAkqqQEKC1NvdXJjZVN0YXRlEhwKGFNPVVJDRV9TVEFURV9VTlNQRUNJRklFRBAAEhYKElNPVVJDRV9TVEFURV9SRUFEWRABEhgKFFNPVVJDRV9TVEFURV9QQVJUSUFMEAISFQoRU09VUkNFX1NUQVRFX0RPV04QAxIYChRTT1VSQ0VfU1RBVEVfUEVORElORxAEEhkKFVNPVVJDRV9TVEFURV9ESVNBQkxFRBAFQjpaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxYgZwcm90bzM", [file_google_protobuf_timestamp, file_toolhub_v1_tool]);
+  fileDesc("Chd0b29saHViL3YxL3NvdXJjZS5wcm90bxIKdG9vbGh1Yi52MSLXAwoMU291cmNlU3RhdHVzEg4KBnNvdXJjZRgBIAEoCRIiCgRraW5kGAIgASgOMhQudG9vbGh1Yi52MS5Ub29sS2luZBImCgVzdGF0ZRgDIAEoDjIXLnRvb2xodWIudjEuU291cmNlU3RhdGUSDwoHbWVzc2FnZRgEIAEoCRINCgV0b29scxgFIAEoBRITCgtxdWFyYW50aW5lZBgGIAEoBRIwCgxyZWZyZXNoZWRfYXQYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjMKD25leHRfcmVmcmVzaF9hdBgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIZW5kcG9pbnQYCSABKAkSMwoQcmVmcmVzaF9kdXJhdGlvbhgKIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIpCgdicmVha2VyGAsgASgOMhgudG9vbGh1Yi52MS5CcmVha2VyU3RhdGUSDgoGc2VydmVyGAwgASgJEhAKCHByb3RvY29sGA0gASgJEiYKBXRydXN0GA4gASgOMhcudG9vbGh1Yi52MS5Tb3VyY2VUcnVzdBITCgtkaWFnbm9zdGljcxgPIAMoCSqpAQoLU291cmNlU3RhdGUSHAoYU09VUkNFX1NUQVRFX1VOU1BFQ0lGSUVEEAASFgoSU09VUkNFX1NUQVRFX1JFQURZEAESGAoUU09VUkNFX1NUQVRFX1BBUlRJQUwQAhIVChFTT1VSQ0VfU1RBVEVfRE9XThADEhgKFFNPVVJDRV9TVEFURV9QRU5ESU5HEAQSGQoVU09VUkNFX1NUQVRFX0RJU0FCTEVEEAUqewoLU291cmNlVHJ1c3QSHAoYU09VUkNFX1RSVVNUX1VOU1BFQ0lGSUVEEAASFwoTU09VUkNFX1RSVVNUX0FMV0FZUxABEhoKFlNPVVJDRV9UUlVTVF9GSVJTVF9VU0UQAhIZChVTT1VSQ0VfVFJVU1RfQVBQUk9WQUwQAyp8CgxCcmVha2VyU3RhdGUSHQoZQlJFQUtFUl9TVEFURV9VTlNQRUNJRklFRBAAEhgKFEJSRUFLRVJfU1RBVEVfQ0xPU0VEEAESGwoXQlJFQUtFUl9TVEFURV9IQUxGX09QRU4QAhIWChJCUkVBS0VSX1NUQVRFX09QRU4QA0I6WjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_toolhub_v1_tool]);
 
 /**
  * The state of one place tools come from.
@@ -23,7 +23,7 @@ export const file_toolhub_v1_source: GenFile = /*@__PURE__*/
  */
 export type SourceStatus = Message<"toolhub.v1.SourceStatus"> & {
   /**
-   * Its configured name, such as `mcp.github`.
+   * Its configured name, such as `github`; also the namespace of its tools.
    *
    * @generated from field: string source = 1;
    */
@@ -84,6 +84,49 @@ export type SourceStatus = Message<"toolhub.v1.SourceStatus"> & {
    * @generated from field: string endpoint = 9;
    */
   endpoint: string;
+
+  /**
+   * How long the last successful reading took. Unset when it was never read.
+   *
+   * @generated from field: google.protobuf.Duration refresh_duration = 10;
+   */
+  refreshDuration?: Duration | undefined;
+
+  /**
+   * Whether calls are let through to it, in the process that answers.
+   *
+   * @generated from field: toolhub.v1.BreakerState breaker = 11;
+   */
+  breaker: BreakerState;
+
+  /**
+   * Name and version that it gives itself; untrusted text. Shown to operators only; empty for others.
+   *
+   * @generated from field: string server = 12;
+   */
+  server: string;
+
+  /**
+   * The protocol version spoken with it, such as `2026-07-28`. Empty when it has none, or was never reached.
+   *
+   * @generated from field: string protocol = 13;
+   */
+  protocol: string;
+
+  /**
+   * When its definitions may be called.
+   *
+   * @generated from field: toolhub.v1.SourceTrust trust = 14;
+   */
+  trust: SourceTrust;
+
+  /**
+   * What its process last wrote to standard error, redacted, oldest line first, at most 200 lines; untrusted text.
+   * Shown to operators only; empty for others and where there is no process.
+   *
+   * @generated from field: repeated string diagnostics = 15;
+   */
+  diagnostics: string[];
 };
 
 /**
@@ -147,4 +190,86 @@ export enum SourceState {
  */
 export const SourceStateSchema: GenEnum<SourceState> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_source, 0);
+
+/**
+ * When a definition of a source may be called.
+ *
+ * @generated from enum toolhub.v1.SourceTrust
+ */
+export enum SourceTrust {
+  /**
+   * Never sent.
+   *
+   * @generated from enum value: SOURCE_TRUST_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Whatever it says: the source is code that the operator trusts. It has no pins.
+   *
+   * @generated from enum value: SOURCE_TRUST_ALWAYS = 1;
+   */
+  ALWAYS = 1,
+
+  /**
+   * As it is first seen; what changes or comes later waits for a decision.
+   *
+   * @generated from enum value: SOURCE_TRUST_FIRST_USE = 2;
+   */
+  FIRST_USE = 2,
+
+  /**
+   * Once a person has approved it.
+   *
+   * @generated from enum value: SOURCE_TRUST_APPROVAL = 3;
+   */
+  APPROVAL = 3,
+}
+
+/**
+ * Describes the enum toolhub.v1.SourceTrust.
+ */
+export const SourceTrustSchema: GenEnum<SourceTrust> = /*@__PURE__*/
+  enumDesc(file_toolhub_v1_source, 1);
+
+/**
+ * Whether calls are let through to a source.
+ *
+ * @generated from enum toolhub.v1.BreakerState
+ */
+export enum BreakerState {
+  /**
+   * Nothing has been called there yet.
+   *
+   * @generated from enum value: BREAKER_STATE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Calls are let through.
+   *
+   * @generated from enum value: BREAKER_STATE_CLOSED = 1;
+   */
+  CLOSED = 1,
+
+  /**
+   * One call is let through to see whether it is back.
+   *
+   * @generated from enum value: BREAKER_STATE_HALF_OPEN = 2;
+   */
+  HALF_OPEN = 2,
+
+  /**
+   * Too many calls have failed: calls are refused for a while.
+   *
+   * @generated from enum value: BREAKER_STATE_OPEN = 3;
+   */
+  OPEN = 3,
+}
+
+/**
+ * Describes the enum toolhub.v1.BreakerState.
+ */
+export const BreakerStateSchema: GenEnum<BreakerState> = /*@__PURE__*/
+  enumDesc(file_toolhub_v1_source, 2);
 

@@ -15,6 +15,7 @@ __all__ = (
     "ArtifactServiceSyncStub",
     "AuditServiceStub",
     "AuditServiceSyncStub",
+    "BreakerState",
     "CallBudget",
     "CancelJobRequest",
     "CancelJobResponse",
@@ -97,6 +98,7 @@ __all__ = (
     "SnapshotTotals",
     "SourceState",
     "SourceStatus",
+    "SourceTrust",
     "StepDuration",
     "StepName",
     "StepVerdict",
@@ -274,6 +276,50 @@ class ArgumentRole(betterproto2.Enum):
             "ARGUMENT_ROLE_METHOD": 4,
             "ARGUMENT_ROLE_COMMAND": 5,
             "ARGUMENT_ROLE_WORKING_DIRECTORY": 6,
+        }
+
+
+class BreakerState(betterproto2.Enum):
+    """
+    Whether calls are let through to a source.
+    """
+
+    UNSPECIFIED = 0
+    """
+    Nothing has been called there yet.
+    """
+
+    CLOSED = 1
+    """
+    Calls are let through.
+    """
+
+    HALF_OPEN = 2
+    """
+    One call is let through to see whether it is back.
+    """
+
+    OPEN = 3
+    """
+    Too many calls have failed: calls are refused for a while.
+    """
+
+    @classmethod
+    def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
+        return {
+            0: "BREAKER_STATE_UNSPECIFIED",
+            1: "BREAKER_STATE_CLOSED",
+            2: "BREAKER_STATE_HALF_OPEN",
+            3: "BREAKER_STATE_OPEN",
+        }
+
+    @classmethod
+    def betterproto_renamed_proto_names_to_value(cls) -> dict[str, int]:
+        return {
+            "BREAKER_STATE_UNSPECIFIED": 0,
+            "BREAKER_STATE_CLOSED": 1,
+            "BREAKER_STATE_HALF_OPEN": 2,
+            "BREAKER_STATE_OPEN": 3,
         }
 
 
@@ -1169,6 +1215,50 @@ class SourceState(betterproto2.Enum):
             "SOURCE_STATE_DOWN": 3,
             "SOURCE_STATE_PENDING": 4,
             "SOURCE_STATE_DISABLED": 5,
+        }
+
+
+class SourceTrust(betterproto2.Enum):
+    """
+    When a definition of a source may be called.
+    """
+
+    UNSPECIFIED = 0
+    """
+    Never sent.
+    """
+
+    ALWAYS = 1
+    """
+    Whatever it says: the source is code that the operator trusts. It has no pins.
+    """
+
+    FIRST_USE = 2
+    """
+    As it is first seen; what changes or comes later waits for a decision.
+    """
+
+    APPROVAL = 3
+    """
+    Once a person has approved it.
+    """
+
+    @classmethod
+    def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
+        return {
+            0: "SOURCE_TRUST_UNSPECIFIED",
+            1: "SOURCE_TRUST_ALWAYS",
+            2: "SOURCE_TRUST_FIRST_USE",
+            3: "SOURCE_TRUST_APPROVAL",
+        }
+
+    @classmethod
+    def betterproto_renamed_proto_names_to_value(cls) -> dict[str, int]:
+        return {
+            "SOURCE_TRUST_UNSPECIFIED": 0,
+            "SOURCE_TRUST_ALWAYS": 1,
+            "SOURCE_TRUST_FIRST_USE": 2,
+            "SOURCE_TRUST_APPROVAL": 3,
         }
 
 
@@ -2989,6 +3079,11 @@ class ListPinsRequest(betterproto2.Message):
     Any of these states. Empty means every one.
     """
 
+    view: "ToolView" = betterproto2.field(6, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
+    """
+    FULL: with diff and definition; such pages hold about 2 MiB. Anything else: without.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "ListPinsRequest", ListPinsRequest)
 
@@ -3158,12 +3253,15 @@ class Pin(betterproto2.Message):
 
     diff: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
     """
-    The difference to the approved definition as unified diff of canonical JSON, at most 64 KiB. Empty when new.
+    The difference to the approved definition as unified diff of both as indented JSON, keys sorted, characters that
+    show nothing escaped, a line break after each that stands in a text; at most 64 KiB. Empty when nothing was
+    approved before, and in lists unless they are asked for in FULL view.
     """
 
     tool_spec: "ToolSpec | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The definition seen; untrusted text. Unset in lists.
+    The tool as the catalog has it now, which may be another definition of it. Unset when the catalog has none, and in
+    lists.
     """
 
     seen_at: "datetime.datetime | None" = betterproto2.field(
@@ -3188,6 +3286,17 @@ class Pin(betterproto2.Message):
     comment: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
     """
     Why. Empty when no reason was given.
+    """
+
+    renamed_from: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
+    """
+    The name under which the same definition was approved. Empty unless RENAMED.
+    """
+
+    definition_json: "bytes" = betterproto2.field(15, betterproto2.TYPE_BYTES)
+    """
+    The definition seen, in the source's own words, as canonical JSON; untrusted. Empty when it is above 256 KiB, and
+    in lists unless they are asked for in FULL view.
     """
 
 
@@ -3697,7 +3806,7 @@ class SourceStatus(betterproto2.Message):
 
     source: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Its configured name, such as `mcp.github`.
+    Its configured name, such as `github`; also the namespace of its tools.
     """
 
     kind: "ToolKind" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ToolKind(0))
@@ -3742,6 +3851,39 @@ class SourceStatus(betterproto2.Message):
     endpoint: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
     """
     Where it stands, without credentials. Shown to operators only; empty for others.
+    """
+
+    refresh_duration: "datetime.timedelta | None" = betterproto2.field(
+        10, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
+    )
+    """
+    How long the last successful reading took. Unset when it was never read.
+    """
+
+    breaker: "BreakerState" = betterproto2.field(11, betterproto2.TYPE_ENUM, default_factory=lambda: BreakerState(0))
+    """
+    Whether calls are let through to it, in the process that answers.
+    """
+
+    server: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
+    """
+    Name and version that it gives itself; untrusted text. Shown to operators only; empty for others.
+    """
+
+    protocol: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
+    """
+    The protocol version spoken with it, such as `2026-07-28`. Empty when it has none, or was never reached.
+    """
+
+    trust: "SourceTrust" = betterproto2.field(14, betterproto2.TYPE_ENUM, default_factory=lambda: SourceTrust(0))
+    """
+    When its definitions may be called.
+    """
+
+    diagnostics: "list[str]" = betterproto2.field(15, betterproto2.TYPE_STRING, repeated=True)
+    """
+    What its process last wrote to standard error, redacted, oldest line first, at most 200 lines; untrusted text.
+    Shown to operators only; empty for others and where there is no process.
     """
 
 
@@ -4608,12 +4750,13 @@ class WatchToolsResponse(betterproto2.Message):
 
     changes: "list[ToolChange]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    What changed, ordered by name.
+    What changed, ordered by name; at most 1000.
     """
 
     reset: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
     """
-    True when changes were lost, or `known_revision` is not the current one: read GetSnapshot again.
+    True when changes were left out, for there were too many for one message, or when `known_revision` is not the
+    current one: read GetSnapshot again. `changes` is empty then.
     """
 
 
@@ -5224,7 +5367,7 @@ class RegistryServiceSyncStub:
     def register_tool(self, message: "RegisterToolRequest") -> "RegisterToolResponse":
         """
         Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-        hostile or malformed.
+        hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
         """
 
         return self._channel.unary_unary(
@@ -5317,7 +5460,8 @@ class RegistryServiceSyncStub:
 
     def watch_tools(self, message: "WatchToolsRequest") -> "Iterator[WatchToolsResponse]":
         """
-        Each change of the catalog as it happens, until the caller cancels.
+        Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
+        changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
         """
 
         yield from self._channel.unary_stream(
@@ -5342,7 +5486,7 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "RegisterToolResponse":
         """
         Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-        hostile or malformed.
+        hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
         """
 
         return await self._unary_unary(
@@ -5515,7 +5659,8 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[WatchToolsResponse]":
         """
-        Each change of the catalog as it happens, until the caller cancels.
+        Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
+        changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
         """
 
         async for response in self._unary_stream(
