@@ -69,12 +69,23 @@ _SIGNS: Final = "|".join(
 
 
 class Redactor:
-    """Hides secrets in text and in JSON. Immutable; safe to share between threads."""
+    """Hides secrets in text and in JSON. Safe to share between threads."""
 
     def __init__(self, known_secrets: Iterable[str] = ()) -> None:
-        known = known_pattern(known_secrets)
+        self._values: frozenset[str] = frozenset()
+        self._known: Any = None
+        self._signs = _compile(_SIGNS)
+        self.learn(known_secrets)
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Hide these from now on, too: values that came with a configuration read later."""
+        values = self._values.union(secrets)
+        if values == self._values:
+            return
+        known = known_pattern(values)
         self._known = _compile(known) if known else None
         self._signs = _compile(b"|".join([part for part in (known, _SIGNS.encode()) if part]))
+        self._values = values
 
     def suspects(self, data: bytes) -> bool:
         """Whether the bytes show any sign of a secret; False is final."""

@@ -191,3 +191,11 @@ def test_any_json_value_is_redacted_to_json_and_only_once(value: Any) -> None:
     once = REDACTOR.value(value)
     assert REDACTOR.value(once) == once
     assert isinstance(REDACTOR.json_text(value), str)
+
+
+def test_a_secret_learnt_later_is_hidden_like_one_known_from_the_start() -> None:
+    redactor = Redactor(["first-secret-value"])
+    assert redactor.text("say open-sesame-42") == "say open-sesame-42"
+    redactor.learn(["open-sesame-42"])
+    assert redactor.text("say open-sesame-42 and first-secret-value") == "say *** and ***"
+    assert redactor.suspects(b"open-sesame-42")
