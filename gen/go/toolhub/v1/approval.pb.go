@@ -140,7 +140,71 @@ func (Decision) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_approval_proto_rawDescGZIP(), []int{1}
 }
 
-// One question to a person: may this principal make exactly this call, once?
+// What a tool asks a person in the middle of a call. Untrusted: all of it is the tool's own words.
+type Question struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is asked, redacted, at most 4096 characters.
+	Message string `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	// JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is asked.
+	SchemaJson []byte `protobuf:"bytes,2,opt,name=schema_json,json=schemaJson,proto3" json:"schema_json,omitempty"`
+	// Which question of this call it is, from 1. A call may ask 8.
+	Round         int32 `protobuf:"varint,3,opt,name=round,proto3" json:"round,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Question) Reset() {
+	*x = Question{}
+	mi := &file_toolhub_v1_approval_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Question) ProtoMessage() {}
+
+func (x *Question) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_approval_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Question.ProtoReflect.Descriptor instead.
+func (*Question) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_approval_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Question) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Question) GetSchemaJson() []byte {
+	if x != nil {
+		return x.SchemaJson
+	}
+	return nil
+}
+
+func (x *Question) GetRound() int32 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+// One question to a person: may this principal make exactly this call, once? Or what a tool asks in the middle of one.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names it. Minted by the hub.
@@ -188,14 +252,19 @@ type Approval struct {
 	// The agent for which `principal` acts, bound like it. Empty when it acts for itself.
 	AgentId string `protobuf:"bytes,22,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The user for whom `principal` acts, bound like it. Empty when it acts for itself.
-	UserId        string `protobuf:"bytes,23,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	UserId string `protobuf:"bytes,23,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may run.
+	Question *Question `protobuf:"bytes,24,opt,name=question,proto3" json:"question,omitempty"`
+	// The rule whose own approval the call that asks the question has used up: the answer is good for the rest of that
+	// call, without another yes of the same rule. Empty when no rule asked.
+	CoversRuleId  string `protobuf:"bytes,25,opt,name=covers_rule_id,json=coversRuleId,proto3" json:"covers_rule_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_toolhub_v1_approval_proto_msgTypes[0]
+	mi := &file_toolhub_v1_approval_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -207,7 +276,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_approval_proto_msgTypes[0]
+	mi := &file_toolhub_v1_approval_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -220,7 +289,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_approval_proto_rawDescGZIP(), []int{0}
+	return file_toolhub_v1_approval_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Approval) GetApprovalId() string {
@@ -384,12 +453,31 @@ func (x *Approval) GetUserId() string {
 	return ""
 }
 
+func (x *Approval) GetQuestion() *Question {
+	if x != nil {
+		return x.Question
+	}
+	return nil
+}
+
+func (x *Approval) GetCoversRuleId() string {
+	if x != nil {
+		return x.CoversRuleId
+	}
+	return ""
+}
+
 var File_toolhub_v1_approval_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_approval_proto_rawDesc = "" +
 	"\n" +
 	"\x19toolhub/v1/approval.proto\x12\n" +
-	"toolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x06\n" +
+	"toolhub.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"[\n" +
+	"\bQuestion\x12\x18\n" +
+	"\amessage\x18\x01 \x01(\tR\amessage\x12\x1f\n" +
+	"\vschema_json\x18\x02 \x01(\fR\n" +
+	"schemaJson\x12\x14\n" +
+	"\x05round\x18\x03 \x01(\x05R\x05round\"\x91\a\n" +
 	"\bApproval\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
 	"approvalId\x12/\n" +
@@ -421,7 +509,9 @@ const file_toolhub_v1_approval_proto_rawDesc = "" +
 	"\acomment\x18\x14 \x01(\tR\acomment\x123\n" +
 	"\aused_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x06usedAt\x12\x19\n" +
 	"\bagent_id\x18\x16 \x01(\tR\aagentId\x12\x17\n" +
-	"\auser_id\x18\x17 \x01(\tR\x06userId*\xba\x01\n" +
+	"\auser_id\x18\x17 \x01(\tR\x06userId\x120\n" +
+	"\bquestion\x18\x18 \x01(\v2\x14.toolhub.v1.QuestionR\bquestion\x12$\n" +
+	"\x0ecovers_rule_id\x18\x19 \x01(\tR\fcoversRuleId*\xba\x01\n" +
 	"\rApprovalState\x12\x1e\n" +
 	"\x1aAPPROVAL_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16APPROVAL_STATE_PENDING\x10\x01\x12\x1b\n" +
@@ -447,24 +537,26 @@ func file_toolhub_v1_approval_proto_rawDescGZIP() []byte {
 }
 
 var file_toolhub_v1_approval_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_toolhub_v1_approval_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_toolhub_v1_approval_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_toolhub_v1_approval_proto_goTypes = []any{
 	(ApprovalState)(0),            // 0: toolhub.v1.ApprovalState
 	(Decision)(0),                 // 1: toolhub.v1.Decision
-	(*Approval)(nil),              // 2: toolhub.v1.Approval
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*Question)(nil),              // 2: toolhub.v1.Question
+	(*Approval)(nil),              // 3: toolhub.v1.Approval
+	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
 }
 var file_toolhub_v1_approval_proto_depIdxs = []int32{
 	0, // 0: toolhub.v1.Approval.state:type_name -> toolhub.v1.ApprovalState
-	3, // 1: toolhub.v1.Approval.requested_at:type_name -> google.protobuf.Timestamp
-	3, // 2: toolhub.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	3, // 3: toolhub.v1.Approval.decided_at:type_name -> google.protobuf.Timestamp
-	3, // 4: toolhub.v1.Approval.used_at:type_name -> google.protobuf.Timestamp
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	4, // 1: toolhub.v1.Approval.requested_at:type_name -> google.protobuf.Timestamp
+	4, // 2: toolhub.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	4, // 3: toolhub.v1.Approval.decided_at:type_name -> google.protobuf.Timestamp
+	4, // 4: toolhub.v1.Approval.used_at:type_name -> google.protobuf.Timestamp
+	2, // 5: toolhub.v1.Approval.question:type_name -> toolhub.v1.Question
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_approval_proto_init() }
@@ -478,7 +570,7 @@ func file_toolhub_v1_approval_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_approval_proto_rawDesc), len(file_toolhub_v1_approval_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   1,
+			NumMessages:   2,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -270,7 +270,11 @@ type DecideApprovalRequest struct {
 	// Why, for the audit log and the caller. Empty is allowed.
 	Comment string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
 	// The arguments' digest the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared.
-	ArgsDigest    string `protobuf:"bytes,4,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
+	ArgsDigest string `protobuf:"bytes,4,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
+	// With a yes to a question: the answer, a JSON object that fits `Approval.question.schema_json`. Empty means that the
+	// schema's defaults are the answer; INVALID_ARGUMENT when it requires more than they give, when the answer does not
+	// fit, and when there is no question or it is a no.
+	AnswerJson    []byte `protobuf:"bytes,5,opt,name=answer_json,json=answerJson,proto3" json:"answer_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -331,6 +335,13 @@ func (x *DecideApprovalRequest) GetArgsDigest() string {
 		return x.ArgsDigest
 	}
 	return ""
+}
+
+func (x *DecideApprovalRequest) GetAnswerJson() []byte {
+	if x != nil {
+		return x.AnswerJson
+	}
+	return nil
 }
 
 // The decided approval.
@@ -493,7 +504,7 @@ const file_toolhub_v1_approval_service_proto_rawDesc = "" +
 	"\vapproval_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
 	"approvalId\"G\n" +
 	"\x13GetApprovalResponse\x120\n" +
-	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval\"\x84\x02\n" +
+	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval\"\xb0\x02\n" +
 	"\x15DecideApprovalRequest\x12N\n" +
 	"\vapproval_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
 	"approvalId\x12<\n" +
@@ -501,7 +512,9 @@ const file_toolhub_v1_approval_service_proto_rawDesc = "" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\bdecision\x12\"\n" +
 	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\acomment\x129\n" +
 	"\vargs_digest\x18\x04 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\n" +
-	"argsDigest\"J\n" +
+	"argsDigest\x12*\n" +
+	"\vanswer_json\x18\x05 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80\x04R\n" +
+	"answerJson\"J\n" +
 	"\x16DecideApprovalResponse\x120\n" +
 	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval\"5\n" +
 	"\x15WatchApprovalsRequest\x12\x1c\n" +

@@ -35,8 +35,9 @@ type ApprovalServiceClient interface {
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
 	// One approval. NOT_FOUND when unknown or not the caller's to see.
 	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
-	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-	// no longer PENDING, unless the same person decided the same before.
+	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+	// no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
+	// does not fit the question.
 	DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error)
 	// First every PENDING approval, then each change as it happens, until the caller cancels.
 	WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error)
@@ -109,8 +110,9 @@ type ApprovalServiceServer interface {
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
 	// One approval. NOT_FOUND when unknown or not the caller's to see.
 	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
-	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-	// no longer PENDING, unless the same person decided the same before.
+	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+	// no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
+	// does not fit the question.
 	DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error)
 	// First every PENDING approval, then each change as it happens, until the caller cancels.
 	WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error

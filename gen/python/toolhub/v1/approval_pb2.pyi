@@ -79,8 +79,38 @@ DECISION_REJECT: Decision.ValueType  # 2
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
 @_typing.final
+class Question(_message.Message):
+    """What a tool asks a person in the middle of a call. Untrusted: all of it is the tool's own words."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    SCHEMA_JSON_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    message: _builtins.str
+    """What is asked, redacted, at most 4096 characters."""
+    schema_json: _builtins.bytes
+    """JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is asked."""
+    round: _builtins.int
+    """Which question of this call it is, from 1. A call may ask 8."""
+    def __init__(
+        self,
+        *,
+        message: _builtins.str = ...,
+        schema_json: _builtins.bytes = ...,
+        round: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "round", b"round", "schema_json", b"schema_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Question: _TypeAlias = Question  # noqa: Y015
+
+@_typing.final
 class Approval(_message.Message):
-    """One question to a person: may this principal make exactly this call, once?"""
+    """One question to a person: may this principal make exactly this call, once? Or what a tool asks in the middle of one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -107,6 +137,8 @@ class Approval(_message.Message):
     USED_AT_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
+    COVERS_RULE_ID_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Names it. Minted by the hub."""
     state: Global___ApprovalState.ValueType
@@ -145,6 +177,10 @@ class Approval(_message.Message):
     """The agent for which `principal` acts, bound like it. Empty when it acts for itself."""
     user_id: _builtins.str
     """The user for whom `principal` acts, bound like it. Empty when it acts for itself."""
+    covers_rule_id: _builtins.str
+    """The rule whose own approval the call that asks the question has used up: the answer is good for the rest of that
+    call, without another yes of the same rule. Empty when no rule asked.
+    """
     @_builtins.property
     def requested_at(self) -> _timestamp_pb2.Timestamp:
         """When it was asked."""
@@ -160,6 +196,10 @@ class Approval(_message.Message):
     @_builtins.property
     def used_at(self) -> _timestamp_pb2.Timestamp:
         """When it was used. Unset unless USED."""
+
+    @_builtins.property
+    def question(self) -> Global___Question:
+        """What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may run."""
 
     def __init__(
         self,
@@ -187,10 +227,12 @@ class Approval(_message.Message):
         used_at: _timestamp_pb2.Timestamp | None = ...,
         agent_id: _builtins.str = ...,
         user_id: _builtins.str = ...,
+        question: Global___Question | None = ...,
+        covers_rule_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decided_at", b"decided_at", "expires_at", b"expires_at", "requested_at", b"requested_at", "used_at", b"used_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decided_at", b"decided_at", "expires_at", b"expires_at", "question", b"question", "requested_at", b"requested_at", "used_at", b"used_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval_id", b"approval_id", "args_digest", b"args_digest", "args_summary_json", b"args_summary_json", "call_id", b"call_id", "comment", b"comment", "decided_at", b"decided_at", "decided_by", b"decided_by", "expires_at", b"expires_at", "job_id", b"job_id", "policy_revision", b"policy_revision", "principal", b"principal", "purpose", b"purpose", "reason", b"reason", "request_id", b"request_id", "requested_at", b"requested_at", "rule_id", b"rule_id", "state", b"state", "tool", b"tool", "tool_digest", b"tool_digest", "tool_version", b"tool_version", "used_at", b"used_at", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval_id", b"approval_id", "args_digest", b"args_digest", "args_summary_json", b"args_summary_json", "call_id", b"call_id", "comment", b"comment", "covers_rule_id", b"covers_rule_id", "decided_at", b"decided_at", "decided_by", b"decided_by", "expires_at", b"expires_at", "job_id", b"job_id", "policy_revision", b"policy_revision", "principal", b"principal", "purpose", b"purpose", "question", b"question", "reason", b"reason", "request_id", b"request_id", "requested_at", b"requested_at", "rule_id", b"rule_id", "state", b"state", "tool", b"tool", "tool_digest", b"tool_digest", "tool_version", b"tool_version", "used_at", b"used_at", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

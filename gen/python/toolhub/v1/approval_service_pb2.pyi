@@ -147,6 +147,7 @@ class DecideApprovalRequest(_message.Message):
     DECISION_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
     ARGS_DIGEST_FIELD_NUMBER: _builtins.int
+    ANSWER_JSON_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Which one."""
     decision: _approval_pb2.Decision.ValueType
@@ -155,6 +156,11 @@ class DecideApprovalRequest(_message.Message):
     """Why, for the audit log and the caller. Empty is allowed."""
     args_digest: _builtins.str
     """The arguments' digest the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared."""
+    answer_json: _builtins.bytes
+    """With a yes to a question: the answer, a JSON object that fits `Approval.question.schema_json`. Empty means that the
+    schema's defaults are the answer; INVALID_ARGUMENT when it requires more than they give, when the answer does not
+    fit, and when there is no question or it is a no.
+    """
     def __init__(
         self,
         *,
@@ -162,10 +168,11 @@ class DecideApprovalRequest(_message.Message):
         decision: _approval_pb2.Decision.ValueType = ...,
         comment: _builtins.str = ...,
         args_digest: _builtins.str = ...,
+        answer_json: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "args_digest", b"args_digest", "comment", b"comment", "decision", b"decision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_json", b"answer_json", "approval_id", b"approval_id", "args_digest", b"args_digest", "comment", b"comment", "decision", b"decision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

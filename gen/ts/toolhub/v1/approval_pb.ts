@@ -12,10 +12,45 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/approval.proto.
  */
 export const file_toolhub_v1_approval: GenFile = /*@__PURE__*/
-  fileDesc("Chl0b29saHViL3YxL2FwcHJvdmFsLnByb3RvEgp0b29saHViLnYxIswECghBcHByb3ZhbBITCgthcHByb3ZhbF9pZBgBIAEoCRIoCgVzdGF0ZRgCIAEoDjIZLnRvb2xodWIudjEuQXBwcm92YWxTdGF0ZRIRCglwcmluY2lwYWwYAyABKAkSDAoEdG9vbBgEIAEoCRIUCgx0b29sX3ZlcnNpb24YBSABKAkSEwoLdG9vbF9kaWdlc3QYBiABKAkSEwoLYXJnc19kaWdlc3QYByABKAkSGQoRYXJnc19zdW1tYXJ5X2pzb24YCCABKAwSFwoPcG9saWN5X3JldmlzaW9uGAkgASgJEg8KB3J1bGVfaWQYCiABKAkSDgoGcmVhc29uGAsgASgJEg8KB3B1cnBvc2UYDCABKAkSDwoHY2FsbF9pZBgNIAEoCRIOCgZqb2JfaWQYDiABKAkSEgoKcmVxdWVzdF9pZBgPIAEoCRIwCgxyZXF1ZXN0ZWRfYXQYECABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmV4cGlyZXNfYXQYESABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmRlY2lkZWRfYXQYEiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhIKCmRlY2lkZWRfYnkYEyABKAkSDwoHY29tbWVudBgUIAEoCRIrCgd1c2VkX2F0GBUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIQCghhZ2VudF9pZBgWIAEoCRIPCgd1c2VyX2lkGBcgASgJKroBCg1BcHByb3ZhbFN0YXRlEh4KGkFQUFJPVkFMX1NUQVRFX1VOU1BFQ0lGSUVEEAASGgoWQVBQUk9WQUxfU1RBVEVfUEVORElORxABEhsKF0FQUFJPVkFMX1NUQVRFX0FQUFJPVkVEEAISGwoXQVBQUk9WQUxfU1RBVEVfUkVKRUNURUQQAxIaChZBUFBST1ZBTF9TVEFURV9FWFBJUkVEEAQSFwoTQVBQUk9WQUxfU1RBVEVfVVNFRBAFKk8KCERlY2lzaW9uEhgKFERFQ0lTSU9OX1VOU1BFQ0lGSUVEEAASFAoQREVDSVNJT05fQVBQUk9WRRABEhMKD0RFQ0lTSU9OX1JFSkVDVBACQjpaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxYgZwcm90bzM", [file_google_protobuf_timestamp]);
+  fileDesc("Chl0b29saHViL3YxL2FwcHJvdmFsLnByb3RvEgp0b29saHViLnYxIj8KCFF1ZXN0aW9uEg8KB21lc3NhZ2UYASABKAkSEwoLc2NoZW1hX2pzb24YAiABKAwSDQoFcm91bmQYAyABKAUijAUKCEFwcHJvdmFsEhMKC2FwcHJvdmFsX2lkGAEgASgJEigKBXN0YXRlGAIgASgOMhkudG9vbGh1Yi52MS5BcHByb3ZhbFN0YXRlEhEKCXByaW5jaXBhbBgDIAEoCRIMCgR0b29sGAQgASgJEhQKDHRvb2xfdmVyc2lvbhgFIAEoCRITCgt0b29sX2RpZ2VzdBgGIAEoCRITCgthcmdzX2RpZ2VzdBgHIAEoCRIZChFhcmdzX3N1bW1hcnlfanNvbhgIIAEoDBIXCg9wb2xpY3lfcmV2aXNpb24YCSABKAkSDwoHcnVsZV9pZBgKIAEoCRIOCgZyZWFzb24YCyABKAkSDwoHcHVycG9zZRgMIAEoCRIPCgdjYWxsX2lkGA0gASgJEg4KBmpvYl9pZBgOIAEoCRISCgpyZXF1ZXN0X2lkGA8gASgJEjAKDHJlcXVlc3RlZF9hdBgQIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLgoKZXhwaXJlc19hdBgRIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLgoKZGVjaWRlZF9hdBgSIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEgoKZGVjaWRlZF9ieRgTIAEoCRIPCgdjb21tZW50GBQgASgJEisKB3VzZWRfYXQYFSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhAKCGFnZW50X2lkGBYgASgJEg8KB3VzZXJfaWQYFyABKAkSJgoIcXVlc3Rpb24YGCABKAsyFC50b29saHViLnYxLlF1ZXN0aW9uEhYKDmNvdmVyc19ydWxlX2lkGBkgASgJKroBCg1BcHByb3ZhbFN0YXRlEh4KGkFQUFJPVkFMX1NUQVRFX1VOU1BFQ0lGSUVEEAASGgoWQVBQUk9WQUxfU1RBVEVfUEVORElORxABEhsKF0FQUFJPVkFMX1NUQVRFX0FQUFJPVkVEEAISGwoXQVBQUk9WQUxfU1RBVEVfUkVKRUNURUQQAxIaChZBUFBST1ZBTF9TVEFURV9FWFBJUkVEEAQSFwoTQVBQUk9WQUxfU1RBVEVfVVNFRBAFKk8KCERlY2lzaW9uEhgKFERFQ0lTSU9OX1VOU1BFQ0lGSUVEEAASFAoQREVDSVNJT05fQVBQUk9WRRABEhMKD0RFQ0lTSU9OX1JFSkVDVBACQjpaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxYgZwcm90bzM", [file_google_protobuf_timestamp]);
 
 /**
- * One question to a person: may this principal make exactly this call, once?
+ * What a tool asks a person in the middle of a call. Untrusted: all of it is the tool's own words.
+ *
+ * @generated from message toolhub.v1.Question
+ */
+export type Question = Message<"toolhub.v1.Question"> & {
+  /**
+   * What is asked, redacted, at most 4096 characters.
+   *
+   * @generated from field: string message = 1;
+   */
+  message: string;
+
+  /**
+   * JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is asked.
+   *
+   * @generated from field: bytes schema_json = 2;
+   */
+  schemaJson: Uint8Array;
+
+  /**
+   * Which question of this call it is, from 1. A call may ask 8.
+   *
+   * @generated from field: int32 round = 3;
+   */
+  round: number;
+};
+
+/**
+ * Describes the message toolhub.v1.Question.
+ * Use `create(QuestionSchema)` to create a new message.
+ */
+export const QuestionSchema: GenMessage<Question> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_approval, 0);
+
+/**
+ * One question to a person: may this principal make exactly this call, once? Or what a tool asks in the middle of one.
  *
  * @generated from message toolhub.v1.Approval
  */
@@ -180,6 +215,21 @@ export type Approval = Message<"toolhub.v1.Approval"> & {
    * @generated from field: string user_id = 23;
    */
   userId: string;
+
+  /**
+   * What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may run.
+   *
+   * @generated from field: toolhub.v1.Question question = 24;
+   */
+  question?: Question | undefined;
+
+  /**
+   * The rule whose own approval the call that asks the question has used up: the answer is good for the rest of that
+   * call, without another yes of the same rule. Empty when no rule asked.
+   *
+   * @generated from field: string covers_rule_id = 25;
+   */
+  coversRuleId: string;
 };
 
 /**
@@ -187,7 +237,7 @@ export type Approval = Message<"toolhub.v1.Approval"> & {
  * Use `create(ApprovalSchema)` to create a new message.
  */
 export const ApprovalSchema: GenMessage<Approval> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_approval, 0);
+  messageDesc(file_toolhub_v1_approval, 1);
 
 /**
  * Where an approval stands.

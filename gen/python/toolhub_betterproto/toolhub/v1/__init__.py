@@ -79,6 +79,7 @@ __all__ = (
     "PinState",
     "Plan",
     "Progress",
+    "Question",
     "ReadArtifactRequest",
     "ReadArtifactResponse",
     "RefreshSourcesRequest",
@@ -1548,7 +1549,7 @@ class ToolView(betterproto2.Enum):
 @dataclass(eq=False, repr=False)
 class Approval(betterproto2.Message):
     """
-    One question to a person: may this principal make exactly this call, once?
+    One question to a person: may this principal make exactly this call, once? Or what a tool asks in the middle of one.
     """
 
     approval_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -1672,6 +1673,17 @@ class Approval(betterproto2.Message):
     user_id: "str" = betterproto2.field(23, betterproto2.TYPE_STRING)
     """
     The user for whom `principal` acts, bound like it. Empty when it acts for itself.
+    """
+
+    question: "Question | None" = betterproto2.field(24, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may run.
+    """
+
+    covers_rule_id: "str" = betterproto2.field(25, betterproto2.TYPE_STRING)
+    """
+    The rule whose own approval the call that asks the question has used up: the answer is good for the rest of that
+    call, without another yes of the same rule. Empty when no rule asked.
     """
 
 
@@ -1937,6 +1949,13 @@ class DecideApprovalRequest(betterproto2.Message):
     args_digest: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
     The arguments' digest the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared.
+    """
+
+    answer_json: "bytes" = betterproto2.field(5, betterproto2.TYPE_BYTES)
+    """
+    With a yes to a question: the answer, a JSON object that fits `Approval.question.schema_json`. Empty means that the
+    schema's defaults are the answer; INVALID_ARGUMENT when it requires more than they give, when the answer does not
+    fit, and when there is no question or it is a no.
     """
 
 
@@ -3414,6 +3433,31 @@ default_message_pool.register_message("toolhub.v1", "Progress", Progress)
 
 
 @dataclass(eq=False, repr=False)
+class Question(betterproto2.Message):
+    """
+    What a tool asks a person in the middle of a call. Untrusted: all of it is the tool's own words.
+    """
+
+    message: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    What is asked, redacted, at most 4096 characters.
+    """
+
+    schema_json: "bytes" = betterproto2.field(2, betterproto2.TYPE_BYTES)
+    """
+    JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is asked.
+    """
+
+    round: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
+    """
+    Which question of this call it is, from 1. A call may ask 8.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "Question", Question)
+
+
+@dataclass(eq=False, repr=False)
 class ReadArtifactRequest(betterproto2.Message):
     """
     Asks for the bytes of one artifact.
@@ -4833,8 +4877,9 @@ class ApprovalServiceSyncStub:
 
     def decide_approval(self, message: "DecideApprovalRequest") -> "DecideApprovalResponse":
         """
-        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-        no longer PENDING, unless the same person decided the same before.
+        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+        no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
+        does not fit the question.
         """
 
         return self._channel.unary_unary(
@@ -4911,8 +4956,9 @@ class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "DecideApprovalResponse":
         """
-        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-        no longer PENDING, unless the same person decided the same before.
+        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+        no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
+        does not fit the question.
         """
 
         return await self._unary_unary(
