@@ -35,7 +35,7 @@ type ApprovalServiceClient interface {
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
 	// One approval. NOT_FOUND when unknown or not the caller's to see.
 	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
-	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
 	// no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
 	// does not fit the question.
 	DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error)
@@ -110,7 +110,7 @@ type ApprovalServiceServer interface {
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
 	// One approval. NOT_FOUND when unknown or not the caller's to see.
 	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
-	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
 	// no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
 	// does not fit the question.
 	DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error)

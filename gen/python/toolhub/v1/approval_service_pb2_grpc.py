@@ -76,7 +76,7 @@ class ApprovalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DecideApproval(self, request, context):
-        """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+        """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
         no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
         does not fit the question.
         """

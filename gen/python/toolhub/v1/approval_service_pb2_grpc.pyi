@@ -38,7 +38,7 @@ class ApprovalServiceStub:
     GetApproval: _grpc.UnaryUnaryMultiCallable[_approval_service_pb2.GetApprovalRequest, _approval_service_pb2.GetApprovalResponse]
     """One approval. NOT_FOUND when unknown or not the caller's to see."""
     DecideApproval: _grpc.UnaryUnaryMultiCallable[_approval_service_pb2.DecideApprovalRequest, _approval_service_pb2.DecideApprovalResponse]
-    """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+    """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
     no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
     does not fit the question.
     """
@@ -55,7 +55,7 @@ class ApprovalServiceAsyncStub(ApprovalServiceStub):
     GetApproval: _aio.UnaryUnaryMultiCallable[_approval_service_pb2.GetApprovalRequest, _approval_service_pb2.GetApprovalResponse]  # type: ignore[assignment]
     """One approval. NOT_FOUND when unknown or not the caller's to see."""
     DecideApproval: _aio.UnaryUnaryMultiCallable[_approval_service_pb2.DecideApprovalRequest, _approval_service_pb2.DecideApprovalResponse]  # type: ignore[assignment]
-    """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+    """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
     no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
     does not fit the question.
     """
@@ -87,7 +87,7 @@ class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _approval_service_pb2.DecideApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_approval_service_pb2.DecideApprovalResponse, _abc.Awaitable[_approval_service_pb2.DecideApprovalResponse]]:
-        """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+        """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
         no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
         does not fit the question.
         """

@@ -4877,7 +4877,7 @@ class ApprovalServiceSyncStub:
 
     def decide_approval(self, message: "DecideApprovalRequest") -> "DecideApprovalResponse":
         """
-        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
         no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
         does not fit the question.
         """
@@ -4956,7 +4956,7 @@ class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "DecideApprovalResponse":
         """
-        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request;   // Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
+        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
         no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
         does not fit the question.
         """
