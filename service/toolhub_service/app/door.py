@@ -30,6 +30,7 @@ from toolhub_service.transport.interceptors.policy import PolicyLayer
 from toolhub_service.transport.interceptors.tracing import TracingLayer
 from toolhub_service.transport.interceptors.validation import ValidationLayer
 from toolhub_service.transport.job_servicer import JobServicer
+from toolhub_service.transport.local_sources import LocalSources
 from toolhub_service.transport.registry_servicer import RegistryServicer
 from toolhub_service.transport.server import Server
 from toolhub_service.transport.tool_servicer import ToolServicer
@@ -72,7 +73,9 @@ def make_server(
         ),
         approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
         artifacts=ArtifactServicer(artifacts),
-        registry=RegistryServicer(catalog, audit, means.clock, toolbox.sources, {ToolKind.CORE}, alone=alone),
+        registry=RegistryServicer(
+            catalog, audit, means.clock, LocalSources(toolbox.sources), {ToolKind.CORE}, alone=alone
+        ),
         audit=AuditServicer(audit),
     )
 

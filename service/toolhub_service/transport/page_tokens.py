@@ -24,10 +24,28 @@ def read_cursor(token: str) -> tuple[int, str, int] | None:
         padded = token + "=" * (-len(token) % 4)
         at_unix_ms, writer, sequence = json.loads(base64.urlsafe_b64decode(padded))
     except (ValueError, TypeError, binascii.Error, RecursionError) as broken:
-        raise _forged() from broken
+        raise forged() from broken
     if not (_is_int64(at_unix_ms) and _is_int64(sequence) and isinstance(writer, str) and writer.isascii()):
-        raise _forged()
+        raise forged()
     return at_unix_ms, writer, sequence
+
+
+def write_pin_cursor(cursor: tuple[int, str, str, str]) -> str:
+    """(seen_at_unix_ms, source, tool, digest) as an opaque token."""
+    seen_at_unix_ms, *key = cursor
+    return write_cursor((seen_at_unix_ms, " ".join(key), 0))
+
+
+def read_pin_cursor(token: str) -> tuple[int, str, str, str] | None:
+    """As `read_cursor`."""
+    cursor = read_cursor(token)
+    if cursor is None:
+        return None
+    key = cursor[1].split(" ")
+    if len(key) != 3:
+        raise forged()
+    source, tool, digest = key
+    return cursor[0], source, tool, digest
 
 
 def _is_int64(value: object) -> bool:
@@ -35,7 +53,8 @@ def _is_int64(value: object) -> bool:
     return type(value) is int and value in _INT64
 
 
-def _forged() -> HubFailure:
+def forged() -> HubFailure:
+    """What is raised for a token that the hub did not make."""
     return HubFailure(
         HubStatus.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID", "The token is not one of ours; start at the first page."
     )

@@ -29,6 +29,7 @@ from toolhub_service.transport.interceptors.admission import AdmissionLayer
 from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.interceptors.stack import Stack
 from toolhub_service.transport.reflection import add_reflection
+from toolhub_service.transport.registry_servicer import RegistryServicer
 from toolhub_service.transport.tool_servicer import ToolServicer
 
 _REQUEST_MAX_BYTES = 4 * 1024 * 1024
@@ -75,11 +76,12 @@ class Server:
         jobs: job_service_pb2_grpc.JobServiceServicer,
         approvals: approval_service_pb2_grpc.ApprovalServiceServicer,
         artifacts: artifact_service_pb2_grpc.ArtifactServiceServicer,
-        registry: registry_service_pb2_grpc.RegistryServiceServicer,
+        registry: RegistryServicer,
         audit: audit_service_pb2_grpc.AuditServiceServicer,
     ) -> None:
         self._admission = admission
         self.tools = tools
+        self.registry = registry
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=_options(listening))
         governed: Any = Stack(layers)  # stands in for the server where servicers are added
@@ -123,6 +125,7 @@ class Server:
             await asyncio.sleep(notice_s)
         self._admission.draining = True
         self.tools.sessions.drain(grace_s)
+        self.registry.news.close()
         if leaving is None:
             await self._grpc.stop(grace_s)
         else:

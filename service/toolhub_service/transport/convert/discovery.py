@@ -9,9 +9,18 @@ from toolhub_service.domain.source import SourceStatus
 from toolhub_service.registry.filter import LISTED, ToolFilter
 from toolhub_service.registry.search import SearchHit
 from toolhub_service.registry.snapshot import Snapshot
-from toolhub_service.transport.convert.enums import KINDS, SOURCE_STATES, STATES
-from toolhub_service.transport.convert.payload import timestamp
+from toolhub_service.transport.convert.enums import KINDS, SOURCE_STATES, STATES, TRUST
+from toolhub_service.transport.convert.payload import duration, timestamp
 from toolhub_service.transport.convert.tool import from_spec
+
+BREAKERS = {
+    "": source_pb2.BREAKER_STATE_UNSPECIFIED,
+    "CLOSED": source_pb2.BREAKER_STATE_CLOSED,
+    "HALF_OPEN": source_pb2.BREAKER_STATE_HALF_OPEN,
+    "OPEN": source_pb2.BREAKER_STATE_OPEN,
+}
+_DIAGNOSTICS_MAX = 200
+"""Lines."""
 
 
 def to_filter(message: tool_pb2.ToolFilter) -> ToolFilter:
@@ -37,7 +46,7 @@ def from_hit(hit: SearchHit, *, full: bool) -> pb.SearchHit:
 
 
 def from_source(status: SourceStatus, *, for_operator: bool) -> source_pb2.SourceStatus:
-    """The endpoint is for operators only."""
+    """Where it stands and what it says of itself are for operators only."""
     return source_pb2.SourceStatus(
         source=status.name,
         kind=KINDS.to_wire[status.kind],
@@ -48,6 +57,12 @@ def from_source(status: SourceStatus, *, for_operator: bool) -> source_pb2.Sourc
         refreshed_at=timestamp(status.refreshed_at_unix_ms),
         next_refresh_at=timestamp(status.next_refresh_at_unix_ms),
         endpoint=status.endpoint if for_operator else "",
+        refresh_duration=duration(status.latency_ms / 1_000) if status.latency_ms else None,
+        breaker=BREAKERS[status.breaker],
+        server=status.server if for_operator else "",
+        protocol=status.protocol,
+        trust=TRUST.to_wire[status.trust],
+        diagnostics=status.diagnostics[-_DIAGNOSTICS_MAX:] if for_operator else (),
     )
 
 

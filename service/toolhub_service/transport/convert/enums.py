@@ -10,7 +10,7 @@ from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.result import EvidenceType
-from toolhub_service.domain.source import SourceState
+from toolhub_service.domain.source import SourceState, Trust
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState
 
@@ -31,5 +31,6 @@ ERRORS = WireEnum(ErrorKind, error_pb2.ErrorKind, "ERROR_KIND")
 EVENTS = WireEnum(EventType, event_pb2.EventType, "EVENT_TYPE")
 EVIDENCE = WireEnum(EvidenceType, result_pb2.EvidenceType, "EVIDENCE_TYPE")
 SOURCE_STATES = WireEnum(SourceState, source_pb2.SourceState, "SOURCE_STATE")
+TRUST = WireEnum(Trust, source_pb2.SourceTrust, "SOURCE_TRUST")
 JOB_STATES = WireEnum(JobState, job_state_pb2.JobState, "JOB_STATE")
 STEPS = WireEnum(StepName, step_pb2.StepName, "STEP_NAME")
