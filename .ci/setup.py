@@ -5,7 +5,7 @@ through the ordinary clients of its registry. What cannot be had is named in one
 TOOLHUB_REQUIRE_SERVICES=1 that is a failure. Each part is skipped while what it is made from has not changed.
 
     setup.py          everything but the load generator
-    setup.py bench    that too
+    setup.py bench    that too, and the peers that benches compare with
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / "bin"
 STAMPS = VENV / ".stamps"
 PYTHON = BIN / "python"
+PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 GO_PROGRAMS = (
     "google.golang.org/protobuf/cmd/protoc-gen-go",
     "google.golang.org/grpc/cmd/protoc-gen-go-grpc",
@@ -62,7 +63,7 @@ def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = 
 
 
 def pip_install(*arguments: str | Path) -> None:
-    run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
+    run(PYTHON, *PIP, *arguments)
 
 
 def make_venv() -> None:
@@ -80,6 +81,12 @@ def install_packages() -> None:
 
 def install_project() -> None:
     pip_install("--no-deps", "--no-build-isolation", "--editable", ROOT)
+
+
+def install_peers() -> None:
+    """In an environment of their own: what they pin is none of the project's business."""
+    run(sys.executable, "-m", "venv", "--clear", VENV / "peers")
+    run(VENV / "peers" / "bin" / "python", *PIP, "--require-hashes", "--requirement", TOOLCHAIN / "peers.txt")
 
 
 def version_of(program: str, argument: str) -> tuple[int, ...]:
@@ -153,7 +160,10 @@ def parts(*, bench: bool) -> list[Part]:
         Part("bubblewrap", [this], install_bubblewrap, "the command sandbox beyond rlimits", needed_in_ci=False),
     ]
     if bench:
-        found.append(Part("ghz", go_lists, lambda: go_build(LOAD_GENERATOR), "the load figures of make bench"))
+        found += [
+            Part("ghz", go_lists, lambda: go_build(LOAD_GENERATOR), "the load figures of make bench"),
+            Part("peers", [TOOLCHAIN / "peers.txt"], install_peers, "the peers' figures"),
+        ]
     return found
 
 

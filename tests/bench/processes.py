@@ -36,10 +36,12 @@ class Process:
 
 
 @contextmanager
-def running(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Process]:
+def running(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None, python: str = sys.executable
+) -> Iterator[Process]:
     """A Python module as a process that says `port N` or `serving on host:N` once it serves."""
     began = time.monotonic()
-    command = [sys.executable, "-m", module, *arguments]
+    command = [python, "-m", module, *arguments]
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **(environment or {})}
     )
