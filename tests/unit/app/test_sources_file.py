@@ -1,0 +1,143 @@
+"""sources.yaml: what is meant is read, and what cannot be meant is told by its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolhub_service.app.sources_file import SourcesFile, ValueMissing, parse_sources, read_sources, resolve_value
+from toolhub_service.settings.loading import SettingsInvalid
+from toolhub_service.settings.sources import LangChainSource, McpSource, SecretRef
+
+GOOD = """
+sources:
+  files:
+    command: npx
+    args: [-y, "@modelcontextprotocol/server-filesystem", /srv/docs]
+    env: {LEVEL: info, TOKEN: {env: FILES_TOKEN}}
+  github:
+    kind: mcp
+    url: https://mcp.example.com/mcp
+    headers: {Authorization: {file: /run/secrets/github, prefix: "Bearer "}}
+    trust: approval
+    tools: {"get_*": {read_only: true}}
+  desk:
+    kind: langchain
+    load: ["langchain_community.agent_toolkits:FileManagementToolkit"]
+"""
+
+
+def test_sources_of_every_kind_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "sources.yaml"
+    path.write_text(GOOD)
+    files, github, desk = read_sources(path).sources.values()
+    assert isinstance(files, McpSource)
+    assert (files.command, files.args[0], files.env["TOKEN"]) == ("npx", "-y", SecretRef(env="FILES_TOKEN"))
+    assert isinstance(github, McpSource)
+    assert (github.trust, github.tools["get_*"].read_only) == ("approval", True)
+    assert isinstance(desk, LangChainSource)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "sources:\n", "sources: {}\n"])
+def test_file_without_sources_has_none(text: str) -> None:
+    assert parse_sources(text, "x").sources == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- a", "top level must be a mapping"),
+        ("source: {}", "did you mean `sources`"),
+        ("sources: [a]", "must be a mapping from name"),
+        ("sources: {files: npx}", "sources.files: must be a mapping"),
+        ("sources: {files: {comand: npx}}", "sources.files: there is no key `comand`; did you mean `command`?"),
+        ("sources: {files: {command: npx, args: -y}}", "sources.files.args: Expected `array`"),
+        ("sources: {files: {command: npx, trust: allways}}", "sources.files.trust: Invalid enum value 'allways'"),
+        (
+            "sources: {files: {command: npx, tools: {'*': {readonly: true}}}}",
+            "sources.files.tools.…: there is no key `readonly`; did you mean `read_only`?",
+        ),
+        ("sources: {files: {kind: mpc, command: x}}", "sources.files.kind: there is no kind 'mpc'; did you mean mcp?"),
+        ("sources: {files: {kind: 7, command: x}}", "sources.files.kind: there is no kind '7'"),
+        ("sources: {files: {}}", "exactly one of `command` and `url`"),
+        ("sources: {files: {command: npx, url: 'https://a.example'}}", "exactly one of `command` and `url`"),
+        ("sources: {files: {url: 'ftp://a.example'}}", "sources.files.url: must begin with http"),
+        ("sources: {files: {url: 'https://a.example', args: [x]}}", "sources.files.args: means nothing with `url`"),
+        ("sources: {files: {command: x, headers: {A: b}}}", "sources.files.headers: means nothing with `command`"),
+        ("sources: {files: {command: x, env: {A: {prefix: b}}}}", "sources.files.env.A: needs exactly one of"),
+        ("sources: {files: {command: x, env: {A: {env: b, file: c}}}}", "sources.files.env.A: needs exactly one of"),
+        ("sources: {desk: {kind: langchain}}", "sources.desk: needs `load` or `entry_points`"),
+        ("sources: {Files: {command: npx}}", "'Files' cannot be the name of a source"),
+        ("sources: {2024-01-01: {command: npx}}", "cannot be the name of a source"),
+        ("sources: {c_ore: {command: npx}}", "`c_ore` reads like what the hub offers itself"),
+        ("sources: {custom: {command: npx}}", "reads like what the hub offers"),
+        ("sources: {my-files: {command: a}, my_files: {command: b}}", "by separators only"),
+        ("sources: {files: {command: a}, files: {command: b}}", "`files` stands twice"),
+        ("sources: {files: {command: a, command: b}}", "`command` stands twice"),
+        ("sources: [", "not YAML"),
+        ("sources: {files: {command: !!python/object/apply:os.system [id]}}", "not YAML"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_by_its_place(text: str, told: str) -> None:
+    with pytest.raises(SettingsInvalid) as refusal:
+        parse_sources(text, "sources.yaml")
+    assert str(refusal.value).startswith("sources.yaml: ")
+    assert told in str(refusal.value)
+
+
+def test_more_sources_than_a_hub_takes_are_refused() -> None:
+    many = "sources:\n" + "".join(f"  s{number}: {{command: x}}\n" for number in range(65))
+    with pytest.raises(SettingsInvalid, match="65 of them, at most 64"):
+        parse_sources(many, "x")
+
+
+def test_absent_file_means_no_sources_unless_the_configuration_names_it(tmp_path: Path) -> None:
+    assert SourcesFile(tmp_path / "sources.yaml").load().sources == {}
+    with pytest.raises(SettingsInvalid, match="No such file"):
+        SourcesFile(tmp_path / "sources.yaml", required=True).load()
+
+
+def test_file_that_was_there_and_vanished_is_an_error_and_no_farewell(tmp_path: Path) -> None:
+    path = tmp_path / "sources.yaml"
+    path.write_text(GOOD)
+    file = SourcesFile(path)
+    assert file.changed()
+    assert len(file.load().sources) == 3
+    assert not file.changed()
+    path.unlink()
+    assert file.changed()
+    with pytest.raises(SettingsInvalid):
+        file.load()
+
+
+def test_invalid_file_is_told_once_and_seen_again_when_it_is_repaired(tmp_path: Path) -> None:
+    path = tmp_path / "sources.yaml"
+    path.write_text("sources: [")
+    file = SourcesFile(path)
+    with pytest.raises(SettingsInvalid):
+        file.load()
+    assert not file.changed()
+    path.write_text(GOOD)
+    assert file.changed()
+    assert len(file.load().sources) == 3
+
+
+def test_values_come_from_where_they_are_kept(tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("c4nary\n")
+    assert resolve_value("plain") == "plain"
+    assert resolve_value(SecretRef(env="T", prefix="Bearer "), {"T": "abc"}) == "Bearer abc"
+    assert resolve_value(SecretRef(file=str(secret), prefix="Bearer ")) == "Bearer c4nary"
+
+
+def test_missing_value_is_told_by_where_it_should_be(tmp_path: Path) -> None:
+    with pytest.raises(ValueMissing, match="variable NOT_THERE is not set"):
+        resolve_value(SecretRef(env="NOT_THERE"), {})
+    with pytest.raises(ValueMissing, match="No such file"):
+        resolve_value(SecretRef(file=str(tmp_path / "none")))
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueMissing, match="not UTF-8") as refusal:
+        resolve_value(SecretRef(file=str(binary)))
+    assert "\xff" not in str(refusal.value)
