@@ -332,10 +332,13 @@ type SearchHit struct {
 	Tool *ToolSpec `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	// How well it matches, above 0; comparable within one answer only. 0 when the query was empty.
 	Score float64 `protobuf:"fixed64,2,opt,name=score,proto3" json:"score,omitempty"`
-	// Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`. Empty when the query was empty.
+	// Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`, `usage`. Empty when the query was
+	// empty.
 	MatchedFields []string `protobuf:"bytes,3,rep,name=matched_fields,json=matchedFields,proto3" json:"matched_fields,omitempty"`
 	// The words that matched, as they stand in the tool. Empty when the query was empty.
-	MatchedTerms  []string `protobuf:"bytes,4,rep,name=matched_terms,json=matchedTerms,proto3" json:"matched_terms,omitempty"`
+	MatchedTerms []string `protobuf:"bytes,4,rep,name=matched_terms,json=matchedTerms,proto3" json:"matched_terms,omitempty"`
+	// Why it stands where it does: at most 12, the weightiest first. Empty when the query was empty.
+	Reasons       []*SearchReason `protobuf:"bytes,5,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +401,96 @@ func (x *SearchHit) GetMatchedTerms() []string {
 	return nil
 }
 
+func (x *SearchHit) GetReasons() []*SearchReason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+// One ground for a hit.
+type SearchReason struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What spoke for it: `words` (a word of the query occurs in the tool), `related` (a word of like meaning does),
+	// `usage` (a word of past purposes, of the caller's own successful calls of it) or `meaning` (the embedder).
+	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
+	// The word of the query, as it was written, lower case. Empty for `meaning`.
+	Word string `protobuf:"bytes,2,opt,name=word,proto3" json:"word,omitempty"`
+	// The fields of the tool it was found in, as in `matched_fields`. Empty for `meaning`.
+	Fields []string `protobuf:"bytes,3,rep,name=fields,proto3" json:"fields,omitempty"`
+	// Its share of the ranking by words. 0 for `meaning`.
+	Score float64 `protobuf:"fixed64,4,opt,name=score,proto3" json:"score,omitempty"`
+	// Its place in the ranking by meaning, from 1. 0 for the others.
+	Rank          int32 `protobuf:"varint,5,opt,name=rank,proto3" json:"rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchReason) Reset() {
+	*x = SearchReason{}
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchReason) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchReason) ProtoMessage() {}
+
+func (x *SearchReason) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchReason.ProtoReflect.Descriptor instead.
+func (*SearchReason) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SearchReason) GetPart() string {
+	if x != nil {
+		return x.Part
+	}
+	return ""
+}
+
+func (x *SearchReason) GetWord() string {
+	if x != nil {
+		return x.Word
+	}
+	return ""
+}
+
+func (x *SearchReason) GetFields() []string {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *SearchReason) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *SearchReason) GetRank() int32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
 // One page of hits, best first.
 type SearchToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -410,14 +503,19 @@ type SearchToolsResponse struct {
 	// Every source that is not READY and could have held a match.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
 	// The catalog that was searched.
-	Revision      string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty.
+	RankedBy []string `protobuf:"bytes,6,rep,name=ranked_by,json=rankedBy,proto3" json:"ranked_by,omitempty"`
+	// Why meaning had no say although an embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty
+	// otherwise.
+	Note          string `protobuf:"bytes,7,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SearchToolsResponse) Reset() {
 	*x = SearchToolsResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[4]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +527,7 @@ func (x *SearchToolsResponse) String() string {
 func (*SearchToolsResponse) ProtoMessage() {}
 
 func (x *SearchToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[4]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +540,7 @@ func (x *SearchToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchToolsResponse.ProtoReflect.Descriptor instead.
 func (*SearchToolsResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{4}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SearchToolsResponse) GetHits() []*SearchHit {
@@ -480,6 +578,20 @@ func (x *SearchToolsResponse) GetRevision() string {
 	return ""
 }
 
+func (x *SearchToolsResponse) GetRankedBy() []string {
+	if x != nil {
+		return x.RankedBy
+	}
+	return nil
+}
+
+func (x *SearchToolsResponse) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
 // Asks for one tool.
 type GetToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -491,7 +603,7 @@ type GetToolRequest struct {
 
 func (x *GetToolRequest) Reset() {
 	*x = GetToolRequest{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[5]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +615,7 @@ func (x *GetToolRequest) String() string {
 func (*GetToolRequest) ProtoMessage() {}
 
 func (x *GetToolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[5]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +628,7 @@ func (x *GetToolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetToolRequest.ProtoReflect.Descriptor instead.
 func (*GetToolRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{5}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetToolRequest) GetName() string {
@@ -537,7 +649,7 @@ type GetToolResponse struct {
 
 func (x *GetToolResponse) Reset() {
 	*x = GetToolResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[6]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -549,7 +661,7 @@ func (x *GetToolResponse) String() string {
 func (*GetToolResponse) ProtoMessage() {}
 
 func (x *GetToolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[6]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -562,7 +674,7 @@ func (x *GetToolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetToolResponse.ProtoReflect.Descriptor instead.
 func (*GetToolResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{6}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetToolResponse) GetTool() *ToolSpec {
@@ -585,7 +697,7 @@ type ExportToolsRequest struct {
 
 func (x *ExportToolsRequest) Reset() {
 	*x = ExportToolsRequest{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[7]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -597,7 +709,7 @@ func (x *ExportToolsRequest) String() string {
 func (*ExportToolsRequest) ProtoMessage() {}
 
 func (x *ExportToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[7]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -610,7 +722,7 @@ func (x *ExportToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportToolsRequest.ProtoReflect.Descriptor instead.
 func (*ExportToolsRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{7}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExportToolsRequest) GetFormat() ExportFormat {
@@ -646,7 +758,7 @@ type ExportToolsResponse struct {
 
 func (x *ExportToolsResponse) Reset() {
 	*x = ExportToolsResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[8]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +770,7 @@ func (x *ExportToolsResponse) String() string {
 func (*ExportToolsResponse) ProtoMessage() {}
 
 func (x *ExportToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[8]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +783,7 @@ func (x *ExportToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportToolsResponse.ProtoReflect.Descriptor instead.
 func (*ExportToolsResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{8}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExportToolsResponse) GetToolsJson() []byte {
@@ -731,7 +843,7 @@ type InvokeRequest struct {
 
 func (x *InvokeRequest) Reset() {
 	*x = InvokeRequest{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[9]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +855,7 @@ func (x *InvokeRequest) String() string {
 func (*InvokeRequest) ProtoMessage() {}
 
 func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[9]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +868,7 @@ func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeRequest.ProtoReflect.Descriptor instead.
 func (*InvokeRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{9}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InvokeRequest) GetIntent() *ToolIntent {
@@ -817,7 +929,7 @@ type InvokeResponse struct {
 
 func (x *InvokeResponse) Reset() {
 	*x = InvokeResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[10]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -829,7 +941,7 @@ func (x *InvokeResponse) String() string {
 func (*InvokeResponse) ProtoMessage() {}
 
 func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[10]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -842,7 +954,7 @@ func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeResponse.ProtoReflect.Descriptor instead.
 func (*InvokeResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{10}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InvokeResponse) GetOutcome() isInvokeResponse_Outcome {
@@ -910,7 +1022,7 @@ type InvokeStreamRequest struct {
 
 func (x *InvokeStreamRequest) Reset() {
 	*x = InvokeStreamRequest{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[11]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -922,7 +1034,7 @@ func (x *InvokeStreamRequest) String() string {
 func (*InvokeStreamRequest) ProtoMessage() {}
 
 func (x *InvokeStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[11]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -935,7 +1047,7 @@ func (x *InvokeStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeStreamRequest.ProtoReflect.Descriptor instead.
 func (*InvokeStreamRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{11}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *InvokeStreamRequest) GetIntent() *ToolIntent {
@@ -998,7 +1110,7 @@ type InvokeStreamResponse struct {
 
 func (x *InvokeStreamResponse) Reset() {
 	*x = InvokeStreamResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[12]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1122,7 @@ func (x *InvokeStreamResponse) String() string {
 func (*InvokeStreamResponse) ProtoMessage() {}
 
 func (x *InvokeStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[12]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1135,7 @@ func (x *InvokeStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeStreamResponse.ProtoReflect.Descriptor instead.
 func (*InvokeStreamResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{12}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *InvokeStreamResponse) GetEvent() isInvokeStreamResponse_Event {
@@ -1125,7 +1237,7 @@ type SessionCall struct {
 
 func (x *SessionCall) Reset() {
 	*x = SessionCall{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[13]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1249,7 @@ func (x *SessionCall) String() string {
 func (*SessionCall) ProtoMessage() {}
 
 func (x *SessionCall) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[13]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1262,7 @@ func (x *SessionCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCall.ProtoReflect.Descriptor instead.
 func (*SessionCall) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{13}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SessionCall) GetIntent() *ToolIntent {
@@ -1215,7 +1327,7 @@ type InvokeSessionRequest struct {
 
 func (x *InvokeSessionRequest) Reset() {
 	*x = InvokeSessionRequest{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[14]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1339,7 @@ func (x *InvokeSessionRequest) String() string {
 func (*InvokeSessionRequest) ProtoMessage() {}
 
 func (x *InvokeSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[14]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1352,7 @@ func (x *InvokeSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeSessionRequest.ProtoReflect.Descriptor instead.
 func (*InvokeSessionRequest) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{14}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *InvokeSessionRequest) GetCalls() []*SessionCall {
@@ -1277,7 +1389,7 @@ type SessionEvent struct {
 
 func (x *SessionEvent) Reset() {
 	*x = SessionEvent{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[15]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1401,7 @@ func (x *SessionEvent) String() string {
 func (*SessionEvent) ProtoMessage() {}
 
 func (x *SessionEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[15]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1414,7 @@ func (x *SessionEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEvent.ProtoReflect.Descriptor instead.
 func (*SessionEvent) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{15}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SessionEvent) GetCallId() string {
@@ -1398,7 +1510,7 @@ type InvokeSessionResponse struct {
 
 func (x *InvokeSessionResponse) Reset() {
 	*x = InvokeSessionResponse{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[16]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1522,7 @@ func (x *InvokeSessionResponse) String() string {
 func (*InvokeSessionResponse) ProtoMessage() {}
 
 func (x *InvokeSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[16]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1535,7 @@ func (x *InvokeSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeSessionResponse.ProtoReflect.Descriptor instead.
 func (*InvokeSessionResponse) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{16}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *InvokeSessionResponse) GetEvents() []*SessionEvent {
@@ -1461,19 +1573,28 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x122\n" +
-	"\x04view\x18\x05 \x01(\x0e2\x14.toolhub.v1.ToolViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"\x97\x01\n" +
+	"\x04view\x18\x05 \x01(\x0e2\x14.toolhub.v1.ToolViewB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04view\"\xcb\x01\n" +
 	"\tSearchHit\x12(\n" +
 	"\x04tool\x18\x01 \x01(\v2\x14.toolhub.v1.ToolSpecR\x04tool\x12\x14\n" +
 	"\x05score\x18\x02 \x01(\x01R\x05score\x12%\n" +
 	"\x0ematched_fields\x18\x03 \x03(\tR\rmatchedFields\x12#\n" +
-	"\rmatched_terms\x18\x04 \x03(\tR\fmatchedTerms\"\xd7\x01\n" +
+	"\rmatched_terms\x18\x04 \x03(\tR\fmatchedTerms\x122\n" +
+	"\areasons\x18\x05 \x03(\v2\x18.toolhub.v1.SearchReasonR\areasons\"x\n" +
+	"\fSearchReason\x12\x12\n" +
+	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
+	"\x04word\x18\x02 \x01(\tR\x04word\x12\x16\n" +
+	"\x06fields\x18\x03 \x03(\tR\x06fields\x12\x14\n" +
+	"\x05score\x18\x04 \x01(\x01R\x05score\x12\x12\n" +
+	"\x04rank\x18\x05 \x01(\x05R\x04rank\"\x88\x02\n" +
 	"\x13SearchToolsResponse\x12)\n" +
 	"\x04hits\x18\x01 \x03(\v2\x15.toolhub.v1.SearchHitR\x04hits\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
 	"\n" +
 	"total_size\x18\x03 \x01(\x05R\ttotalSize\x122\n" +
 	"\asources\x18\x04 \x03(\v2\x18.toolhub.v1.SourceStatusR\asources\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\tR\brevision\"S\n" +
+	"\brevision\x18\x05 \x01(\tR\brevision\x12\x1b\n" +
+	"\tranked_by\x18\x06 \x03(\tR\brankedBy\x12\x12\n" +
+	"\x04note\x18\a \x01(\tR\x04note\"S\n" +
 	"\x0eGetToolRequest\x12A\n" +
 	"\x04name\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\x04name\";\n" +
 	"\x0fGetToolResponse\x12(\n" +
@@ -1571,98 +1692,100 @@ func file_toolhub_v1_tool_service_proto_rawDescGZIP() []byte {
 }
 
 var file_toolhub_v1_tool_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_toolhub_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_toolhub_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_toolhub_v1_tool_service_proto_goTypes = []any{
 	(ExportFormat)(0),             // 0: toolhub.v1.ExportFormat
 	(*ListToolsRequest)(nil),      // 1: toolhub.v1.ListToolsRequest
 	(*ListToolsResponse)(nil),     // 2: toolhub.v1.ListToolsResponse
 	(*SearchToolsRequest)(nil),    // 3: toolhub.v1.SearchToolsRequest
 	(*SearchHit)(nil),             // 4: toolhub.v1.SearchHit
-	(*SearchToolsResponse)(nil),   // 5: toolhub.v1.SearchToolsResponse
-	(*GetToolRequest)(nil),        // 6: toolhub.v1.GetToolRequest
-	(*GetToolResponse)(nil),       // 7: toolhub.v1.GetToolResponse
-	(*ExportToolsRequest)(nil),    // 8: toolhub.v1.ExportToolsRequest
-	(*ExportToolsResponse)(nil),   // 9: toolhub.v1.ExportToolsResponse
-	(*InvokeRequest)(nil),         // 10: toolhub.v1.InvokeRequest
-	(*InvokeResponse)(nil),        // 11: toolhub.v1.InvokeResponse
-	(*InvokeStreamRequest)(nil),   // 12: toolhub.v1.InvokeStreamRequest
-	(*InvokeStreamResponse)(nil),  // 13: toolhub.v1.InvokeStreamResponse
-	(*SessionCall)(nil),           // 14: toolhub.v1.SessionCall
-	(*InvokeSessionRequest)(nil),  // 15: toolhub.v1.InvokeSessionRequest
-	(*SessionEvent)(nil),          // 16: toolhub.v1.SessionEvent
-	(*InvokeSessionResponse)(nil), // 17: toolhub.v1.InvokeSessionResponse
-	nil,                           // 18: toolhub.v1.ExportToolsResponse.NamesEntry
-	(*ToolFilter)(nil),            // 19: toolhub.v1.ToolFilter
-	(ToolView)(0),                 // 20: toolhub.v1.ToolView
-	(*ToolSpec)(nil),              // 21: toolhub.v1.ToolSpec
-	(*SourceStatus)(nil),          // 22: toolhub.v1.SourceStatus
-	(*ToolIntent)(nil),            // 23: toolhub.v1.ToolIntent
-	(*ExecContext)(nil),           // 24: toolhub.v1.ExecContext
-	(InvokeMode)(0),               // 25: toolhub.v1.InvokeMode
-	(ResultEncoding)(0),           // 26: toolhub.v1.ResultEncoding
-	(*ToolResult)(nil),            // 27: toolhub.v1.ToolResult
-	(*Plan)(nil),                  // 28: toolhub.v1.Plan
-	(*Progress)(nil),              // 29: toolhub.v1.Progress
-	(*Chunk)(nil),                 // 30: toolhub.v1.Chunk
+	(*SearchReason)(nil),          // 5: toolhub.v1.SearchReason
+	(*SearchToolsResponse)(nil),   // 6: toolhub.v1.SearchToolsResponse
+	(*GetToolRequest)(nil),        // 7: toolhub.v1.GetToolRequest
+	(*GetToolResponse)(nil),       // 8: toolhub.v1.GetToolResponse
+	(*ExportToolsRequest)(nil),    // 9: toolhub.v1.ExportToolsRequest
+	(*ExportToolsResponse)(nil),   // 10: toolhub.v1.ExportToolsResponse
+	(*InvokeRequest)(nil),         // 11: toolhub.v1.InvokeRequest
+	(*InvokeResponse)(nil),        // 12: toolhub.v1.InvokeResponse
+	(*InvokeStreamRequest)(nil),   // 13: toolhub.v1.InvokeStreamRequest
+	(*InvokeStreamResponse)(nil),  // 14: toolhub.v1.InvokeStreamResponse
+	(*SessionCall)(nil),           // 15: toolhub.v1.SessionCall
+	(*InvokeSessionRequest)(nil),  // 16: toolhub.v1.InvokeSessionRequest
+	(*SessionEvent)(nil),          // 17: toolhub.v1.SessionEvent
+	(*InvokeSessionResponse)(nil), // 18: toolhub.v1.InvokeSessionResponse
+	nil,                           // 19: toolhub.v1.ExportToolsResponse.NamesEntry
+	(*ToolFilter)(nil),            // 20: toolhub.v1.ToolFilter
+	(ToolView)(0),                 // 21: toolhub.v1.ToolView
+	(*ToolSpec)(nil),              // 22: toolhub.v1.ToolSpec
+	(*SourceStatus)(nil),          // 23: toolhub.v1.SourceStatus
+	(*ToolIntent)(nil),            // 24: toolhub.v1.ToolIntent
+	(*ExecContext)(nil),           // 25: toolhub.v1.ExecContext
+	(InvokeMode)(0),               // 26: toolhub.v1.InvokeMode
+	(ResultEncoding)(0),           // 27: toolhub.v1.ResultEncoding
+	(*ToolResult)(nil),            // 28: toolhub.v1.ToolResult
+	(*Plan)(nil),                  // 29: toolhub.v1.Plan
+	(*Progress)(nil),              // 30: toolhub.v1.Progress
+	(*Chunk)(nil),                 // 31: toolhub.v1.Chunk
 }
 var file_toolhub_v1_tool_service_proto_depIdxs = []int32{
-	19, // 0: toolhub.v1.ListToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	20, // 1: toolhub.v1.ListToolsRequest.view:type_name -> toolhub.v1.ToolView
-	21, // 2: toolhub.v1.ListToolsResponse.tools:type_name -> toolhub.v1.ToolSpec
-	22, // 3: toolhub.v1.ListToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
-	19, // 4: toolhub.v1.SearchToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	20, // 5: toolhub.v1.SearchToolsRequest.view:type_name -> toolhub.v1.ToolView
-	21, // 6: toolhub.v1.SearchHit.tool:type_name -> toolhub.v1.ToolSpec
-	4,  // 7: toolhub.v1.SearchToolsResponse.hits:type_name -> toolhub.v1.SearchHit
-	22, // 8: toolhub.v1.SearchToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
-	21, // 9: toolhub.v1.GetToolResponse.tool:type_name -> toolhub.v1.ToolSpec
-	0,  // 10: toolhub.v1.ExportToolsRequest.format:type_name -> toolhub.v1.ExportFormat
-	19, // 11: toolhub.v1.ExportToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	18, // 12: toolhub.v1.ExportToolsResponse.names:type_name -> toolhub.v1.ExportToolsResponse.NamesEntry
-	22, // 13: toolhub.v1.ExportToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
-	23, // 14: toolhub.v1.InvokeRequest.intent:type_name -> toolhub.v1.ToolIntent
-	24, // 15: toolhub.v1.InvokeRequest.context:type_name -> toolhub.v1.ExecContext
-	25, // 16: toolhub.v1.InvokeRequest.mode:type_name -> toolhub.v1.InvokeMode
-	26, // 17: toolhub.v1.InvokeRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	27, // 18: toolhub.v1.InvokeResponse.result:type_name -> toolhub.v1.ToolResult
-	28, // 19: toolhub.v1.InvokeResponse.plan:type_name -> toolhub.v1.Plan
-	23, // 20: toolhub.v1.InvokeStreamRequest.intent:type_name -> toolhub.v1.ToolIntent
-	24, // 21: toolhub.v1.InvokeStreamRequest.context:type_name -> toolhub.v1.ExecContext
-	25, // 22: toolhub.v1.InvokeStreamRequest.mode:type_name -> toolhub.v1.InvokeMode
-	26, // 23: toolhub.v1.InvokeStreamRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	29, // 24: toolhub.v1.InvokeStreamResponse.progress:type_name -> toolhub.v1.Progress
-	30, // 25: toolhub.v1.InvokeStreamResponse.chunk:type_name -> toolhub.v1.Chunk
-	27, // 26: toolhub.v1.InvokeStreamResponse.result:type_name -> toolhub.v1.ToolResult
-	28, // 27: toolhub.v1.InvokeStreamResponse.plan:type_name -> toolhub.v1.Plan
-	23, // 28: toolhub.v1.SessionCall.intent:type_name -> toolhub.v1.ToolIntent
-	24, // 29: toolhub.v1.SessionCall.context:type_name -> toolhub.v1.ExecContext
-	25, // 30: toolhub.v1.SessionCall.mode:type_name -> toolhub.v1.InvokeMode
-	26, // 31: toolhub.v1.SessionCall.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	14, // 32: toolhub.v1.InvokeSessionRequest.calls:type_name -> toolhub.v1.SessionCall
-	29, // 33: toolhub.v1.SessionEvent.progress:type_name -> toolhub.v1.Progress
-	30, // 34: toolhub.v1.SessionEvent.chunk:type_name -> toolhub.v1.Chunk
-	27, // 35: toolhub.v1.SessionEvent.result:type_name -> toolhub.v1.ToolResult
-	28, // 36: toolhub.v1.SessionEvent.plan:type_name -> toolhub.v1.Plan
-	16, // 37: toolhub.v1.InvokeSessionResponse.events:type_name -> toolhub.v1.SessionEvent
-	1,  // 38: toolhub.v1.ToolService.ListTools:input_type -> toolhub.v1.ListToolsRequest
-	3,  // 39: toolhub.v1.ToolService.SearchTools:input_type -> toolhub.v1.SearchToolsRequest
-	6,  // 40: toolhub.v1.ToolService.GetTool:input_type -> toolhub.v1.GetToolRequest
-	8,  // 41: toolhub.v1.ToolService.ExportTools:input_type -> toolhub.v1.ExportToolsRequest
-	10, // 42: toolhub.v1.ToolService.Invoke:input_type -> toolhub.v1.InvokeRequest
-	12, // 43: toolhub.v1.ToolService.InvokeStream:input_type -> toolhub.v1.InvokeStreamRequest
-	15, // 44: toolhub.v1.ToolService.InvokeSession:input_type -> toolhub.v1.InvokeSessionRequest
-	2,  // 45: toolhub.v1.ToolService.ListTools:output_type -> toolhub.v1.ListToolsResponse
-	5,  // 46: toolhub.v1.ToolService.SearchTools:output_type -> toolhub.v1.SearchToolsResponse
-	7,  // 47: toolhub.v1.ToolService.GetTool:output_type -> toolhub.v1.GetToolResponse
-	9,  // 48: toolhub.v1.ToolService.ExportTools:output_type -> toolhub.v1.ExportToolsResponse
-	11, // 49: toolhub.v1.ToolService.Invoke:output_type -> toolhub.v1.InvokeResponse
-	13, // 50: toolhub.v1.ToolService.InvokeStream:output_type -> toolhub.v1.InvokeStreamResponse
-	17, // 51: toolhub.v1.ToolService.InvokeSession:output_type -> toolhub.v1.InvokeSessionResponse
-	45, // [45:52] is the sub-list for method output_type
-	38, // [38:45] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	20, // 0: toolhub.v1.ListToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	21, // 1: toolhub.v1.ListToolsRequest.view:type_name -> toolhub.v1.ToolView
+	22, // 2: toolhub.v1.ListToolsResponse.tools:type_name -> toolhub.v1.ToolSpec
+	23, // 3: toolhub.v1.ListToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
+	20, // 4: toolhub.v1.SearchToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	21, // 5: toolhub.v1.SearchToolsRequest.view:type_name -> toolhub.v1.ToolView
+	22, // 6: toolhub.v1.SearchHit.tool:type_name -> toolhub.v1.ToolSpec
+	5,  // 7: toolhub.v1.SearchHit.reasons:type_name -> toolhub.v1.SearchReason
+	4,  // 8: toolhub.v1.SearchToolsResponse.hits:type_name -> toolhub.v1.SearchHit
+	23, // 9: toolhub.v1.SearchToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
+	22, // 10: toolhub.v1.GetToolResponse.tool:type_name -> toolhub.v1.ToolSpec
+	0,  // 11: toolhub.v1.ExportToolsRequest.format:type_name -> toolhub.v1.ExportFormat
+	20, // 12: toolhub.v1.ExportToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	19, // 13: toolhub.v1.ExportToolsResponse.names:type_name -> toolhub.v1.ExportToolsResponse.NamesEntry
+	23, // 14: toolhub.v1.ExportToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
+	24, // 15: toolhub.v1.InvokeRequest.intent:type_name -> toolhub.v1.ToolIntent
+	25, // 16: toolhub.v1.InvokeRequest.context:type_name -> toolhub.v1.ExecContext
+	26, // 17: toolhub.v1.InvokeRequest.mode:type_name -> toolhub.v1.InvokeMode
+	27, // 18: toolhub.v1.InvokeRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	28, // 19: toolhub.v1.InvokeResponse.result:type_name -> toolhub.v1.ToolResult
+	29, // 20: toolhub.v1.InvokeResponse.plan:type_name -> toolhub.v1.Plan
+	24, // 21: toolhub.v1.InvokeStreamRequest.intent:type_name -> toolhub.v1.ToolIntent
+	25, // 22: toolhub.v1.InvokeStreamRequest.context:type_name -> toolhub.v1.ExecContext
+	26, // 23: toolhub.v1.InvokeStreamRequest.mode:type_name -> toolhub.v1.InvokeMode
+	27, // 24: toolhub.v1.InvokeStreamRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	30, // 25: toolhub.v1.InvokeStreamResponse.progress:type_name -> toolhub.v1.Progress
+	31, // 26: toolhub.v1.InvokeStreamResponse.chunk:type_name -> toolhub.v1.Chunk
+	28, // 27: toolhub.v1.InvokeStreamResponse.result:type_name -> toolhub.v1.ToolResult
+	29, // 28: toolhub.v1.InvokeStreamResponse.plan:type_name -> toolhub.v1.Plan
+	24, // 29: toolhub.v1.SessionCall.intent:type_name -> toolhub.v1.ToolIntent
+	25, // 30: toolhub.v1.SessionCall.context:type_name -> toolhub.v1.ExecContext
+	26, // 31: toolhub.v1.SessionCall.mode:type_name -> toolhub.v1.InvokeMode
+	27, // 32: toolhub.v1.SessionCall.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	15, // 33: toolhub.v1.InvokeSessionRequest.calls:type_name -> toolhub.v1.SessionCall
+	30, // 34: toolhub.v1.SessionEvent.progress:type_name -> toolhub.v1.Progress
+	31, // 35: toolhub.v1.SessionEvent.chunk:type_name -> toolhub.v1.Chunk
+	28, // 36: toolhub.v1.SessionEvent.result:type_name -> toolhub.v1.ToolResult
+	29, // 37: toolhub.v1.SessionEvent.plan:type_name -> toolhub.v1.Plan
+	17, // 38: toolhub.v1.InvokeSessionResponse.events:type_name -> toolhub.v1.SessionEvent
+	1,  // 39: toolhub.v1.ToolService.ListTools:input_type -> toolhub.v1.ListToolsRequest
+	3,  // 40: toolhub.v1.ToolService.SearchTools:input_type -> toolhub.v1.SearchToolsRequest
+	7,  // 41: toolhub.v1.ToolService.GetTool:input_type -> toolhub.v1.GetToolRequest
+	9,  // 42: toolhub.v1.ToolService.ExportTools:input_type -> toolhub.v1.ExportToolsRequest
+	11, // 43: toolhub.v1.ToolService.Invoke:input_type -> toolhub.v1.InvokeRequest
+	13, // 44: toolhub.v1.ToolService.InvokeStream:input_type -> toolhub.v1.InvokeStreamRequest
+	16, // 45: toolhub.v1.ToolService.InvokeSession:input_type -> toolhub.v1.InvokeSessionRequest
+	2,  // 46: toolhub.v1.ToolService.ListTools:output_type -> toolhub.v1.ListToolsResponse
+	6,  // 47: toolhub.v1.ToolService.SearchTools:output_type -> toolhub.v1.SearchToolsResponse
+	8,  // 48: toolhub.v1.ToolService.GetTool:output_type -> toolhub.v1.GetToolResponse
+	10, // 49: toolhub.v1.ToolService.ExportTools:output_type -> toolhub.v1.ExportToolsResponse
+	12, // 50: toolhub.v1.ToolService.Invoke:output_type -> toolhub.v1.InvokeResponse
+	14, // 51: toolhub.v1.ToolService.InvokeStream:output_type -> toolhub.v1.InvokeStreamResponse
+	18, // 52: toolhub.v1.ToolService.InvokeSession:output_type -> toolhub.v1.InvokeSessionResponse
+	46, // [46:53] is the sub-list for method output_type
+	39, // [39:46] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_tool_service_proto_init() }
@@ -1677,17 +1800,17 @@ func file_toolhub_v1_tool_service_proto_init() {
 	file_toolhub_v1_source_proto_init()
 	file_toolhub_v1_tool_proto_init()
 	file_toolhub_v1_tool_service_proto_msgTypes[1].OneofWrappers = []any{}
-	file_toolhub_v1_tool_service_proto_msgTypes[10].OneofWrappers = []any{
+	file_toolhub_v1_tool_service_proto_msgTypes[11].OneofWrappers = []any{
 		(*InvokeResponse_Result)(nil),
 		(*InvokeResponse_Plan)(nil),
 	}
-	file_toolhub_v1_tool_service_proto_msgTypes[12].OneofWrappers = []any{
+	file_toolhub_v1_tool_service_proto_msgTypes[13].OneofWrappers = []any{
 		(*InvokeStreamResponse_Progress)(nil),
 		(*InvokeStreamResponse_Chunk)(nil),
 		(*InvokeStreamResponse_Result)(nil),
 		(*InvokeStreamResponse_Plan)(nil),
 	}
-	file_toolhub_v1_tool_service_proto_msgTypes[15].OneofWrappers = []any{
+	file_toolhub_v1_tool_service_proto_msgTypes[16].OneofWrappers = []any{
 		(*SessionEvent_Progress)(nil),
 		(*SessionEvent_Chunk)(nil),
 		(*SessionEvent_Result)(nil),
@@ -1699,7 +1822,7 @@ func file_toolhub_v1_tool_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_tool_service_proto_rawDesc), len(file_toolhub_v1_tool_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -187,6 +187,7 @@ class SearchHit(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     MATCHED_FIELDS_FIELD_NUMBER: _builtins.int
     MATCHED_TERMS_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
     score: _builtins.float
     """How well it matches, above 0; comparable within one answer only. 0 when the query was empty."""
     @_builtins.property
@@ -195,11 +196,17 @@ class SearchHit(_message.Message):
 
     @_builtins.property
     def matched_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`. Empty when the query was empty."""
+        """Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`, `usage`. Empty when the query was
+        empty.
+        """
 
     @_builtins.property
     def matched_terms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The words that matched, as they stand in the tool. Empty when the query was empty."""
+
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchReason]:
+        """Why it stands where it does: at most 12, the weightiest first. Empty when the query was empty."""
 
     def __init__(
         self,
@@ -208,14 +215,57 @@ class SearchHit(_message.Message):
         score: _builtins.float = ...,
         matched_fields: _abc.Iterable[_builtins.str] | None = ...,
         matched_terms: _abc.Iterable[_builtins.str] | None = ...,
+        reasons: _abc.Iterable[Global___SearchReason] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["matched_fields", b"matched_fields", "matched_terms", b"matched_terms", "score", b"score", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["matched_fields", b"matched_fields", "matched_terms", b"matched_terms", "reasons", b"reasons", "score", b"score", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SearchHit: _TypeAlias = SearchHit  # noqa: Y015
+
+@_typing.final
+class SearchReason(_message.Message):
+    """One ground for a hit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PART_FIELD_NUMBER: _builtins.int
+    WORD_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    part: _builtins.str
+    """What spoke for it: `words` (a word of the query occurs in the tool), `related` (a word of like meaning does),
+    `usage` (a word of past purposes, of the caller's own successful calls of it) or `meaning` (the embedder).
+    """
+    word: _builtins.str
+    """The word of the query, as it was written, lower case. Empty for `meaning`."""
+    score: _builtins.float
+    """Its share of the ranking by words. 0 for `meaning`."""
+    rank: _builtins.int
+    """Its place in the ranking by meaning, from 1. 0 for the others."""
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The fields of the tool it was found in, as in `matched_fields`. Empty for `meaning`."""
+
+    def __init__(
+        self,
+        *,
+        part: _builtins.str = ...,
+        word: _builtins.str = ...,
+        fields: _abc.Iterable[_builtins.str] | None = ...,
+        score: _builtins.float = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "part", b"part", "rank", b"rank", "score", b"score", "word", b"word"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchReason: _TypeAlias = SearchReason  # noqa: Y015
 
 @_typing.final
 class SearchToolsResponse(_message.Message):
@@ -228,12 +278,18 @@ class SearchToolsResponse(_message.Message):
     TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    RANKED_BY_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Ask for the next page with it. Empty means that this was the last."""
     total_size: _builtins.int
     """How many match in all, over all pages."""
     revision: _builtins.str
     """The catalog that was searched."""
+    note: _builtins.str
+    """Why meaning had no say although an embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty
+    otherwise.
+    """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchHit]:
         """The hits of this page."""
@@ -241,6 +297,10 @@ class SearchToolsResponse(_message.Message):
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
         """Every source that is not READY and could have held a match."""
+
+    @_builtins.property
+    def ranked_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty."""
 
     def __init__(
         self,
@@ -250,10 +310,12 @@ class SearchToolsResponse(_message.Message):
         total_size: _builtins.int = ...,
         sources: _abc.Iterable[_source_pb2.SourceStatus] | None = ...,
         revision: _builtins.str = ...,
+        ranked_by: _abc.Iterable[_builtins.str] | None = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits", "next_page_token", b"next_page_token", "revision", b"revision", "sources", b"sources", "total_size", b"total_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits", "next_page_token", b"next_page_token", "note", b"note", "ranked_by", b"ranked_by", "revision", b"revision", "sources", b"sources", "total_size", b"total_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,7 +23,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/tool_service.proto.
  */
 export const file_toolhub_v1_tool_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch10b29saHViL3YxL3Rvb2xfc2VydmljZS5wcm90bxIKdG9vbGh1Yi52MSKiAQoQTGlzdFRvb2xzUmVxdWVzdBImCgZmaWx0ZXIYASABKAsyFi50b29saHViLnYxLlRvb2xGaWx0ZXISGgoJcGFnZV9zaXplGAIgASgFQge6SAQaAigAEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIAIEiwKBHZpZXcYBCABKA4yFC50b29saHViLnYxLlRvb2xWaWV3Qgi6SAWCAQIQASLMAQoRTGlzdFRvb2xzUmVzcG9uc2USIwoFdG9vbHMYASADKAsyFC50b29saHViLnYxLlRvb2xTcGVjEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRISCgp0b3RhbF9zaXplGAMgASgFEikKB3NvdXJjZXMYBCADKAsyGC50b29saHViLnYxLlNvdXJjZVN0YXR1cxIYCgtkZW5pZWRfc2l6ZRgFIAEoBUgAiAEBEhAKCHJldmlzaW9uGAYgASgJQg4KDF9kZW5pZWRfc2l6ZSK9AQoSU2VhcmNoVG9vbHNSZXF1ZXN0EhcKBXF1ZXJ5GAEgASgJQgi6SAVyAyiAIBImCgZmaWx0ZXIYAiABKAsyFi50b29saHViLnYxLlRvb2xGaWx0ZXISGgoJcGFnZV9zaXplGAMgASgFQge6SAQaAigAEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIAIEiwKBHZpZXcYBSABKA4yFC50b29saHViLnYxLlRvb2xWaWV3Qgi6SAWCAQIQASJtCglTZWFyY2hIaXQSIgoEdG9vbBgBIAEoCzIULnRvb2xodWIudjEuVG9vbFNwZWMSDQoFc2NvcmUYAiABKAESFgoObWF0Y2hlZF9maWVsZHMYAyADKAkSFQoNbWF0Y2hlZF90ZXJtcxgEIAMoCSKkAQoTU2VhcmNoVG9vbHNSZXNwb25zZRIjCgRoaXRzGAEgAygLMhUudG9vbGh1Yi52MS5TZWFyY2hIaXQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJEhIKCnRvdGFsX3NpemUYAyABKAUSKQoHc291cmNlcxgEIAMoCzIYLnRvb2xodWIudjEuU291cmNlU3RhdHVzEhAKCHJldmlzaW9uGAUgASgJIk0KDkdldFRvb2xSZXF1ZXN0EjsKBG5hbWUYASABKAlCLbpIKnIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JCI1Cg9HZXRUb29sUmVzcG9uc2USIgoEdG9vbBgBIAEoCzIULnRvb2xodWIudjEuVG9vbFNwZWMicgoSRXhwb3J0VG9vbHNSZXF1ZXN0EjQKBmZvcm1hdBgBIAEoDjIYLnRvb2xodWIudjEuRXhwb3J0Rm9ybWF0Qgq6SAeCAQQQASAAEiYKBmZpbHRlchgCIAEoCzIWLnRvb2xodWIudjEuVG9vbEZpbHRlciLjAQoTRXhwb3J0VG9vbHNSZXNwb25zZRISCgp0b29sc19qc29uGAEgASgMEjkKBW5hbWVzGAIgAygLMioudG9vbGh1Yi52MS5FeHBvcnRUb29sc1Jlc3BvbnNlLk5hbWVzRW50cnkSEgoKdG90YWxfc2l6ZRgDIAEoBRIpCgdzb3VyY2VzGAQgAygLMhgudG9vbGh1Yi52MS5Tb3VyY2VTdGF0dXMSEAoIcmV2aXNpb24YBSABKAkaLAoKTmFtZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBItQCCg1JbnZva2VSZXF1ZXN0Ei4KBmludGVudBgBIAEoCzIWLnRvb2xodWIudjEuVG9vbEludGVudEIGukgDyAEBEigKB2NvbnRleHQYAiABKAsyFy50b29saHViLnYxLkV4ZWNDb250ZXh0Ei4KBG1vZGUYAyABKA4yFi50b29saHViLnYxLkludm9rZU1vZGVCCLpIBYIBAhABEjMKC3BsYW5fZGlnZXN0GAQgASgJQh66SBtyGTIXXltBLVphLXowLTkuXy1dezAsNTEyfSQSRQoLYXBwcm92YWxfaWQYBSABKAlCMLpILdgBAXIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBI9Cg9yZXN1bHRfZW5jb2RpbmcYBiABKA4yGi50b29saHViLnYxLlJlc3VsdEVuY29kaW5nQgi6SAWCAQIQASJnCg5JbnZva2VSZXNwb25zZRIoCgZyZXN1bHQYASABKAsyFi50b29saHViLnYxLlRvb2xSZXN1bHRIABIgCgRwbGFuGAIgASgLMhAudG9vbGh1Yi52MS5QbGFuSABCCQoHb3V0Y29tZSLaAgoTSW52b2tlU3RyZWFtUmVxdWVzdBIuCgZpbnRlbnQYASABKAsyFi50b29saHViLnYxLlRvb2xJbnRlbnRCBrpIA8gBARIoCgdjb250ZXh0GAIgASgLMhcudG9vbGh1Yi52MS5FeGVjQ29udGV4dBIuCgRtb2RlGAMgASgOMhYudG9vbGh1Yi52MS5JbnZva2VNb2RlQgi6SAWCAQIQARIzCgtwbGFuX2RpZ2VzdBgEIAEoCUIeukgbchkyF15bQS1aYS16MC05Ll8tXXswLDUxMn0kEkUKC2FwcHJvdmFsX2lkGAUgASgJQjC6SC3YAQFyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQSPQoPcmVzdWx0X2VuY29kaW5nGAYgASgOMhoudG9vbGh1Yi52MS5SZXN1bHRFbmNvZGluZ0IIukgFggECEAEiuQEKFEludm9rZVN0cmVhbVJlc3BvbnNlEigKCHByb2dyZXNzGAEgASgLMhQudG9vbGh1Yi52MS5Qcm9ncmVzc0gAEiIKBWNodW5rGAIgASgLMhEudG9vbGh1Yi52MS5DaHVua0gAEigKBnJlc3VsdBgDIAEoCzIWLnRvb2xodWIudjEuVG9vbFJlc3VsdEgAEiAKBHBsYW4YBCABKAsyEC50b29saHViLnYxLlBsYW5IAEIHCgVldmVudCKSAwoLU2Vzc2lvbkNhbGwSLgoGaW50ZW50GAEgASgLMhYudG9vbGh1Yi52MS5Ub29sSW50ZW50Qga6SAPIAQESKAoHY29udGV4dBgCIAEoCzIXLnRvb2xodWIudjEuRXhlY0NvbnRleHQSLgoEbW9kZRgDIAEoDjIWLnRvb2xodWIudjEuSW52b2tlTW9kZUIIukgFggECEAESMwoLcGxhbl9kaWdlc3QYBCABKAlCHrpIG3IZMhdeW0EtWmEtejAtOS5fLV17MCw1MTJ9JBJFCgthcHByb3ZhbF9pZBgFIAEoCUIwukgt2AEBcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kEj0KD3Jlc3VsdF9lbmNvZGluZxgGIAEoDjIaLnRvb2xodWIudjEuUmVzdWx0RW5jb2RpbmdCCLpIBYIBAhABEj4KB2NhbGxfaWQYByABKAlCLbpIKnIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JCJ2ChRJbnZva2VTZXNzaW9uUmVxdWVzdBIxCgVjYWxscxgBIAMoCzIXLnRvb2xodWIudjEuU2Vzc2lvbkNhbGxCCbpIBpIBAxCAAhIrCg9jYW5jZWxfY2FsbF9pZHMYAiADKAlCErpID5IBDBCAAiIHcgUQARiAASLCAQoMU2Vzc2lvbkV2ZW50Eg8KB2NhbGxfaWQYASABKAkSKAoIcHJvZ3Jlc3MYAiABKAsyFC50b29saHViLnYxLlByb2dyZXNzSAASIgoFY2h1bmsYAyABKAsyES50b29saHViLnYxLkNodW5rSAASKAoGcmVzdWx0GAQgASgLMhYudG9vbGh1Yi52MS5Ub29sUmVzdWx0SAASIAoEcGxhbhgFIAEoCzIQLnRvb2xodWIudjEuUGxhbkgAQgcKBWV2ZW50IkEKFUludm9rZVNlc3Npb25SZXNwb25zZRIoCgZldmVudHMYASADKAsyGC50b29saHViLnYxLlNlc3Npb25FdmVudCp7CgxFeHBvcnRGb3JtYXQSHQoZRVhQT1JUX0ZPUk1BVF9VTlNQRUNJRklFRBAAEhgKFEVYUE9SVF9GT1JNQVRfT1BFTkFJEAESGwoXRVhQT1JUX0ZPUk1BVF9BTlRIUk9QSUMQAhIVChFFWFBPUlRfRk9STUFUX01DUBADMqsECgtUb29sU2VydmljZRJICglMaXN0VG9vbHMSHC50b29saHViLnYxLkxpc3RUb29sc1JlcXVlc3QaHS50b29saHViLnYxLkxpc3RUb29sc1Jlc3BvbnNlEk4KC1NlYXJjaFRvb2xzEh4udG9vbGh1Yi52MS5TZWFyY2hUb29sc1JlcXVlc3QaHy50b29saHViLnYxLlNlYXJjaFRvb2xzUmVzcG9uc2USQgoHR2V0VG9vbBIaLnRvb2xodWIudjEuR2V0VG9vbFJlcXVlc3QaGy50b29saHViLnYxLkdldFRvb2xSZXNwb25zZRJOCgtFeHBvcnRUb29scxIeLnRvb2xodWIudjEuRXhwb3J0VG9vbHNSZXF1ZXN0Gh8udG9vbGh1Yi52MS5FeHBvcnRUb29sc1Jlc3BvbnNlEj8KBkludm9rZRIZLnRvb2xodWIudjEuSW52b2tlUmVxdWVzdBoaLnRvb2xodWIudjEuSW52b2tlUmVzcG9uc2USUwoMSW52b2tlU3RyZWFtEh8udG9vbGh1Yi52MS5JbnZva2VTdHJlYW1SZXF1ZXN0GiAudG9vbGh1Yi52MS5JbnZva2VTdHJlYW1SZXNwb25zZTABElgKDUludm9rZVNlc3Npb24SIC50b29saHViLnYxLkludm9rZVNlc3Npb25SZXF1ZXN0GiEudG9vbGh1Yi52MS5JbnZva2VTZXNzaW9uUmVzcG9uc2UoATABQjpaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxYgZwcm90bzM", [file_buf_validate_validate, file_toolhub_v1_call, file_toolhub_v1_plan, file_toolhub_v1_progress, file_toolhub_v1_result, file_toolhub_v1_source, file_toolhub_v1_tool]);
+  fileDesc("Ch10b29saHViL3YxL3Rvb2xfc2VydmljZS5wcm90bxIKdG9vbGh1Yi52MSKiAQoQTGlzdFRvb2xzUmVxdWVzdBImCgZmaWx0ZXIYASABKAsyFi50b29saHViLnYxLlRvb2xGaWx0ZXISGgoJcGFnZV9zaXplGAIgASgFQge6SAQaAigAEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIAIEiwKBHZpZXcYBCABKA4yFC50b29saHViLnYxLlRvb2xWaWV3Qgi6SAWCAQIQASLMAQoRTGlzdFRvb2xzUmVzcG9uc2USIwoFdG9vbHMYASADKAsyFC50b29saHViLnYxLlRvb2xTcGVjEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRISCgp0b3RhbF9zaXplGAMgASgFEikKB3NvdXJjZXMYBCADKAsyGC50b29saHViLnYxLlNvdXJjZVN0YXR1cxIYCgtkZW5pZWRfc2l6ZRgFIAEoBUgAiAEBEhAKCHJldmlzaW9uGAYgASgJQg4KDF9kZW5pZWRfc2l6ZSK9AQoSU2VhcmNoVG9vbHNSZXF1ZXN0EhcKBXF1ZXJ5GAEgASgJQgi6SAVyAyiAIBImCgZmaWx0ZXIYAiABKAsyFi50b29saHViLnYxLlRvb2xGaWx0ZXISGgoJcGFnZV9zaXplGAMgASgFQge6SAQaAigAEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIAIEiwKBHZpZXcYBSABKA4yFC50b29saHViLnYxLlRvb2xWaWV3Qgi6SAWCAQIQASKYAQoJU2VhcmNoSGl0EiIKBHRvb2wYASABKAsyFC50b29saHViLnYxLlRvb2xTcGVjEg0KBXNjb3JlGAIgASgBEhYKDm1hdGNoZWRfZmllbGRzGAMgAygJEhUKDW1hdGNoZWRfdGVybXMYBCADKAkSKQoHcmVhc29ucxgFIAMoCzIYLnRvb2xodWIudjEuU2VhcmNoUmVhc29uIlcKDFNlYXJjaFJlYXNvbhIMCgRwYXJ0GAEgASgJEgwKBHdvcmQYAiABKAkSDgoGZmllbGRzGAMgAygJEg0KBXNjb3JlGAQgASgBEgwKBHJhbmsYBSABKAUixQEKE1NlYXJjaFRvb2xzUmVzcG9uc2USIwoEaGl0cxgBIAMoCzIVLnRvb2xodWIudjEuU2VhcmNoSGl0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRISCgp0b3RhbF9zaXplGAMgASgFEikKB3NvdXJjZXMYBCADKAsyGC50b29saHViLnYxLlNvdXJjZVN0YXR1cxIQCghyZXZpc2lvbhgFIAEoCRIRCglyYW5rZWRfYnkYBiADKAkSDAoEbm90ZRgHIAEoCSJNCg5HZXRUb29sUmVxdWVzdBI7CgRuYW1lGAEgASgJQi26SCpyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQiNQoPR2V0VG9vbFJlc3BvbnNlEiIKBHRvb2wYASABKAsyFC50b29saHViLnYxLlRvb2xTcGVjInIKEkV4cG9ydFRvb2xzUmVxdWVzdBI0CgZmb3JtYXQYASABKA4yGC50b29saHViLnYxLkV4cG9ydEZvcm1hdEIKukgHggEEEAEgABImCgZmaWx0ZXIYAiABKAsyFi50b29saHViLnYxLlRvb2xGaWx0ZXIi4wEKE0V4cG9ydFRvb2xzUmVzcG9uc2USEgoKdG9vbHNfanNvbhgBIAEoDBI5CgVuYW1lcxgCIAMoCzIqLnRvb2xodWIudjEuRXhwb3J0VG9vbHNSZXNwb25zZS5OYW1lc0VudHJ5EhIKCnRvdGFsX3NpemUYAyABKAUSKQoHc291cmNlcxgEIAMoCzIYLnRvb2xodWIudjEuU291cmNlU3RhdHVzEhAKCHJldmlzaW9uGAUgASgJGiwKCk5hbWVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASLUAgoNSW52b2tlUmVxdWVzdBIuCgZpbnRlbnQYASABKAsyFi50b29saHViLnYxLlRvb2xJbnRlbnRCBrpIA8gBARIoCgdjb250ZXh0GAIgASgLMhcudG9vbGh1Yi52MS5FeGVjQ29udGV4dBIuCgRtb2RlGAMgASgOMhYudG9vbGh1Yi52MS5JbnZva2VNb2RlQgi6SAWCAQIQARIzCgtwbGFuX2RpZ2VzdBgEIAEoCUIeukgbchkyF15bQS1aYS16MC05Ll8tXXswLDUxMn0kEkUKC2FwcHJvdmFsX2lkGAUgASgJQjC6SC3YAQFyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQSPQoPcmVzdWx0X2VuY29kaW5nGAYgASgOMhoudG9vbGh1Yi52MS5SZXN1bHRFbmNvZGluZ0IIukgFggECEAEiZwoOSW52b2tlUmVzcG9uc2USKAoGcmVzdWx0GAEgASgLMhYudG9vbGh1Yi52MS5Ub29sUmVzdWx0SAASIAoEcGxhbhgCIAEoCzIQLnRvb2xodWIudjEuUGxhbkgAQgkKB291dGNvbWUi2gIKE0ludm9rZVN0cmVhbVJlcXVlc3QSLgoGaW50ZW50GAEgASgLMhYudG9vbGh1Yi52MS5Ub29sSW50ZW50Qga6SAPIAQESKAoHY29udGV4dBgCIAEoCzIXLnRvb2xodWIudjEuRXhlY0NvbnRleHQSLgoEbW9kZRgDIAEoDjIWLnRvb2xodWIudjEuSW52b2tlTW9kZUIIukgFggECEAESMwoLcGxhbl9kaWdlc3QYBCABKAlCHrpIG3IZMhdeW0EtWmEtejAtOS5fLV17MCw1MTJ9JBJFCgthcHByb3ZhbF9pZBgFIAEoCUIwukgt2AEBcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kEj0KD3Jlc3VsdF9lbmNvZGluZxgGIAEoDjIaLnRvb2xodWIudjEuUmVzdWx0RW5jb2RpbmdCCLpIBYIBAhABIrkBChRJbnZva2VTdHJlYW1SZXNwb25zZRIoCghwcm9ncmVzcxgBIAEoCzIULnRvb2xodWIudjEuUHJvZ3Jlc3NIABIiCgVjaHVuaxgCIAEoCzIRLnRvb2xodWIudjEuQ2h1bmtIABIoCgZyZXN1bHQYAyABKAsyFi50b29saHViLnYxLlRvb2xSZXN1bHRIABIgCgRwbGFuGAQgASgLMhAudG9vbGh1Yi52MS5QbGFuSABCBwoFZXZlbnQikgMKC1Nlc3Npb25DYWxsEi4KBmludGVudBgBIAEoCzIWLnRvb2xodWIudjEuVG9vbEludGVudEIGukgDyAEBEigKB2NvbnRleHQYAiABKAsyFy50b29saHViLnYxLkV4ZWNDb250ZXh0Ei4KBG1vZGUYAyABKA4yFi50b29saHViLnYxLkludm9rZU1vZGVCCLpIBYIBAhABEjMKC3BsYW5fZGlnZXN0GAQgASgJQh66SBtyGTIXXltBLVphLXowLTkuXy1dezAsNTEyfSQSRQoLYXBwcm92YWxfaWQYBSABKAlCMLpILdgBAXIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBI9Cg9yZXN1bHRfZW5jb2RpbmcYBiABKA4yGi50b29saHViLnYxLlJlc3VsdEVuY29kaW5nQgi6SAWCAQIQARI+CgdjYWxsX2lkGAcgASgJQi26SCpyKDImXltBLVphLXowLTldW0EtWmEtejAtOS5fOkAvKy1dezAsMTI3fSQidgoUSW52b2tlU2Vzc2lvblJlcXVlc3QSMQoFY2FsbHMYASADKAsyFy50b29saHViLnYxLlNlc3Npb25DYWxsQgm6SAaSAQMQgAISKwoPY2FuY2VsX2NhbGxfaWRzGAIgAygJQhK6SA+SAQwQgAIiB3IFEAEYgAEiwgEKDFNlc3Npb25FdmVudBIPCgdjYWxsX2lkGAEgASgJEigKCHByb2dyZXNzGAIgASgLMhQudG9vbGh1Yi52MS5Qcm9ncmVzc0gAEiIKBWNodW5rGAMgASgLMhEudG9vbGh1Yi52MS5DaHVua0gAEigKBnJlc3VsdBgEIAEoCzIWLnRvb2xodWIudjEuVG9vbFJlc3VsdEgAEiAKBHBsYW4YBSABKAsyEC50b29saHViLnYxLlBsYW5IAEIHCgVldmVudCJBChVJbnZva2VTZXNzaW9uUmVzcG9uc2USKAoGZXZlbnRzGAEgAygLMhgudG9vbGh1Yi52MS5TZXNzaW9uRXZlbnQqewoMRXhwb3J0Rm9ybWF0Eh0KGUVYUE9SVF9GT1JNQVRfVU5TUEVDSUZJRUQQABIYChRFWFBPUlRfRk9STUFUX09QRU5BSRABEhsKF0VYUE9SVF9GT1JNQVRfQU5USFJPUElDEAISFQoRRVhQT1JUX0ZPUk1BVF9NQ1AQAzKrBAoLVG9vbFNlcnZpY2USSAoJTGlzdFRvb2xzEhwudG9vbGh1Yi52MS5MaXN0VG9vbHNSZXF1ZXN0Gh0udG9vbGh1Yi52MS5MaXN0VG9vbHNSZXNwb25zZRJOCgtTZWFyY2hUb29scxIeLnRvb2xodWIudjEuU2VhcmNoVG9vbHNSZXF1ZXN0Gh8udG9vbGh1Yi52MS5TZWFyY2hUb29sc1Jlc3BvbnNlEkIKB0dldFRvb2wSGi50b29saHViLnYxLkdldFRvb2xSZXF1ZXN0GhsudG9vbGh1Yi52MS5HZXRUb29sUmVzcG9uc2USTgoLRXhwb3J0VG9vbHMSHi50b29saHViLnYxLkV4cG9ydFRvb2xzUmVxdWVzdBofLnRvb2xodWIudjEuRXhwb3J0VG9vbHNSZXNwb25zZRI/CgZJbnZva2USGS50b29saHViLnYxLkludm9rZVJlcXVlc3QaGi50b29saHViLnYxLkludm9rZVJlc3BvbnNlElMKDEludm9rZVN0cmVhbRIfLnRvb2xodWIudjEuSW52b2tlU3RyZWFtUmVxdWVzdBogLnRvb2xodWIudjEuSW52b2tlU3RyZWFtUmVzcG9uc2UwARJYCg1JbnZva2VTZXNzaW9uEiAudG9vbGh1Yi52MS5JbnZva2VTZXNzaW9uUmVxdWVzdBohLnRvb2xodWIudjEuSW52b2tlU2Vzc2lvblJlc3BvbnNlKAEwAUI6WjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MWIGcHJvdG8z", [file_buf_validate_validate, file_toolhub_v1_call, file_toolhub_v1_plan, file_toolhub_v1_progress, file_toolhub_v1_result, file_toolhub_v1_source, file_toolhub_v1_tool]);
 
 /**
  * Asks for a list of tools.
@@ -193,7 +193,8 @@ export type SearchHit = Message<"toolhub.v1.SearchHit"> & {
   score: number;
 
   /**
-   * Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`. Empty when the query was empty.
+   * Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`, `usage`. Empty when the query was
+   * empty.
    *
    * @generated from field: repeated string matched_fields = 3;
    */
@@ -205,6 +206,13 @@ export type SearchHit = Message<"toolhub.v1.SearchHit"> & {
    * @generated from field: repeated string matched_terms = 4;
    */
   matchedTerms: string[];
+
+  /**
+   * Why it stands where it does: at most 12, the weightiest first. Empty when the query was empty.
+   *
+   * @generated from field: repeated toolhub.v1.SearchReason reasons = 5;
+   */
+  reasons: SearchReason[];
 };
 
 /**
@@ -213,6 +221,56 @@ export type SearchHit = Message<"toolhub.v1.SearchHit"> & {
  */
 export const SearchHitSchema: GenMessage<SearchHit> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 3);
+
+/**
+ * One ground for a hit.
+ *
+ * @generated from message toolhub.v1.SearchReason
+ */
+export type SearchReason = Message<"toolhub.v1.SearchReason"> & {
+  /**
+   * What spoke for it: `words` (a word of the query occurs in the tool), `related` (a word of like meaning does),
+   * `usage` (a word of past purposes, of the caller's own successful calls of it) or `meaning` (the embedder).
+   *
+   * @generated from field: string part = 1;
+   */
+  part: string;
+
+  /**
+   * The word of the query, as it was written, lower case. Empty for `meaning`.
+   *
+   * @generated from field: string word = 2;
+   */
+  word: string;
+
+  /**
+   * The fields of the tool it was found in, as in `matched_fields`. Empty for `meaning`.
+   *
+   * @generated from field: repeated string fields = 3;
+   */
+  fields: string[];
+
+  /**
+   * Its share of the ranking by words. 0 for `meaning`.
+   *
+   * @generated from field: double score = 4;
+   */
+  score: number;
+
+  /**
+   * Its place in the ranking by meaning, from 1. 0 for the others.
+   *
+   * @generated from field: int32 rank = 5;
+   */
+  rank: number;
+};
+
+/**
+ * Describes the message toolhub.v1.SearchReason.
+ * Use `create(SearchReasonSchema)` to create a new message.
+ */
+export const SearchReasonSchema: GenMessage<SearchReason> = /*@__PURE__*/
+  messageDesc(file_toolhub_v1_tool_service, 4);
 
 /**
  * One page of hits, best first.
@@ -254,6 +312,21 @@ export type SearchToolsResponse = Message<"toolhub.v1.SearchToolsResponse"> & {
    * @generated from field: string revision = 5;
    */
   revision: string;
+
+  /**
+   * What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty.
+   *
+   * @generated from field: repeated string ranked_by = 6;
+   */
+  rankedBy: string[];
+
+  /**
+   * Why meaning had no say although an embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty
+   * otherwise.
+   *
+   * @generated from field: string note = 7;
+   */
+  note: string;
 };
 
 /**
@@ -261,7 +334,7 @@ export type SearchToolsResponse = Message<"toolhub.v1.SearchToolsResponse"> & {
  * Use `create(SearchToolsResponseSchema)` to create a new message.
  */
 export const SearchToolsResponseSchema: GenMessage<SearchToolsResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 4);
+  messageDesc(file_toolhub_v1_tool_service, 5);
 
 /**
  * Asks for one tool.
@@ -282,7 +355,7 @@ export type GetToolRequest = Message<"toolhub.v1.GetToolRequest"> & {
  * Use `create(GetToolRequestSchema)` to create a new message.
  */
 export const GetToolRequestSchema: GenMessage<GetToolRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 5);
+  messageDesc(file_toolhub_v1_tool_service, 6);
 
 /**
  * One tool.
@@ -303,7 +376,7 @@ export type GetToolResponse = Message<"toolhub.v1.GetToolResponse"> & {
  * Use `create(GetToolResponseSchema)` to create a new message.
  */
 export const GetToolResponseSchema: GenMessage<GetToolResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 6);
+  messageDesc(file_toolhub_v1_tool_service, 7);
 
 /**
  * Asks for tools in a model's form.
@@ -331,7 +404,7 @@ export type ExportToolsRequest = Message<"toolhub.v1.ExportToolsRequest"> & {
  * Use `create(ExportToolsRequestSchema)` to create a new message.
  */
 export const ExportToolsRequestSchema: GenMessage<ExportToolsRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 7);
+  messageDesc(file_toolhub_v1_tool_service, 8);
 
 /**
  * Tools in a model's form.
@@ -380,7 +453,7 @@ export type ExportToolsResponse = Message<"toolhub.v1.ExportToolsResponse"> & {
  * Use `create(ExportToolsResponseSchema)` to create a new message.
  */
 export const ExportToolsResponseSchema: GenMessage<ExportToolsResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 8);
+  messageDesc(file_toolhub_v1_tool_service, 9);
 
 /**
  * One call.
@@ -437,7 +510,7 @@ export type InvokeRequest = Message<"toolhub.v1.InvokeRequest"> & {
  * Use `create(InvokeRequestSchema)` to create a new message.
  */
 export const InvokeRequestSchema: GenMessage<InvokeRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 9);
+  messageDesc(file_toolhub_v1_tool_service, 10);
 
 /**
  * The answer to one call.
@@ -474,7 +547,7 @@ export type InvokeResponse = Message<"toolhub.v1.InvokeResponse"> & {
  * Use `create(InvokeResponseSchema)` to create a new message.
  */
 export const InvokeResponseSchema: GenMessage<InvokeResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 10);
+  messageDesc(file_toolhub_v1_tool_service, 11);
 
 /**
  * One call whose events are wanted. The fields are those of InvokeRequest.
@@ -531,7 +604,7 @@ export type InvokeStreamRequest = Message<"toolhub.v1.InvokeStreamRequest"> & {
  * Use `create(InvokeStreamRequestSchema)` to create a new message.
  */
 export const InvokeStreamRequestSchema: GenMessage<InvokeStreamRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 11);
+  messageDesc(file_toolhub_v1_tool_service, 12);
 
 /**
  * One event of a streamed call.
@@ -584,7 +657,7 @@ export type InvokeStreamResponse = Message<"toolhub.v1.InvokeStreamResponse"> & 
  * Use `create(InvokeStreamResponseSchema)` to create a new message.
  */
 export const InvokeStreamResponseSchema: GenMessage<InvokeStreamResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 12);
+  messageDesc(file_toolhub_v1_tool_service, 13);
 
 /**
  * One call of a session. The fields 1 to 6 are those of InvokeRequest.
@@ -648,7 +721,7 @@ export type SessionCall = Message<"toolhub.v1.SessionCall"> & {
  * Use `create(SessionCallSchema)` to create a new message.
  */
 export const SessionCallSchema: GenMessage<SessionCall> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 13);
+  messageDesc(file_toolhub_v1_tool_service, 14);
 
 /**
  * Calls to start and calls to cancel.
@@ -676,7 +749,7 @@ export type InvokeSessionRequest = Message<"toolhub.v1.InvokeSessionRequest"> & 
  * Use `create(InvokeSessionRequestSchema)` to create a new message.
  */
 export const InvokeSessionRequestSchema: GenMessage<InvokeSessionRequest> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 14);
+  messageDesc(file_toolhub_v1_tool_service, 15);
 
 /**
  * One event of one call of a session.
@@ -736,7 +809,7 @@ export type SessionEvent = Message<"toolhub.v1.SessionEvent"> & {
  * Use `create(SessionEventSchema)` to create a new message.
  */
 export const SessionEventSchema: GenMessage<SessionEvent> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 15);
+  messageDesc(file_toolhub_v1_tool_service, 16);
 
 /**
  * What has happened since the message before.
@@ -757,7 +830,7 @@ export type InvokeSessionResponse = Message<"toolhub.v1.InvokeSessionResponse"> 
  * Use `create(InvokeSessionResponseSchema)` to create a new message.
  */
 export const InvokeSessionResponseSchema: GenMessage<InvokeSessionResponse> = /*@__PURE__*/
-  messageDesc(file_toolhub_v1_tool_service, 16);
+  messageDesc(file_toolhub_v1_tool_service, 17);
 
 /**
  * Whose form of tool definition.

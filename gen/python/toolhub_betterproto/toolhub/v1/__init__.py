@@ -92,6 +92,7 @@ __all__ = (
     "RegistryServiceSyncStub",
     "ResultEncoding",
     "SearchHit",
+    "SearchReason",
     "SearchToolsRequest",
     "SearchToolsResponse",
     "SessionCall",
@@ -3638,7 +3639,8 @@ class SearchHit(betterproto2.Message):
 
     matched_fields: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
     """
-    Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`. Empty when the query was empty.
+    Where it matched: `name`, `description`, `tags`, `capabilities`, `arguments`, `usage`. Empty when the query was
+    empty.
     """
 
     matched_terms: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
@@ -3646,8 +3648,49 @@ class SearchHit(betterproto2.Message):
     The words that matched, as they stand in the tool. Empty when the query was empty.
     """
 
+    reasons: "list[SearchReason]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Why it stands where it does: at most 12, the weightiest first. Empty when the query was empty.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "SearchHit", SearchHit)
+
+
+@dataclass(eq=False, repr=False)
+class SearchReason(betterproto2.Message):
+    """
+    One ground for a hit.
+    """
+
+    part: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    What spoke for it: `words` (a word of the query occurs in the tool), `related` (a word of like meaning does),
+    `usage` (a word of past purposes, of the caller's own successful calls of it) or `meaning` (the embedder).
+    """
+
+    word: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    The word of the query, as it was written, lower case. Empty for `meaning`.
+    """
+
+    fields: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
+    """
+    The fields of the tool it was found in, as in `matched_fields`. Empty for `meaning`.
+    """
+
+    score: "float" = betterproto2.field(4, betterproto2.TYPE_DOUBLE)
+    """
+    Its share of the ranking by words. 0 for `meaning`.
+    """
+
+    rank: "int" = betterproto2.field(5, betterproto2.TYPE_INT32)
+    """
+    Its place in the ranking by meaning, from 1. 0 for the others.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "SearchReason", SearchReason)
 
 
 @dataclass(eq=False, repr=False)
@@ -3714,6 +3757,17 @@ class SearchToolsResponse(betterproto2.Message):
     revision: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
     The catalog that was searched.
+    """
+
+    ranked_by: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
+    """
+    What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty.
+    """
+
+    note: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+    """
+    Why meaning had no say although an embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty
+    otherwise.
     """
 
 
