@@ -124,7 +124,7 @@ def to_source(name: str, entry: object) -> AnySource:
         advice = f"did you mean {near[0]}?" if near else f"there are {' and '.join(_KINDS)}"
         raise SourceInvalid(f"sources.{name}.kind: there is no kind {str(kind)[:40]!r}; {advice}")
     try:
-        source = msgspec.convert({**entry, "kind": kind}, AnySource)
+        source: AnySource = msgspec.convert({**entry, "kind": kind}, AnySource)
     except msgspec.ValidationError as broken:
         raise SourceInvalid(f"sources.{name}{_explained(broken)}") from broken
     _check_whole(name, source)
