@@ -20,17 +20,24 @@ from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import KeyRecord
+from toolhub_service.domain.pin import Pin
+from toolhub_service.domain.question import Question
 from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.usage import ToolUse
 from toolhub_service.stores.codec_jobs import job_of, job_record, status_of, status_record
 from toolhub_service.stores.codec_json import encode_json
 from toolhub_service.stores.codec_records import (
+    AnsweringRecord,
     ApprovalRecord,
     ArtifactRecord,
     BindingPart,
     JobRecord,
     KeyRecordRecord,
+    PinRecord,
+    QuestionPart,
     ResultRecord,
     StatusRecord,
+    UseRecord,
 )
 from toolhub_service.stores.codec_results import object_of, result_of, result_record
 
@@ -86,13 +93,26 @@ def _key_record_of(record: KeyRecordRecord) -> KeyRecord:
     return KeyRecord(*fields)
 
 
-def _approval_of(record: ApprovalRecord) -> Approval:
-    approval_id, binding, *fields = astuple(record)
-    return Approval(approval_id, Binding(*astuple(binding)), *fields)
+def _approval_of(record: ApprovalRecord | AnsweringRecord) -> Approval:
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    if isinstance(record, AnsweringRecord):
+        asked = record.question
+        fields["question"] = Question(asked.message, object_of(asked.schema), asked.continuation)
+        fields["answer"] = None if record.answer is None else object_of(record.answer)
+    return Approval(**(fields | {"binding": Binding(*astuple(record.binding))}))
 
 
 def _artifact_of(record: ArtifactRecord) -> Artifact:
     return Artifact(*astuple(record))
+
+
+def _pin_of(record: PinRecord) -> Pin:
+    source, tool, digest, definition, *fields = astuple(record)
+    return Pin(source, tool, digest, object_of(definition), *fields)
+
+
+def _use_of(record: UseRecord) -> ToolUse:
+    return ToolUse(*astuple(record))
 
 
 def encode_job(job: Job) -> bytes:
@@ -156,11 +176,15 @@ decode_key_record: Final = _decoder(KeyRecordRecord, _key_record_of)
 
 
 def encode_approval(approval: Approval) -> bytes:
-    fields = {name: getattr(approval, name) for name in ApprovalRecord.__struct_fields__}
-    return _encode(ApprovalRecord(**(fields | {"binding": BindingPart(*approval.binding)})))
+    record = ApprovalRecord if approval.question is None else AnsweringRecord
+    fields = {name: getattr(approval, name) for name in record.__struct_fields__}
+    if (asked := approval.question) is not None:
+        fields["question"] = QuestionPart(asked.message, encode_json(asked.schema), asked.continuation)
+        fields["answer"] = None if approval.answer is None else encode_json(approval.answer)
+    return _encode(record(**(fields | {"binding": BindingPart(*approval.binding)})))
 
 
-decode_approval: Final = _decoder(ApprovalRecord, _approval_of)
+decode_approval: Final = _decoder(ApprovalRecord | AnsweringRecord, _approval_of)
 
 
 def encode_artifact(artifact: Artifact) -> bytes:
@@ -168,3 +192,18 @@ def encode_artifact(artifact: Artifact) -> bytes:
 
 
 decode_artifact: Final = _decoder(ArtifactRecord, _artifact_of)
+
+
+def encode_pin(pin: Pin) -> bytes:
+    fields = {name: getattr(pin, name) for name in PinRecord.__struct_fields__}
+    return _encode(PinRecord(**(fields | {"definition": encode_json(pin.definition)})))
+
+
+decode_pin: Final = _decoder(PinRecord, _pin_of)
+
+
+def encode_use(use: ToolUse) -> bytes:
+    return _encode(UseRecord(*use))
+
+
+decode_use: Final = _decoder(UseRecord, _use_of)

@@ -19,6 +19,7 @@ from toolhub_service.domain.artifact import OCTETS, ArtifactRef
 from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind, Upstream
 from toolhub_service.domain.job_state import JobRef, JobState
+from toolhub_service.domain.pin import PinChange, PinState
 from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.progress import Progress
 from toolhub_service.domain.result import EvidenceType
@@ -178,6 +179,13 @@ class BindingPart(Part):
     job_id: str = ""
     agent_id: str = ""
     user_id: str = ""
+    question_digest: str = ""
+
+
+class QuestionPart(Part):
+    message: str
+    schema: bytes
+    continuation: str = ""
 
 
 class ApprovalRecord(Record):
@@ -202,6 +210,15 @@ class ApprovalRecord(Record):
     version: int = 1
 
 
+class AnsweringRecord(ApprovalRecord, tag=2, kw_only=True):
+    """An approval that answers a tool's question. Who knows no questions must not take it for a yes to a rule."""
+
+    question: QuestionPart
+    round: int
+    covers_rule_id: str = ""
+    answer: bytes | None = None
+
+
 class ArtifactRecord(Record):
     artifact_id: str
     sha256: str
@@ -213,3 +230,30 @@ class ArtifactRecord(Record):
     name: str = ""
     task_id: str = ""
     call_id: str = ""
+
+
+class PinRecord(Record):
+    source: str
+    tool: str
+    digest: str
+    definition: bytes
+    state: PinState
+    change: PinChange = PinChange.NONE
+    previous_digest: str = ""
+    renamed_from: str = ""
+    findings: tuple[str, ...] = ()
+    seen_at_unix_ms: int = 0
+    decided_at_unix_ms: int = 0
+    decided_by: str = ""
+    comment: str = ""
+    version: int = 1
+
+
+class UseRecord(Record):
+    """A ToolUse."""
+
+    tenant: str
+    tool: str
+    agent: str
+    purpose: str
+    at_unix_ms: int

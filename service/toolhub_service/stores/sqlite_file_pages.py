@@ -38,14 +38,15 @@ class Where:
         connection: sqlite3.Connection,
         rows: str,
         table: str,
-        order: tuple[str, str],
-        after: tuple[int, str] | None,
+        order: tuple[str, ...],
+        after: tuple[int | str, ...] | None,
         limit: int,
     ) -> tuple[list[Any], int]:
         """`rows` is a SELECT over `table` without its WHERE; `order` the columns of the cursor."""
         matching = " AND ".join(self._terms)
         (count,) = connection.execute(f"SELECT count(*) FROM {table} WHERE {matching}", self._parameters).fetchone()  # noqa: S608 — fixed names
-        at, name = order
-        cursor, parameters = ("", []) if after is None else (f" AND ({at}, {name}) < (?, ?)", [*after])
-        sql = f"{rows} WHERE {matching}{cursor} ORDER BY {at} DESC, {name} DESC LIMIT ?"
+        columns, places = ", ".join(order), ", ".join("?" * len(order))
+        cursor, parameters = ("", []) if after is None else (f" AND ({columns}) < ({places})", [*after])
+        newest_first = ", ".join(f"{column} DESC" for column in order)
+        sql = f"{rows} WHERE {matching}{cursor} ORDER BY {newest_first} LIMIT ?"
         return connection.execute(sql, [*self._parameters, *parameters, limit]).fetchall(), count

@@ -69,7 +69,25 @@ _ARTIFACTS: Final = (
     "CREATE INDEX artifacts_by_principal ON artifacts (principal, size_bytes)",
     "CREATE INDEX artifacts_expiring ON artifacts (expires_at_unix_ms)",
 )
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = ((*_JOBS, *_KEYS, *_APPROVALS, *_ARTIFACTS),)
+_PINS: Final = (
+    """CREATE TABLE pins (
+        source TEXT NOT NULL, tool TEXT NOT NULL, digest TEXT NOT NULL, version INTEGER NOT NULL, state TEXT NOT NULL,
+        seen_at_unix_ms INTEGER NOT NULL, record BLOB NOT NULL, PRIMARY KEY (source, tool, digest))""",
+    "CREATE INDEX pins_by_time ON pins (seen_at_unix_ms, source, tool, digest, state)",
+    "CREATE TABLE pin_revision (revision INTEGER NOT NULL)",
+    "INSERT INTO pin_revision VALUES (0)",
+)
+_USES: Final = (
+    """CREATE TABLE tool_uses (
+        row INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, tool TEXT NOT NULL, agent TEXT NOT NULL,
+        purpose TEXT NOT NULL, at_unix_ms INTEGER NOT NULL)""",
+    "CREATE INDEX tool_uses_of ON tool_uses (tenant, tool)",
+    "CREATE INDEX tool_uses_by_time ON tool_uses (at_unix_ms)",
+)
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (*_JOBS, *_KEYS, *_APPROVALS, *_ARTIFACTS),
+    (*_PINS, *_USES),
+)
 """From version n of the file to n + 1."""
 
 

@@ -21,10 +21,12 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream, Violat
 from toolhub_service.domain.job import Job, JobStatus, RemoteMark
 from toolhub_service.domain.job_state import JobRef, JobState
 from toolhub_service.domain.key import KeyRecord
+from toolhub_service.domain.pin import Pin, PinChange, PinState
 from toolhub_service.domain.principal import Principal, Role
 from toolhub_service.domain.progress import Progress
 from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
 from toolhub_service.domain.step import StepName
+from toolhub_service.domain.usage import ToolUse
 from toolhub_service.stores import codec, codec_records
 from toolhub_service.stores.codec import UnreadableRecord
 
@@ -156,6 +158,12 @@ APPROVALS = st.builds(
     version=INTEGERS,
 )
 ARTIFACTS = st.builds(Artifact, TEXT, TEXT, INTEGERS, TEXT, INTEGERS, INTEGERS, TEXT, TEXT, TEXT, TEXT)
+PINS = st.builds(
+    Pin,
+    *[TEXT, TEXT, TEXT, OBJECTS, st.sampled_from(PinState), st.sampled_from(PinChange), TEXT, TEXT, many(TEXT)],
+    *[INTEGERS, INTEGERS, TEXT, TEXT, INTEGERS],
+)
+USES = st.builds(ToolUse, TEXT, TEXT, TEXT, TEXT, INTEGERS)
 
 quickly = settings(max_examples=60, deadline=None)
 
@@ -204,6 +212,18 @@ def test_approval_comes_back_as_it_was(approval: Approval) -> None:
 @given(ARTIFACTS)
 def test_artifact_comes_back_as_it_was(artifact: Artifact) -> None:
     assert codec.decode_artifact(codec.encode_artifact(artifact)) == artifact
+
+
+@quickly
+@given(PINS)
+def test_pin_comes_back_as_it_was(pin: Pin) -> None:
+    assert repr(codec.decode_pin(codec.encode_pin(pin))) == repr(pin), "types, digits and the order of members too"
+
+
+@quickly
+@given(USES)
+def test_use_comes_back_as_it_was(use: ToolUse) -> None:
+    assert codec.decode_use(codec.encode_use(use)) == use
 
 
 RESULT = ToolResult(ok=True, call_id="c", tool="core/fs.readText")
@@ -284,6 +304,8 @@ def test_cut_bytes_are_refused(cut: int) -> None:
         codec.decode_key_record,
         codec.decode_approval,
         codec.decode_artifact,
+        codec.decode_pin,
+        codec.decode_use,
         codec.decode_args,
     ],
 )
@@ -307,6 +329,13 @@ def test_bytes_of_the_first_version_are_read_for_ever() -> None:
     assert codec.decode_status(first) == status
 
 
+def test_pin_without_its_definition_is_refused() -> None:
+    fields = msgspec.msgpack.decode(codec.encode_pin(Pin("s", "s/t", "d", {}, PinState.APPROVED)))
+    for damage in ({"definition": b"[]"}, {"definition": b"{"}, {"state": "FINE"}, {"v": 2}):
+        with pytest.raises(UnreadableRecord):
+            codec.decode_pin(msgspec.msgpack.encode(fields | damage))
+
+
 PAIRS: list[tuple[type, type]] = [
     (codec_records.ViolationPart, Violation),
     (codec_records.ErrorPart, ToolError),
@@ -322,6 +351,8 @@ PAIRS: list[tuple[type, type]] = [
     (codec_records.BindingPart, Binding),
     (codec_records.ApprovalRecord, Approval),
     (codec_records.ArtifactRecord, Artifact),
+    (codec_records.PinRecord, Pin),
+    (codec_records.UseRecord, ToolUse),
 ]
 
 

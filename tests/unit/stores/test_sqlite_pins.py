@@ -1,0 +1,87 @@
+"""The suite on the hub's own file, with another process's beside; what outlives the process, and what blocks."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.ports.pin_store_suite import Damage, PinStoreSuite, WrittenPinsSuite, a_pin, then
+from tests.unit.stores.sqlite_files import file, other_file
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.pin import Pin, PinFilter
+from toolhub_service.domain.source_ports import PinStore
+from toolhub_service.stores.codec import encode_pin
+from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_file_writer import Change
+from toolhub_service.stores.sqlite_pins import SqlitePins
+
+__all__ = ["file", "other_file"]
+
+
+async def overwrite(file: SqliteFile, pin: Pin, record: bytes) -> None:
+    def apply(connection: sqlite3.Connection, records: Sequence[bytes]) -> list[int]:
+        sql = "UPDATE pins SET record = ? WHERE source = ? AND tool = ? AND digest = ?"
+        return [connection.execute(sql, (each, *pin.key)).rowcount for each in records]
+
+    assert await file.change(Change(apply), record) == 1
+
+
+class TestSqlitePins(PinStoreSuite, WrittenPinsSuite):
+    @pytest.fixture
+    def store(self, file: SqliteFile) -> PinStore:
+        return SqlitePins(file)
+
+    @pytest.fixture
+    def other(self, other_file: SqliteFile) -> PinStore:
+        return SqlitePins(other_file)
+
+    @pytest.fixture
+    def damage(self, file: SqliteFile) -> Damage:
+        return lambda pin: overwrite(file, pin, b"\x00")
+
+
+@pytest.mark.parametrize("swapped", [a_pin("notes/write"), a_pin("time/now"), then(a_pin()), a_pin(digest="0" * 64)])
+async def test_record_of_another_pin_is_not_believed(file: SqliteFile, swapped: Pin) -> None:
+    store = SqlitePins(file)
+    await store.put([a_pin()])
+    await overwrite(file, a_pin(), encode_pin(swapped))
+    with pytest.raises(HubFailure) as refused:
+        await store.of_source("notes")
+    assert refused.value.reason == "PIN_UNREADABLE"
+    assert (await store.page(PinFilter(), after=None, limit=10))[0] == []
+
+
+async def test_pins_and_their_revision_outlive_the_process(tmp_path: Path) -> None:
+    for round_number in range(2):
+        file = SqliteFile(tmp_path / "hub.db")
+        await file.start()
+        store = SqlitePins(file)
+        if round_number == 0:
+            assert await store.put([a_pin(), a_pin("notes/write")])
+            assert await store.put([then(a_pin())])
+            revision = await store.revision()
+        assert {pin.key: pin for pin in await store.of_source("notes")} == {
+            a_pin().key: then(a_pin()),
+            a_pin("notes/write").key: a_pin("notes/write"),
+        }
+        assert await store.revision() == revision
+        await file.close()
+
+
+async def test_closed_file_is_unavailable(file: SqliteFile) -> None:
+    store = SqlitePins(file)
+    await file.close()
+    asked = (
+        store.of_source("notes"),
+        store.put([a_pin()]),
+        store.page(PinFilter(), after=None, limit=1),
+        store.revision(),
+        store.forget_source("notes"),
+    )
+    for refused in asked:
+        with pytest.raises(ToolFailure) as failure:
+            await refused
+        assert failure.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
