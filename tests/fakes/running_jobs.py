@@ -90,6 +90,10 @@ class FakeRunningJobs:
         await self._life.around("begins", self._reached)
         self.begun.add(job_id)
 
+    async def asks(self, job_id: str) -> None:
+        await self._life.around("asks", self._reached)
+        self.begun.discard(job_id)
+
     async def mark(self, job_id: str) -> RemoteMark | None:
         await self._life.around("mark", self._reached)
         return self.kept.marks.get(job_id)

@@ -1,10 +1,13 @@
-"""One question to a person: may this principal make exactly this call, once?"""
+"""One question to a person: may this principal make exactly this call, once? Or what its tool asks in the middle."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
+
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.question import Question
 
 
 class ApprovalState(Enum):
@@ -34,6 +37,9 @@ class Binding(NamedTuple):
     """For whom the principal acts; empty: for itself."""
     user_id: str = ""
     """For whom the principal acts; empty: for itself."""
+
+    question_digest: str = ""
+    """sha256 (hex) over the question's message and schema; empty when a rule asks, not the tool."""
 
     def is_asked_by(self, principal_id: str) -> bool:
         """Whether it is a request of this principal's own, whoever carried it."""
@@ -71,6 +77,14 @@ class Approval:
     used_by_call_id: str = ""
     version: int = 1
     """Rises by 1 with every change. What compare-and-set compares."""
+    question: Question | None = None
+    """What the tool asks in the middle of the call, redacted but for its continuation; None: a rule asks."""
+    round: int = 0
+    """Which question of this call it is, from 1; 0: a rule asks."""
+    covers_rule_id: str = ""
+    """The rule whose own approval the run that asked had used up: the run that follows is the same effect."""
+    answer: JsonObject | None = field(default=None, repr=False)
+    """To the question, fit for its schema; None until there is one. As secret as the continuation."""
 
 
 @dataclass(frozen=True, slots=True)

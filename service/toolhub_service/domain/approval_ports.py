@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter
 from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.domain.question import Question
 from toolhub_service.domain.verdict import Verdict
 
 
@@ -52,10 +53,20 @@ class ApprovalStore(Protocol):
 class ApprovalGate(Protocol):
     """What the steps ask of approvals."""
 
-    async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval:
-        """The approval that covers exactly this call. Step 4, when the verdict is REQUIRE_APPROVAL.
+    async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval | None:
+        """The approval that covers exactly this call, or answers what it asked. Step 4, when the verdict is
+        REQUIRE_APPROVAL, or the call that policy allows names an approval; None: it needs none.
 
         Raises ToolFailure APPROVAL_REQUIRED, a person being asked by then, or APPROVAL_REJECTED.
+        """
+        ...
+
+    async def pose(
+        self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None
+    ) -> NoReturn:
+        """Step 6 has ended with a question: a person is asked. `earlier`: the approval that this run has used up.
+
+        Raises ToolFailure APPROVAL_REQUIRED, or UPSTREAM_ERROR for what cannot be asked.
         """
         ...
 

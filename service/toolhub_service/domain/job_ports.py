@@ -129,6 +129,10 @@ class RunningJobs(Protocol):
         """The effect is next: durable before it happens, for from here on an unsafe job is never run again."""
         ...
 
+    async def asks(self, job_id: str) -> None:
+        """The run has ended with a question and nothing happens before its answer: it may be run again, durably."""
+        ...
+
     async def mark(self, job_id: str) -> RemoteMark | None:
         """What is known of the remote side; None before anything was sent."""
         ...

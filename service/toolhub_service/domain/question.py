@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from toolhub_service.domain.json import JsonObject
@@ -14,7 +14,7 @@ class Question:
     """For the person; untrusted text, bounded by the adapter."""
     schema: JsonObject
     """JSON Schema of the answer, an object; empty when yes or no is all that is asked."""
-    continuation: str
+    continuation: str = field(repr=False)
     """Opaque to the hub, handed back with the answer; never shown, never logged."""
 
 
@@ -33,3 +33,6 @@ class Reply(NamedTuple):
     """Fits the question's schema; None: declined."""
     continuation: str
     """The question's own."""
+
+    def __repr__(self) -> str:
+        return "Reply(…)"

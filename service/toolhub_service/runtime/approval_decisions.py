@@ -46,6 +46,16 @@ def another_call(approval: Approval) -> HubFailure:
     )
 
 
+def no_question(approval: Approval) -> HubFailure:
+    """An answer came with a no, or to an approval that a rule asks for."""
+    return HubFailure(
+        HubStatus.INVALID_ARGUMENT,
+        "NOTHING_TO_ANSWER",
+        "An answer belongs to the yes to a tool's question; here is nothing to be answered.",
+        approval_id=approval.approval_id,
+    )
+
+
 def already_decided(approval: Approval) -> HubFailure:
     """No longer PENDING."""
     facts = {"approval_id": approval.approval_id, "state": approval.state.value}

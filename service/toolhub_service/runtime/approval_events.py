@@ -6,20 +6,28 @@ from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.event import Event, EventType
 
+_MESSAGE_MAX = 200
+"""Characters of a tool's question."""
+
 
 def asked_event(approval: Approval, args_summary: str) -> Event:
     """`args_summary` is the audit's own short form."""
+    facts: dict[str, str] = {}
+    if approval.question is not None:
+        facts = {"question": approval.question.message[:_MESSAGE_MAX], "round": str(approval.round)}
     return _event(
         EventType.APPROVAL_ASKED,
         approval,
         approval.requested_at_unix_ms,
         args_summary=args_summary,
         purpose=approval.purpose,
+        facts=facts,
     )
 
 
-def decided_event(approval: Approval) -> Event:
-    facts = {"asked_by": approval.binding.principal}
+def decided_event(approval: Approval, answer_summary: str) -> Event:
+    """`answer_summary`: the audit's short form of the answer, redacted; empty when nothing was asked or answered."""
+    facts = {"asked_by": approval.binding.principal, "answer_summary": answer_summary}
     if approval.comment:
         facts["comment"] = approval.comment
     by, at = approval.decided_by, approval.decided_at_unix_ms
@@ -55,6 +63,7 @@ def _event(
     attributes = {
         "approval_id": approval.approval_id,
         "job_id": binding.job_id,
+        "question_digest": binding.question_digest,
         "agent_id": binding.agent_id,
         "user_id": binding.user_id,
         **(facts or {}),

@@ -10,10 +10,13 @@ from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalSt
 from toolhub_service.domain.approval_ports import ApprovalStore
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import AuditLog, Clock
+from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime import approval_refusals as refusals
 from toolhub_service.runtime.approval_events import asked_event, decided_event, expired_event, used_event
 from toolhub_service.runtime.approval_record import expired, is_over, is_rerun, used
+from toolhub_service.runtime.summary import summarise
 
 PENDING = frozenset({ApprovalState.PENDING})
 _BATCH = 256
@@ -49,21 +52,23 @@ class ApprovalLedger:
         clock: Clock,
         observer: ApprovalObserver,
         on_asked: Callable[[Approval], object],
+        redactor: Redactor,
     ) -> None:
         self.store = store
         self._audit = audit
         self._clock = clock
         self._observer = observer
         self._on_asked = on_asked
+        self._redactor = redactor
 
-    async def ask(self, approval: Approval, args_summary: str) -> Approval:
+    async def ask(self, approval: Approval, args: JsonObject) -> Approval:
         """The open one of the same binding, else this one, which is new and on record then."""
         while (standing := await self.store.create(approval)) is not None:
             if not is_over(standing, approval.requested_at_unix_ms):
                 return standing
             await self._expire(standing)
         try:
-            await self._audit.append_durably(asked_event(approval, args_summary))
+            await self._audit.append_durably(asked_event(approval, summarise(args, self._redactor)))
         except ToolFailure:
             await self.store.put(expired(approval))  # a question that the log does not know of is taken back
             raise
@@ -83,7 +88,8 @@ class ApprovalLedger:
     async def decided(self, after: Approval) -> None:
         """The decision stands in the store: put it on record."""
         self._observer.changed(after)
-        await self._audit.append_durably(decided_event(after))
+        said = "" if after.answer is None else summarise(after.answer, self._redactor)
+        await self._audit.append_durably(decided_event(after, said))
 
     async def use(self, approval: Approval, call: Call) -> None:
         """Use it up for this call. Raises APPROVAL_REQUIRED when another one has, APPROVAL_REJECTED when it is over."""

@@ -5,8 +5,8 @@
        │  └─────────┴──────► EXPIRED
        └───────────────────► REJECTED
 
-An approval is given for its `Binding` and nothing else. One whose time is over counts as EXPIRED whether or not a sweep
-has said so yet.
+An approval is given for its `Binding` and nothing else; one that a tool asks for answers its question, too. One whose
+time is over counts as EXPIRED whether or not a sweep has said so yet.
 """
 
 from __future__ import annotations
@@ -17,25 +17,36 @@ from typing import Literal
 
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.call import Call, PlannedCall
-from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.approval_questions import Posed, without_reply
 from toolhub_service.runtime.approval_summary import show_arguments
 
 Decision = Literal[ApprovalState.APPROVED, ApprovalState.REJECTED]
 """What a person decides, as the state that follows."""
 
 OPEN_STATES = frozenset({ApprovalState.PENDING, ApprovalState.APPROVED})
+ASKS = "The tool asks a question in the middle of the call."
+"""The reason of an approval that no rule asks for."""
 _TEXT_MAX = 4_096
 """Characters of a purpose or a comment."""
 
 
-def binding_of(planned: PlannedCall, verdict: Verdict) -> Binding:
+def binding_of(planned: PlannedCall, verdict: Verdict, posed: Posed | None = None) -> Binding:
     call, spec = planned.call, planned.spec
     own = call.principal.id
     agent_id, user_id = ("" if named == own else named for named in (call.context.agent_id, call.context.user_id))
     return Binding(
-        own, spec.name, spec.digest, planned.args_digest, verdict.policy_revision, call.job_id, agent_id, user_id
+        own,
+        spec.name,
+        spec.digest,
+        planned.args_digest,
+        verdict.policy_revision,
+        call.job_id,
+        agent_id,
+        user_id,
+        "" if posed is None else posed.digest,
     )
 
 
@@ -47,13 +58,14 @@ def question(
     now_unix_ms: int,
     default_expires_s: float,
     redactor: Redactor,
+    posed: Posed | None = None,
 ) -> Approval:
-    """A PENDING approval of exactly this call, under the terms of the rule that asks."""
+    """A PENDING approval of exactly this call, under the terms of the rule that asks, or of what its tool asks."""
     call = planned.call
     expires_s, approvers = _terms(verdict.details.get("approval"), default_expires_s)
-    return Approval(
+    approval = Approval(
         approval_id=approval_id,
-        binding=binding_of(planned, verdict),
+        binding=binding_of(planned, verdict, posed),
         state=ApprovalState.PENDING,
         tool_version=planned.spec.version,
         args_summary_json=show_arguments(planned.args, redactor),
@@ -66,22 +78,39 @@ def question(
         expires_at_unix_ms=now_unix_ms + round(expires_s * 1_000),
         approvers=approvers,
     )
+    if posed is None:
+        return approval
+    return replace(
+        approval, reason=ASKS, question=posed.question, round=posed.round, covers_rule_id=posed.covers_rule_id
+    )
 
 
-def decided(approval: Approval, decision: Decision, by: str, comment: str, now_unix_ms: int) -> Approval:
+def decided(
+    approval: Approval,
+    decision: Decision,
+    by: str,
+    comment: str,
+    now_unix_ms: int,
+    answer: JsonObject | None = None,
+) -> Approval:
+    """`answer`: to the question of an approval that has one."""
+    if decision is ApprovalState.REJECTED:
+        approval = without_reply(approval)
     return replace(
         approval,
         state=decision,
         decided_at_unix_ms=now_unix_ms,
         decided_by=by,
         comment=comment,
+        answer=answer,
         version=approval.version + 1,
     )
 
 
 def used(approval: Approval, call: Call, now_unix_ms: int) -> Approval:
+    """A job's may be needed once more: see `is_rerun`."""
     return replace(
-        approval,
+        approval if call.job_id else without_reply(approval),
         state=ApprovalState.USED,
         used_at_unix_ms=now_unix_ms,
         used_by_call_id=call.call_id,
@@ -90,7 +119,7 @@ def used(approval: Approval, call: Call, now_unix_ms: int) -> Approval:
 
 
 def expired(approval: Approval) -> Approval:
-    return replace(approval, state=ApprovalState.EXPIRED, version=approval.version + 1)
+    return replace(without_reply(approval), state=ApprovalState.EXPIRED, version=approval.version + 1)
 
 
 def is_over(approval: Approval, now_unix_ms: int) -> bool:
@@ -111,7 +140,10 @@ def is_rerun(approval: Approval, call: Call) -> bool:
 
 
 def differences(given: Binding, asked: Binding) -> list[str]:
-    """What is not as it was when the approval was asked for. One that no job waits for may be used by a job, too."""
+    """What is not as it was when the approval was asked for. One that no job waits for may be used by a job, too.
+
+    What the tool asks is no part of it: a call that comes again cannot know it.
+    """
     named = {
         "tool": given.tool != asked.tool,
         "tool definition": given.tool == asked.tool and given.tool_digest != asked.tool_digest,

@@ -21,7 +21,12 @@ def required(
     planned: PlannedCall, verdict: Verdict, approval: Approval, why: str = "", **facts: JsonValue
 ) -> ToolFailure:
     """APPROVAL_REQUIRED: `approval` is the one to wait for, `why` what was wrong with the one that was sent."""
-    until = iso(approval.expires_at_unix_ms)
+    until, reason = iso(approval.expires_at_unix_ms), verdict.reason
+    if approval.question is not None:
+        reason = (
+            f"{approval.reason} It stands in details.question, in the tool's own words, and an approver answers it."
+        )
+        facts = {**facts, "question": {"message": approval.question.message, "schema": approval.question.schema}}
     if approval.state is ApprovalState.APPROVED:
         what = f"Approval {approval.approval_id} has been granted until {until}:"
         advice = "invoke again with this approval_id and the same arguments."
@@ -29,7 +34,7 @@ def required(
         what = f"Approval {approval.approval_id} waits for a person until {until}:"
         advice = "wait for the decision, then invoke again with this approval_id and the same arguments."
     own_words = "" if verdict.remedy == APPROVAL_REMEDY else verdict.remedy
-    parts = (f"{planned.spec.name}: {verdict.reason}", why, what, advice, own_words)
+    parts = (f"{planned.spec.name}: {reason}", why, what, advice, own_words)
     details = {
         **details_of(verdict),
         "approval_id": approval.approval_id,
@@ -56,6 +61,11 @@ def differing(approval: Approval, names: list[str]) -> str:
 def undecided(approval: Approval) -> str:
     """Of a job that names a question which was not asked for it."""
     return f"Approval {approval.approval_id} was not granted yet, and a job waits for its own only."
+
+
+def uncovered(approval: Approval, verdict: Verdict) -> str:
+    """Of an answer to a question, where a rule asks for a yes that was not given when the question was asked."""
+    return f"Approval {approval.approval_id} answers the tool's question, and is no yes of rule {verdict.rule_id}."
 
 
 def used_up(approval: Approval) -> str:
@@ -88,9 +98,17 @@ def lapsed(approval: Approval) -> ToolFailure:
     return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, expires_at=iso(approval.expires_at_unix_ms))
 
 
+def void(approval: Approval, why: str) -> ToolFailure:
+    """An answer that no longer answers anything. Only the tool can ask again, and there is nothing to wait for."""
+    return _nothing_to_wait_for(approval, f"{why} Invoke without an approval_id: the tool begins anew.")
+
+
 def lost_race(approval: Approval) -> ToolFailure:
     """Another call has used it between this call's check and its effect. There is none that could be waited for."""
-    text = f"{used_up(approval)} Invoke without an approval_id to ask for another."
+    return _nothing_to_wait_for(approval, f"{used_up(approval)} Invoke without an approval_id to ask for another.")
+
+
+def _nothing_to_wait_for(approval: Approval, text: str) -> ToolFailure:
     failure = _refused(ErrorKind.APPROVAL_REQUIRED, approval, text)
     details = {name: value for name, value in failure.error.details.items() if name != "approval_id"}
     return ToolFailure(replace(failure.error, details=details | {"used_approval_id": approval.approval_id}))

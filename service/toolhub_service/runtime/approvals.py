@@ -4,6 +4,9 @@
 name one approval, the one whose compare-and-set wins may run. Whatever changed since the question was asked (caller,
 tool definition, arguments, policy, job) makes another call, which needs another approval.
 
+A question of the tool is an approval, too (docs/decisions/0015): `pose` asks it, `settle` finds it answered when the
+call comes again, and the run that follows is the rest of the same effect. What it was asked under is covered by it.
+
 A call that comes again under its idempotency key, or as the re-run of its job, names an approval that it has used up
 itself: `settle` lets it pass, its key answers it from store, and `use` refuses whatever is neither.
 """
@@ -13,15 +16,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NoReturn
 from weakref import WeakValueDictionary
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.approval_ports import ApprovalStore
 from toolhub_service.domain.call import Call, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import AuditLog, Clock, Randomness
 from toolhub_service.domain.principal import Principal, Role
-from toolhub_service.domain.verdict import Verdict
+from toolhub_service.domain.question import Question
+from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.patterns import Patterns
 from toolhub_service.runtime import approval_refusals as refusals
@@ -29,10 +35,12 @@ from toolhub_service.runtime.approval_decisions import (
     already_decided,
     another_call,
     no_approver,
+    no_question,
     not_found,
     own_request,
 )
 from toolhub_service.runtime.approval_ledger import PENDING, ApprovalLedger, ApprovalObserver, Unobserved
+from toolhub_service.runtime.approval_questions import Posed, answer_to, posed
 from toolhub_service.runtime.approval_record import (
     Decision,
     binding_of,
@@ -45,7 +53,6 @@ from toolhub_service.runtime.approval_record import (
     was_decided,
 )
 from toolhub_service.runtime.idempotency import effect_key
-from toolhub_service.runtime.summary import summarise
 
 
 class Approvals:
@@ -72,7 +79,7 @@ class Approvals:
         """`max_pending`: undecided questions of one principal. `on_asked` is told of each new question; must not wait
         and must not raise."""
         self._store = store
-        self._ledger = ApprovalLedger(store, audit, clock, observer or Unobserved(), on_asked)
+        self._ledger = ApprovalLedger(store, audit, clock, observer or Unobserved(), on_asked, redactor)
         self._clock = clock
         self._randomness = randomness
         self._redactor = redactor
@@ -82,16 +89,17 @@ class Approvals:
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By principal, while it asks."""
 
-    async def ask(self, planned: PlannedCall, verdict: Verdict) -> Approval:
-        """The open approval of exactly this call: the one that stands, else a new question, on record.
+    async def ask(self, planned: PlannedCall, verdict: Verdict, asked: Posed | None = None) -> Approval:
+        """The open approval of exactly this call, or of what its tool has asked: the one that stands, else a new one,
+        on record.
 
         Raises ToolFailure RATE_LIMITED when the principal has too many questions open.
         """
         asking = self._asking.setdefault(planned.call.principal.id, asyncio.Lock())
         async with asking:  # what is asked at once would find room at once
-            return await self._room(planned, verdict) or await self._ask(planned, verdict)
+            return await self._room(planned, verdict, asked) or await self._ask(planned, verdict, asked)
 
-    async def _ask(self, planned: PlannedCall, verdict: Verdict) -> Approval:
+    async def _ask(self, planned: PlannedCall, verdict: Verdict, asked: Posed | None) -> Approval:
         now_unix_ms = self._clock.unix_ms()
         approval = question(
             planned,
@@ -100,11 +108,24 @@ class Approvals:
             now_unix_ms=now_unix_ms,
             default_expires_s=self._default_expires_s,
             redactor=self._redactor,
+            posed=asked,
         )
-        return await self._ledger.ask(approval, summarise(planned.args, self._redactor))
+        return await self._ledger.ask(approval, planned.args)
 
-    async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval:
-        """Step 4 of a call that needs an approval: the one that was granted for it, to be used up by `use`.
+    async def pose(
+        self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None
+    ) -> NoReturn:
+        """Step 6 has ended with a question. `earlier`: the approval that this run has used up.
+
+        Raises ToolFailure APPROVAL_REQUIRED with the approval to wait for, UPSTREAM_ERROR for what cannot be asked,
+        RATE_LIMITED as `ask`.
+        """
+        asked = posed(planned, question, earlier, self._redactor)
+        raise refusals.required(planned, verdict, await self.ask(planned, verdict, asked))
+
+    async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval | None:
+        """Step 4 of a call that needs an approval or names one: the one that was granted for it, to be used up by
+        `use`; None when policy allows the call and it answers no question.
 
         Raises ToolFailure APPROVAL_REQUIRED with the approval to wait for, or APPROVAL_REJECTED.
         """
@@ -113,7 +134,12 @@ class Approvals:
             raise refusals.required(planned, verdict, await self.ask(planned, verdict))
         approval = await self._store.get(approval_id)
         asked = binding_of(planned, verdict)
-        if approval is None or approval.binding.principal != asked.principal:
+        is_known = approval is not None and approval.binding.principal == asked.principal
+        if approval is not None and approval.question is not None and is_known:
+            return await self._answered(approval, planned, verdict)
+        if verdict.allows:
+            return None
+        if approval is None or not is_known:
             raise await self._anew(planned, verdict, refusals.unknown(approval_id))
         differs = differences(approval.binding, asked)
         if differs:
@@ -128,12 +154,20 @@ class Approvals:
         await self._ledger.use(approval, call)
 
     async def decide(
-        self, principal: Principal, approval_id: str, decision: Decision, comment: str = "", args_digest: str = ""
+        self,
+        principal: Principal,
+        approval_id: str,
+        decision: Decision,
+        comment: str = "",
+        args_digest: str = "",
+        answer: JsonObject | None = None,
     ) -> Approval:
         """A person's yes or no; the role approver has been checked. The same again by the same person changes nothing.
+        `answer`: with the yes to a question; None: its defaults.
 
         Raises HubFailure NOT_FOUND, PERMISSION_DENIED (one's own request, or not among the rule's approvers) or
-        FAILED_PRECONDITION (another `args_digest`, decided otherwise, over).
+        FAILED_PRECONDITION (another `args_digest`, decided otherwise, over), INVALID_ARGUMENT (an answer where nothing
+        is asked), or ToolFailure INPUT_SCHEMA_INVALID with violations for an answer that does not fit.
         """
         after: Approval | None = None
         while True:
@@ -148,11 +182,11 @@ class Approvals:
                 raise another_call(approval)
             approval = await self._ledger.current(approval)
             if approval.state is not ApprovalState.PENDING:
-                if approval.decided_by == principal.id and was_decided(approval) is decision:
+                if _is_the_same(approval, principal, decision, answer):
                     return approval
                 raise already_decided(approval)
-            said = untrusted_text(comment, self._redactor)
-            after = decided(approval, decision, principal.id, said, self._clock.unix_ms())
+            said, whole = untrusted_text(comment, self._redactor), _whole(approval, decision, answer)
+            after = decided(approval, decision, principal.id, said, self._clock.unix_ms(), whole)
             if await self._ledger.decide(after):
                 return after
 
@@ -181,6 +215,22 @@ class Approvals:
         """What somebody must do every few seconds: lapse what is over, forget what ended long ago."""
         await self._ledger.sweep(self._keep_ms)
 
+    async def _answered(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval | None:
+        """As `settle`, of a call that names the question which an earlier run of it has asked.
+
+        An answer that is void for a rule is asked for by the rule first; a job whose answer is void begins anew.
+        """
+        differs = differences(approval.binding, binding_of(planned, verdict))
+        if verdict.effect is Effect.REQUIRE_APPROVAL and approval.covers_rule_id != verdict.rule_id:
+            raise await self._anew(planned, verdict, refusals.uncovered(approval, verdict))
+        if not differs:
+            return await self._granted(approval, planned, verdict)
+        if verdict.effect is Effect.REQUIRE_APPROVAL:
+            raise await self._anew(planned, verdict, refusals.differing(approval, differs), differs=differs)
+        if planned.call.job_id and approval.binding.job_id == planned.call.job_id:
+            return None
+        raise refusals.void(approval, refusals.differing(approval, differs))
+
     async def _granted(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval:
         """The approval when its state lets this call go on to `use`."""
         approval = await self._ledger.current(approval)
@@ -189,7 +239,7 @@ class Approvals:
                 return approval
             case ApprovalState.PENDING:
                 if approval.binding.job_id != planned.call.job_id:  # nobody would tell the job of the decision
-                    raise await self._anew(planned, verdict, refusals.undecided(approval))
+                    raise await self._otherwise(approval, planned, verdict, refusals.undecided(approval))
                 raise refusals.required(planned, verdict, approval, "Nobody has decided yet.")
             case ApprovalState.REJECTED:
                 raise refusals.rejected(approval)
@@ -197,19 +247,25 @@ class Approvals:
                 raise refusals.lapsed(approval)
         if is_rerun(approval, planned.call) or effect_key(planned) is not None:
             return approval
-        raise await self._anew(planned, verdict, refusals.used_up(approval))
+        raise await self._otherwise(approval, planned, verdict, refusals.used_up(approval))
+
+    async def _otherwise(self, approval: Approval, planned: PlannedCall, verdict: Verdict, why: str) -> ToolFailure:
+        """A rule asks anew, a question is asked by its tool alone."""
+        if approval.question is not None:
+            return refusals.void(approval, why)
+        return await self._anew(planned, verdict, why)
 
     async def _anew(self, planned: PlannedCall, verdict: Verdict, why: str, **facts: list[str]) -> ToolFailure:
-        """The refusal of a call whose approval does not serve: with the one that would."""
+        """The refusal of a call whose approval does not serve: with the one that would, where a rule asks for it."""
         return refusals.required(planned, verdict, await self.ask(planned, verdict), why, **facts)
 
-    async def _room(self, planned: PlannedCall, verdict: Verdict) -> Approval | None:
+    async def _room(self, planned: PlannedCall, verdict: Verdict, asked: Posed | None) -> Approval | None:
         """None when there is room for one more question, else the equal one that stands. Raises RATE_LIMITED."""
         mine = ApprovalFilter(states=PENDING, principal=planned.call.principal.id)
         _, total = await self._store.page(mine, after=None, limit=1)
         if total < self._max_pending:
             return None
-        binding = binding_of(planned, verdict)
+        binding = binding_of(planned, verdict, asked)
         pending, _ = await self._store.page(mine, after=None, limit=total)
         now_unix_ms = self._clock.unix_ms()
         for approval in pending:
@@ -233,3 +289,19 @@ def _check_may_decide(principal: Principal, approval: Approval) -> None:
         raise own_request(approval)
     if approval.approvers and Patterns(approval.approvers).match(principal.id) is None:
         raise no_approver(principal, approval)
+
+
+def _whole(approval: Approval, decision: Decision, answer: JsonObject | None) -> JsonObject | None:
+    """The whole answer to the question; None when nothing is asked or the person declines. Raises as `decide`."""
+    if approval.question is not None and decision is ApprovalState.APPROVED:
+        return answer_to(approval.question, answer)
+    if answer is not None:
+        raise no_question(approval)
+    return None
+
+
+def _is_the_same(approval: Approval, principal: Principal, decision: Decision, answer: JsonObject | None) -> bool:
+    """Whether the same person has said the same before; an answer that is used up is not kept to be compared."""
+    if approval.decided_by != principal.id or was_decided(approval) is not decision:
+        return False
+    return answer is None or approval.answer is None or approval.answer == _whole(approval, decision, answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toolhub_service.domain.call import Mode, PlannedCall
+from toolhub_service.domain.call import Call, Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import PolicySource
@@ -21,6 +21,13 @@ def check_policy(planned: PlannedCall, policy: PolicySource, plans: Plans) -> Ve
     if verdict.effect is not Effect.DENY and call.mode is not Mode.DRY_RUN and call.plan_digest:
         return plans.commit(planned, verdict)
     return verdict
+
+
+def is_for_a_person(call: Call, verdict: Verdict) -> bool:
+    """Whether the call needs a person's yes, or may bring one; a dry run neither asks nor uses any."""
+    if call.mode is Mode.DRY_RUN:
+        return False
+    return verdict.effect is Effect.REQUIRE_APPROVAL or (verdict.effect is Effect.ALLOW and bool(call.approval_id))
 
 
 def approved(verdict: Verdict) -> Verdict:

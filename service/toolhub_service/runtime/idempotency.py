@@ -1,6 +1,7 @@
 """Once per key: after policy and before budget, a call with an idempotency key runs, waits or is answered from store.
 
-    the key is free ──────────────────── run; `end` stores the answer, or releases the key where nothing happened
+    the key is free ──────────────────── run; `end` stores the answer, or releases the key where nothing happened,
+                                         nor will before a person has answered the tool's question
     other arguments, other definition ── IDEMPOTENCY_CONFLICT
     an answer is stored ──────────────── replay it
     its call still runs ──────────────── wait within the deadline and look again, or TIMEOUT
@@ -80,7 +81,7 @@ class Idempotency:
         """
         result = answer if isinstance(answer, ToolResult) else None
         try:
-            if walk.attempts == 0 or (claim.safe_to_repeat and _may_run_again(result)):
+            if walk.attempts == 0 or walk.asks or (claim.safe_to_repeat and _may_run_again(result)):
                 await self._store.release(claim.key, claim.owner)
             else:
                 now_unix_ms = self._clock.unix_ms()

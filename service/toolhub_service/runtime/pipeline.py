@@ -10,7 +10,9 @@
     8 attach_evidence  what proves it?                         attach_evidence.py
     9 record           always: audit, metrics, trace           record.py
 
-`Call` becomes `PlannedCall` becomes `GrantedCall`; an adapter accepts nothing but the last.
+`Call` becomes `PlannedCall` becomes `GrantedCall`; an adapter accepts nothing but the last. A tool that asks a person
+in step 6 ends the walk with APPROVAL_REQUIRED; the call that comes again walks all steps, and its `GrantedCall` has the
+answer.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval_ports import ApprovalGate
@@ -26,16 +29,17 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job_ports import JobAcceptance, RunningJobs
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import Adapter, CallObserver, Catalog, Clock, EventSink, PolicySource
+from toolhub_service.domain.question import Question, QuestionAsked
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind
-from toolhub_service.domain.verdict import Effect
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.apply_defaults import apply_defaults
+from toolhub_service.runtime.approval_questions import reply_to
 from toolhub_service.runtime.artifact_results import keep_whole
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
-from toolhub_service.runtime.check_policy import approved, check_policy, enforce
+from toolhub_service.runtime.check_policy import approved, check_policy, enforce, is_for_a_person
 from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.failures import cancelled, crash
 from toolhub_service.runtime.idempotency import Idempotency
@@ -108,7 +112,7 @@ class Pipeline:
 
         walk.enter(StepName.CHECK_POLICY)
         walk.verdict = verdict = check_policy(planned, self.policy, self.plans)
-        if verdict.effect is Effect.REQUIRE_APPROVAL and call.mode is not Mode.DRY_RUN:
+        if is_for_a_person(call, verdict):
             walk.approval = await self.approvals.settle(planned, verdict)
             walk.verdict = verdict = approved(verdict)
         enforce(planned, verdict)
@@ -118,13 +122,17 @@ class Pipeline:
             walk.claim, stored = await self.keys.claim(walk, adapter)
             if stored is not None:
                 return self._record(walk, stored)
-        granted, walk.lease = await take_budget(planned, verdict, adapter, self.budgets, walk.claim)
+        reply = reply_to(walk.approval)
+        granted, walk.lease = await take_budget(planned, verdict, adapter, self.budgets, walk.claim, reply)
         if call.mode is not Mode.EXECUTE:
             return await self._stop(walk, granted, adapter)
         await self._ask(walk, granted)
 
         walk.enter(StepName.EXECUTE)
-        outcome = await self.executor.execute(walk, granted, walk.lease, adapter, sink)
+        try:
+            outcome = await self.executor.execute(walk, granted, walk.lease, adapter, sink)
+        except QuestionAsked as asked:
+            await self._pose(walk, granted, asked.question)
 
         walk.enter(StepName.VALIDATE_OUTPUT)
         validate_output(spec, outcome, schemas)
@@ -157,6 +165,17 @@ class Pipeline:
         job_id, spec = walk.call.job_id, granted.spec
         if job_id and not granted.safe_to_repeat and not self.adapters[spec.kind].resumes(spec):
             await self.running.begins(job_id)
+
+    async def _pose(self, walk: Walk, granted: GrantedCall, question: Question) -> NoReturn:
+        """Step 6 has ended with a question: nothing happens before its answer, whoever brings it, and whatever dies
+        between two of these lines. Raises APPROVAL_REQUIRED, or why nobody could be asked."""
+        walk.asks = True
+        claim, walk.claim = walk.claim, None
+        if claim is not None:
+            await to_its_end(self.keys.end(claim, walk, None))
+        if walk.call.job_id:
+            await self.running.asks(walk.call.job_id)
+        await self.approvals.pose(granted.planned, granted.verdict, question, walk.approval)
 
     async def _stop(self, walk: Walk, granted: GrantedCall, adapter: Adapter) -> ToolResult | Plan:
         """After step 5: the end of a dry run, which shows its plan, and of a submission, whose job is kept."""

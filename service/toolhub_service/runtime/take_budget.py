@@ -7,11 +7,17 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.call import GrantedCall, PlannedCall
 from toolhub_service.domain.key import Claim
 from toolhub_service.domain.ports import Adapter
+from toolhub_service.domain.question import Reply
 from toolhub_service.domain.verdict import Verdict
 
 
 async def take_budget(
-    planned: PlannedCall, verdict: Verdict, adapter: Adapter, budgets: Budgets, claim: Claim | None = None
+    planned: PlannedCall,
+    verdict: Verdict,
+    adapter: Adapter,
+    budgets: Budgets,
+    claim: Claim | None = None,
+    reply: Reply | None = None,
 ) -> tuple[GrantedCall, Lease]:
     """The granted call and the lease to release. Raises BUDGET_EXCEEDED, RATE_LIMITED, CIRCUIT_OPEN or TIMEOUT."""
     has_side_effects = adapter.has_side_effects(planned)
@@ -25,5 +31,6 @@ async def take_budget(
         max_attempts=lease.max_attempts,
         has_side_effects=has_side_effects,
         idempotency_key=planned.call.idempotency_key if claim is None else claim.key.key,
+        reply=reply,
     )
     return granted, lease

@@ -23,6 +23,7 @@ class Walk:
         "_entered",
         "approval",
         "asked",
+        "asks",
         "attempts",
         "call",
         "claim",
@@ -48,7 +49,9 @@ class Walk:
         self.planned: PlannedCall | None = None
         self.verdict: Verdict | None = None
         self.approval: Approval | None = None
-        """The person's yes that covers it; None when none is needed."""
+        """The person's yes that covers it, or answer that it goes on with; None when none is needed."""
+        self.asks = False
+        """Whether its tool has asked a question: nothing happens before the answer, and its key is free."""
         self.lease: Lease | None = None
         """What step 5 has taken; None before."""
         self.claim: Claim | None = None

@@ -184,7 +184,8 @@ def encode_approval(approval: Approval) -> bytes:
     return _encode(record(**(fields | {"binding": BindingPart(*approval.binding)})))
 
 
-decode_approval: Final = _decoder(ApprovalRecord | AnsweringRecord, _approval_of)
+_read_approval: Final = msgspec.msgpack.Decoder(ApprovalRecord | AnsweringRecord).decode
+decode_approval: Final[Callable[[bytes], Approval]] = partial(_decode, _read_approval, _approval_of)
 
 
 def encode_artifact(artifact: Artifact) -> bytes:

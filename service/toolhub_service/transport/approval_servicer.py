@@ -9,14 +9,23 @@ from dataclasses import dataclass
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1 import approval_service_pb2_grpc
 from toolhub_service.domain.approval import ApprovalFilter
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.runtime.approval_watch import ApprovalNews
 from toolhub_service.runtime.approvals import Approvals, whose
-from toolhub_service.transport.convert.approval import from_approval, to_approval_filter, to_decision
+from toolhub_service.transport.convert.approval import (
+    from_approval,
+    from_refused_answer,
+    to_answer,
+    to_approval_filter,
+    to_decision,
+)
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
+_UNFIT = frozenset({ErrorKind.INPUT_SCHEMA_INVALID, ErrorKind.INVALID_INPUT})
+"""Refusals of an answer."""
 
 
 @dataclass(slots=True)
@@ -47,13 +56,19 @@ class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
     async def DecideApproval(
         self, request: pb.DecideApprovalRequest, context: ServicerContext
     ) -> pb.DecideApprovalResponse:
-        approval = await self.approvals.decide(
-            current_principal(),
-            request.approval_id,
-            to_decision(request.decision),
-            request.comment,
-            request.args_digest,
-        )
+        try:
+            approval = await self.approvals.decide(
+                current_principal(),
+                request.approval_id,
+                to_decision(request.decision),
+                request.comment,
+                request.args_digest,
+                to_answer(request.answer_json),
+            )
+        except ToolFailure as refused:
+            if refused.error.kind not in _UNFIT:
+                raise
+            raise from_refused_answer(refused.error) from refused
         return pb.DecideApprovalResponse(approval=from_approval(approval))
 
     async def WatchApprovals(

@@ -48,6 +48,9 @@ class Begins(NoJobs):
     async def begins(self, job_id: str) -> None:
         assert job_id
 
+    async def asks(self, job_id: str) -> None:
+        assert job_id
+
 
 @dataclass
 class ApprovalDoor:
@@ -83,7 +86,7 @@ class ApprovalDoor:
         return approval_id
 
     async def decide(
-        self, approval_id: str, decision: Decision = APPROVED, *, by: Principal = ANN, **said: str
+        self, approval_id: str, decision: Decision = APPROVED, *, by: Principal = ANN, **said: Any
     ) -> Approval:
         return await self.approvals.decide(by, approval_id, decision, **said)
 

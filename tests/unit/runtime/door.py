@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.fakes.clock import FixedRandomness, ManualClock
@@ -23,6 +23,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.question import Question
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.settled import SettledCall
 from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits, ToolSpec, ToolState
@@ -257,6 +258,11 @@ class NobodyApproves:
         enforce(planned, verdict)
         raise AssertionError("asked without need")
 
+    async def pose(
+        self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None
+    ) -> NoReturn:
+        raise AssertionError("no tool asks here")
+
     async def use(self, approval: Approval, call: Call) -> None:
         raise AssertionError("none was given")
 
@@ -298,6 +304,9 @@ class NoJobs:
         raise AssertionError("no call here becomes a job")
 
     async def begins(self, job_id: str) -> None:
+        raise AssertionError("no job runs here")
+
+    async def asks(self, job_id: str) -> None:
         raise AssertionError("no job runs here")
 
     async def mark(self, job_id: str) -> RemoteMark | None:

@@ -349,7 +349,7 @@ PAIRS: list[tuple[type, type]] = [
     (codec_records.JobRecord, Job),
     (codec_records.KeyRecordRecord, KeyRecord),
     (codec_records.BindingPart, Binding),
-    (codec_records.ApprovalRecord, Approval),
+    (codec_records.AnsweringRecord, Approval),
     (codec_records.ArtifactRecord, Artifact),
     (codec_records.PinRecord, Pin),
     (codec_records.UseRecord, ToolUse),

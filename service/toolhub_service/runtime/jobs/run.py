@@ -92,6 +92,10 @@ class JobRuns:
     async def begins(self, job_id: str) -> None:
         await self._change(job_id, lambda job: amended(job, begun=True))
 
+    async def asks(self, job_id: str) -> None:
+        if self._held(job_id).job.begun:
+            await self._change(job_id, lambda job: amended(job, begun=False))
+
     async def mark(self, job_id: str) -> RemoteMark | None:
         return self._held(job_id).job.remote
 

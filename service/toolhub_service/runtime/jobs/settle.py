@@ -118,12 +118,20 @@ class Settling:
         return ended(job, state, result, now_unix_ms, self._terms.keep_ms, progress)
 
     def _waiting(self, job: Job, result: ToolResult, approval_id: str) -> Job:
-        """Policy has changed since it was accepted: a person must be asked now."""
+        """A person has been asked: its tool has a question, or policy has changed since it was accepted."""
         if job.state is not JobState.RUNNING:
             return self._done(job, result, None)
         call = job.call._replace(approval_id=approval_id)
         now_unix_ms = self._clock.unix_ms()
-        return moved(job, JobState.AWAITING_APPROVAL, now_unix_ms, call=call, approval_id=approval_id, runner="")
+        return moved(
+            job,
+            JobState.AWAITING_APPROVAL,
+            now_unix_ms,
+            call=call,
+            approval_id=approval_id,
+            runner="",
+            begun=False,
+        )
 
     async def _put_down(self, live: LiveJob, step: Step) -> None:
         while True:
