@@ -1,0 +1,159 @@
+"""A server's questions in the middle of a call (InputRequiredResult, SEP-2322), and how the call goes on.
+
+A server that needs something answers `input_required` with requests by key and a sealed state of its own; whoever sends
+the call again with answers and that state resumes it. `decline` and `defaults` answer at once. `ask` raises
+`QuestionAsked`: the hub keeps what it needs to go on in the question's continuation, and a later run brings the
+reply. Several requests in one answer become several questions, one after another; the server is only told when all are
+answered. Only forms of plain values can be asked; what else is wanted of a person (opening a
+page) is declined, and what is wanted of the hub itself (a model's words, its folders) ends the call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from toolhub_service.adapters.mcp import failures
+from toolhub_service.adapters.mcp.failures import Redact
+from toolhub_service.adapters.mcp.questions import defaults_of
+from toolhub_service.adapters.mcp.shortening import as_object, written
+from toolhub_service.adapters.mcp.terms import Elicitation
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.question import Question, QuestionAsked
+
+ROUNDS_MAX: Final = 8
+REQUESTS_MAX: Final = 16
+SCHEMA_MAX_BYTES: Final = 16 * 1024
+STATE_MAX_CHARS: Final = 256 * 1024
+
+_DECLINE: Final[Mapping[str, JsonValue]] = {"action": "decline"}
+_PLAIN_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
+_KEYWORDS: Final = (
+    *("type", "title", "description", "default", "enum", "enumNames", "const", "minimum", "maximum"),
+    *("minLength", "maxLength", "format", "minItems", "maxItems", "oneOf", "anyOf"),
+)
+"""What a form's property may say (2025-11-25 and 2026-07-28); anything else is left out."""
+
+
+@dataclass(slots=True)
+class Asking:
+    """Where one call stands between the server's questions."""
+
+    state: str | None = None
+    """The server's own, sealed; handed back as it came."""
+    answers: dict[str, JsonValue] = field(default_factory=dict)
+    """By key, as the server wants them."""
+    pending: dict[str, JsonObject] = field(default_factory=dict)
+    """Questions by key that a person has not answered yet, as `{message, schema}`."""
+    rounds: int = 0
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What goes into the next `tools/call` besides name and arguments."""
+        params: dict[str, Any] = {"inputResponses": self.answers} if self.answers else {}
+        if self.state is not None:
+            params["requestState"] = self.state
+        return params
+
+    def ask_next(self) -> None:
+        """Raises QuestionAsked when there is something that a person has not answered yet."""
+        for asked in self.pending.values():
+            continuation = json.dumps([self.state, self.answers, self.pending, self.rounds])
+            raise QuestionAsked(Question(str(asked["message"]), as_object(asked["schema"]) or {}, continuation))
+
+
+def resumed(call: GrantedCall) -> Asking:
+    """Where the call stood when a person was asked, with the reply; raises QuestionAsked when another one is next."""
+    if call.reply is None:
+        return Asking()
+    state, answers, pending, rounds = json.loads(call.reply.continuation)
+    asking = Asking(state, answers, pending, rounds)
+    key = next(iter(pending))
+    schema = pending.pop(key)["schema"]
+    asking.answers[key] = _DECLINE if call.reply.answer is None else _accepted(call.reply.answer, schema)
+    asking.ask_next()
+    return asking
+
+
+def go_on(asking: Asking, result: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
+    """Take in what the server asks, and answer as the source's terms say.
+
+    Raises:
+        QuestionAsked: a person must answer first.
+        ToolFailure: UPSTREAM_ERROR; it asks too often, or for what nobody here gives.
+    """
+    asking.rounds += 1
+    if asking.rounds > ROUNDS_MAX:
+        raise failures.cannot_be_asked(call, f"it asked more than {ROUNDS_MAX} times")
+    requests = as_object(result.get("inputRequests")) or {}
+    state = result.get("requestState")
+    if not (requests or isinstance(state, str)) or len(requests) > REQUESTS_MAX:
+        raise failures.outside_protocol(call, "it asks, and does not say what")
+    if isinstance(state, str) and len(state) > STATE_MAX_CHARS:
+        raise failures.outside_protocol(call, "its state is too large to be kept")
+    asking.state = state if isinstance(state, str) else None
+    asking.answers = {}
+    asking.pending = {}
+    for key, request in requests.items():
+        _take(asking, key, as_object(request) or {}, call, elicitation, redact)
+    asking.ask_next()
+
+
+def _take(
+    asking: Asking, key: str, request: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact
+) -> None:
+    """One request: answered now, or to be put to a person."""
+    if request.get("method") != "elicitation/create":
+        raise failures.cannot_be_asked(call, "it asks its client for more than answers of a person, such as a model")
+    params = as_object(request.get("params")) or {}
+    form = _form(params)
+    if form is None or elicitation == "decline":
+        asking.answers[key] = _DECLINE
+    elif elicitation == "defaults":
+        given = defaults_of(form)
+        asking.answers[key] = _DECLINE if given is None else {"action": "accept", "content": given}
+    else:
+        message = params.get("message")
+        shown = failures.quoted(message if isinstance(message, str) else "", redact)
+        asking.pending[key] = {"message": shown or f"{call.spec.name} asks whether to go on.", "schema": form}
+
+
+def _form(params: JsonObject) -> dict[str, Any] | None:
+    """The form's schema, made anew from what is known to be harmless; empty when it only asks yes or no."""
+    if params.get("mode", "form") != "form":
+        return None
+    schema = as_object(params.get("requestedSchema")) or {}
+    text = written(schema)
+    if text is None or len(text) > SCHEMA_MAX_BYTES:
+        return None
+    properties = as_object(schema.get("properties")) or {}
+    if not properties:
+        return {}
+    rules = {name: _rule(rule) for name, rule in properties.items()}
+    if None in rules.values():
+        return None
+    required = schema.get("required")
+    names = [name for name in required if name in rules] if isinstance(required, list | tuple) else []
+    return {"type": "object", "properties": rules, "required": names, "additionalProperties": False}
+
+
+def _rule(rule: JsonValue) -> dict[str, Any] | None:
+    """One property: a plain value, or a choice of several words; None for anything else."""
+    if not isinstance(rule, Mapping):
+        return None
+    kept = {keyword: rule[keyword] for keyword in _KEYWORDS if keyword in rule}
+    if rule.get("type") == "array":
+        items = as_object(rule.get("items")) or {}
+        if not ("enum" in items or "anyOf" in items or "oneOf" in items):
+            return None
+        return {**kept, "items": {keyword: items[keyword] for keyword in _KEYWORDS if keyword in items}}
+    kind = rule.get("type")
+    return kept if isinstance(kind, str) and kind in _PLAIN_TYPES else None
+
+
+def _accepted(answer: JsonObject, schema: JsonObject) -> JsonValue:
+    known = as_object(schema.get("properties")) or {}
+    return {"action": "accept", "content": {name: value for name, value in answer.items() if name in known}}

@@ -1,0 +1,255 @@
+"""From a tool as `tools/list` tells of it to a `Definition`: each one by itself, so that a broken one harms no sibling.
+
+All of it is untrusted. Nothing is walked before its size is known; a schema that cannot be used gives a definition with
+a `problem` and schemas that stand in for its own. What is said of risk may raise it and never lower it: only the
+operator's overrides say that a tool changes nothing. `Definition.remote` holds what callers rely on, word for word.
+
+A reading mostly brings what the last one brought. A definition is made anew only when the tool's JSON is another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mcp.shared.inbound import find_invalid_x_mcp_header
+
+from toolhub_service.adapters.mcp.overrides import Override, Overrides
+from toolhub_service.adapters.mcp.shortening import kept_json, one_line, shortened, written
+from toolhub_service.adapters.mcp.tool_names import OWN_NAME_MAX_CHARS, full_name
+from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.source import Definition
+from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
+from toolhub_service.registry.names import check_name
+
+DESCRIPTION_MAX_BYTES: Final = 16 * 1024
+SCHEMA_MAX_BYTES: Final = 256 * 1024
+HINTS_MAX_BYTES: Final = 16 * 1024
+"""Annotations, execution terms and title, each."""
+PROBLEM_MAX_CHARS: Final = 500
+RETRIES: Final = 2
+"""Where the operator has said that a repeat is safe."""
+
+_STAND_IN: Final[JsonObject] = {"type": "object"}
+_ANYTHING: Final[JsonObject] = {}
+_HEADER_KEY: Final = b'"x-mcp-header"'
+
+
+class Unnamed(Exception):
+    """Something in the list has no name by which the hub could know it; `problem` is a sentence for operators."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTerms:
+    """What the operator says of a whole source."""
+
+    name: str
+    endpoint: str = ""
+    """Where it stands, without credentials."""
+    capabilities: tuple[str, ...] = ()
+    """What a principal must hold to call its tools; empty: `mcp:<name>`."""
+    tags: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    max_concurrency: int = 0
+
+    @property
+    def upstream(self) -> str:
+        """Key of the breaker and the concurrency limit that its tools share."""
+        return f"mcp:{self.name}"
+
+
+class DefinitionReader:
+    """Reads the tools of one source."""
+
+    def __init__(self, terms: SourceTerms, overrides: Overrides, check_schema: Callable[[JsonObject], object]) -> None:
+        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by."""
+        self._terms = terms
+        self._overrides = overrides
+        self._check_schema = check_schema
+        self._before: dict[bytes, Definition | None] = {}
+        self._now: dict[bytes, Definition | None] = {}
+
+    def begin(self) -> None:
+        """A new reading begins: what the last one did not bring is forgotten."""
+        self._before, self._now = self._now, {}
+
+    def read(self, tool: JsonValue, *, is_modern: bool) -> Definition | None:
+        """The definition; None when the operator does not offer the tool. Raises Unnamed.
+
+        `is_modern`: the server speaks 2026-07-28 or later, by which a tool must not ask for headers in a way that
+        cannot be met.
+        """
+        own_name = _own_name(tool)
+        assert isinstance(tool, Mapping)  # else it had no name
+        text = written(tool)
+        if text is None:
+            return self._made(own_name, tool, "", "It is nested too deeply to be read.", is_async=False)
+        key = hashlib.sha256(text).digest() + bytes([is_modern])
+        if key not in self._now:
+            known = key in self._before
+            self._now[key] = self._before[key] if known else self._read(own_name, tool, text, is_modern=is_modern)
+        return self._now[key]
+
+    def _read(self, own_name: str, tool: JsonObject, text: bytes, *, is_modern: bool) -> Definition | None:
+        description = tool.get("description")
+        problem = _plain_problem(tool) or self._schema_problem(tool)
+        if not problem and is_modern and _HEADER_KEY in text:
+            reason = find_invalid_x_mcp_header(tool["inputSchema"])
+            problem = f"It asks for headers that cannot be sent: {reason}." if reason else ""
+        text_of = description if isinstance(description, str) else ""
+        is_async = not is_modern and task_support(tool) == "required"
+        return self._made(own_name, tool, text_of, problem, is_async=is_async)
+
+    def _schema_problem(self, tool: JsonObject) -> str:
+        for place in ("inputSchema", "outputSchema"):
+            schema = tool.get(place)
+            if schema is None and place == "outputSchema":
+                continue
+            reason = self._unusable(schema)
+            if reason:
+                return f"Its {place} cannot be used: {reason}"
+        schema = tool.get("inputSchema")
+        if isinstance(schema, Mapping) and schema.get("type") != "object":
+            return 'Its inputSchema cannot be used: arguments are an object, and it does not say `"type": "object"`.'
+        return ""
+
+    def _unusable(self, schema: JsonValue) -> str:
+        """Why; empty when it can be used."""
+        if not isinstance(schema, Mapping):
+            return "it is not a JSON object." if schema is not None else "there is none."
+        text = written(schema)
+        if text is None or len(text) > SCHEMA_MAX_BYTES:
+            return f"it has more than {SCHEMA_MAX_BYTES} bytes." if text else "it is nested too deeply."
+        try:
+            self._check_schema(schema)
+        except ToolFailure as failure:
+            return failure.error.message
+        except HubFailure as failure:
+            return failure.message
+        except (ValueError, RecursionError) as refused:
+            return str(refused) or "it is nested too deeply."
+        return ""
+
+    def _made(
+        self, own_name: str, tool: JsonObject, description: str, problem: str, *, is_async: bool
+    ) -> Definition | None:
+        override = self._overrides.of(own_name)
+        if not override.offered:
+            return None
+        name = full_name(self._terms.name, own_name)
+        try:
+            check_name(name)
+        except HubFailure as refused:
+            raise Unnamed(f"A tool named `{one_line(own_name, 80)}` was left out: {refused.message}.") from refused
+        schemas = (_STAND_IN, _ANYTHING) if problem else (_object(tool, "inputSchema"), _object(tool, "outputSchema"))
+        annotations = _annotations(_object(tool, "annotations"), override)
+        spec = self._spec(name, own_name, description, schemas, annotations, override, is_async=is_async)
+        return Definition(spec, _remote(own_name, tool), one_line(problem, PROBLEM_MAX_CHARS) if problem else "")
+
+    def _spec(
+        self,
+        name: str,
+        own_name: str,
+        description: str,
+        schemas: tuple[JsonObject, JsonObject],
+        annotations: Annotations,
+        override: Override,
+        *,
+        is_async: bool,
+    ) -> ToolSpec:
+        terms = self._terms
+        capabilities = terms.capabilities if override.capabilities is None else override.capabilities
+        return ToolSpec(
+            name=name,
+            kind=ToolKind.MCP,
+            description=shortened(description, DESCRIPTION_MAX_BYTES),
+            input_schema=schemas[0],
+            output_schema=schemas[1],
+            tags=tuple(dict.fromkeys((*terms.tags, "mcp", terms.name))),
+            capabilities=frozenset(capabilities or (terms.upstream,)),
+            annotations=annotations,
+            cost=CostHints(is_async=is_async),
+            limits=ToolLimits(
+                timeout_s=override.timeout_s or terms.timeout_s,
+                max_retries=RETRIES if annotations.safe_to_repeat else 0,
+                max_concurrency=terms.max_concurrency,
+            ),
+            source=terms.name,
+            endpoint=terms.endpoint,
+            resource_id=own_name,
+            upstream=terms.upstream,
+        )
+
+
+def task_support(tool: JsonObject) -> str:
+    """`required`, `optional` or `forbidden`: whether calls run as tasks of the server (2025-11-25)."""
+    said = _object(tool, "execution").get("taskSupport")
+    return said if said in ("required", "optional") and isinstance(said, str) else "forbidden"
+
+
+def _own_name(tool: JsonValue) -> str:
+    if not isinstance(tool, Mapping):
+        raise Unnamed("Something in the list of tools is not an object and was left out.")
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        raise Unnamed("A tool without a name was left out.")
+    if len(name) > OWN_NAME_MAX_CHARS:
+        raise Unnamed(f"A tool named `{one_line(name, 80)}` was left out: its name is too long.")
+    return name
+
+
+def _plain_problem(tool: JsonObject) -> str:
+    """What is wrong with it besides its schemas."""
+    description = tool.get("description")
+    if description is not None and not isinstance(description, str):
+        return "Its description is not text."
+    if description and len(shortened(description, DESCRIPTION_MAX_BYTES)) < len(description):
+        return f"Its description has more than {DESCRIPTION_MAX_BYTES} bytes."
+    for place in ("annotations", "execution"):
+        if tool.get(place) is not None and not isinstance(tool[place], Mapping):
+            return f"Its {place} are not a JSON object."
+    return ""
+
+
+def _annotations(said: JsonObject, override: Override) -> Annotations:
+    """The operator's word, else the more dangerous of what is said and what is not."""
+    destructive = said.get("destructiveHint") is True if override.destructive is None else override.destructive
+    return Annotations(
+        read_only=override.read_only is True,
+        destructive=destructive,
+        idempotent=override.idempotent is True,
+        open_world=said.get("openWorldHint") is True,
+        supports_progress=True,
+    )
+
+
+def _remote(own_name: str, tool: JsonObject) -> JsonObject:
+    """What callers rely on, in the server's own words, each at a size that can be kept."""
+    remote: dict[str, JsonValue] = {"name": own_name}
+    for place, max_bytes in _KEPT.items():
+        if tool.get(place) is not None:
+            remote[place] = kept_json(tool[place], max_bytes)
+    remote.setdefault("description", "")
+    return remote
+
+
+_KEPT: Final[Mapping[str, int]] = {
+    "title": HINTS_MAX_BYTES,
+    "description": DESCRIPTION_MAX_BYTES,
+    "inputSchema": SCHEMA_MAX_BYTES,
+    "outputSchema": SCHEMA_MAX_BYTES,
+    "annotations": HINTS_MAX_BYTES,
+    "execution": HINTS_MAX_BYTES,
+}
+
+
+def _object(tool: JsonObject, place: str) -> JsonObject:
+    found = tool.get(place)
+    return found if isinstance(found, Mapping) else _ANYTHING

@@ -1,0 +1,168 @@
+"""What went wrong with a call of an MCP tool, in the hub's words: what may have happened over there decides the kind.
+
+    it was not sent, or the server refused it unread     TOOL_UNAVAILABLE: certainly not run
+    it was sent and the answer will never come           OUTCOME_UNKNOWN, unless a repeat is safe: UPSTREAM_ERROR
+    no answer in time                                    TIMEOUT (the runtime makes it OUTCOME_UNKNOWN where it must)
+    the server or the tool answered with an error        UPSTREAM_ERROR
+
+A tool's own words are cut, redacted and marked as such: they are for the model, and written by somebody untrusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from toolhub_service.adapters.mcp.breakage import CODE as CONNECTION_CLOSED
+from toolhub_service.adapters.mcp.breakage import Breakage, breakage_of
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
+
+if TYPE_CHECKING:
+    from mcp import MCPError
+
+Redact = Callable[[str], str]
+
+EXCERPT_MAX_CHARS: Final = 2_000
+_JUDGED_CHARS: Final = 8_000
+"""What the redactor sees: more than is shown, so that no secret straddles the cut."""
+
+REQUEST_TIMEOUT: Final = -32001
+PARSE_ERROR: Final = -32700
+INTERNAL_ERROR: Final = -32603
+INVALID_REQUEST: Final = -32600
+HEADER_MISMATCH: Final = -32020
+MISSING_CAPABILITY: Final = -32021
+URL_NEEDED: Final = -32042
+
+_UNTAKEN_ADVICE: Final[Mapping[Breakage, str]] = {
+    Breakage.NOT_SENT: "It has not run. Try again later, or use another tool.",
+    Breakage.REFUSED: "It has not run. Use another tool; an operator must correct the source.",
+    Breakage.UNAUTHORIZED: "It has not run. Use another tool; an operator must correct the source's credentials.",
+}
+
+
+def no_server(call: GrantedCall) -> ToolFailure:
+    """Its source was taken away while the call was on its way."""
+    message = f"{call.spec.name} is not available: its source is not connected to this hub any more. Use another tool."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+
+
+def broken(call: GrantedCall, breakage: Breakage) -> ToolFailure:
+    """The connection failed; what may have happened decides."""
+    name, what = call.spec.name, breakage.value
+    if not breakage.was_taken:
+        message = f"{name} could not be called. {what} {_UNTAKEN_ADVICE[breakage]}"
+        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=breakage is Breakage.NOT_SENT)
+    if call.safe_to_repeat:
+        can_retry = breakage is Breakage.LOST
+        advice = "It is safe to call it again." if can_retry else "Ask for less, or use another tool."
+        return refuse(ErrorKind.UPSTREAM_ERROR, f"{name} gave no answer. {what} {advice}", retryable=can_retry)
+    message = f"{name} may have had its effect, but nobody can tell. {what} Check that before you call it again."
+    return refuse(ErrorKind.OUTCOME_UNKNOWN, message, retryable=False, cause=breakage.name)
+
+
+def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
+    """An error of the protocol: the server's own, or one that the SDK or the transports made of a broken connection."""
+    code = error.error.code
+    breakage = breakage_in(error)
+    if breakage is not None:
+        return broken(call, breakage)
+    if code == REQUEST_TIMEOUT:
+        return timed_out(call)
+    if is_lost_session(error):
+        message = f"{call.spec.name} could not be called: the server has forgotten the hub's session. Try again."
+        return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+    if code == HEADER_MISMATCH:
+        message = f"{call.spec.name} could not be called: its definition has changed and is being read anew. Try again."
+        return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+    excerpt = quoted(error.error.message, redact)
+    return refuse(
+        ErrorKind.UPSTREAM_ERROR,
+        f"The server refused {call.spec.name}. {_ADVICE.get(code, _PLAIN_ADVICE)} In its own words: {excerpt}",
+        retryable=False,
+        upstream=Upstream(status=code, excerpt=excerpt),
+    )
+
+
+_PLAIN_ADVICE: Final = "Correct the call, or use another tool."
+_ADVICE: Final[Mapping[int, str]] = {
+    MISSING_CAPABILITY: "It needs something of its client that this hub does not offer for this source, such as asking "
+    "a person; an operator can allow questions with `elicitation`.",
+    URL_NEEDED: "A person has to open a page of that service first, which this hub cannot have done.",
+}
+
+
+def breakage_in(error: MCPError) -> Breakage | None:
+    """What broke on the way; None when this is the server's own answer.
+
+    The SDK tells of some breakages in words only. A server that imitates them makes its own call look unclear.
+    """
+    known = breakage_of(error)
+    if known is not None:
+        return known
+    said = error.error.message
+    if said in _CLOSED.get(error.error.code, ()):
+        return Breakage.LOST
+    return Breakage.UNDECODABLE if error.error.code == PARSE_ERROR else None
+
+
+_CLOSED: Final[Mapping[int, tuple[str, ...]]] = {
+    CONNECTION_CLOSED: ("Connection closed", "SSE stream ended without a response"),
+    INTERNAL_ERROR: ("Server returned an error response",),
+}
+"""The SDK's own words; the last ones for an HTTP status without a JSON-RPC error, such as a gateway's 504."""
+
+
+def is_closed(error: MCPError) -> bool:
+    """Whether the connection as a whole is of no use any more."""
+    return (
+        breakage_of(error) is None
+        and error.error.code == CONNECTION_CLOSED
+        and error.error.message in _CLOSED[CONNECTION_CLOSED]
+    )
+
+
+def is_lost_session(error: MCPError) -> bool:
+    """Whether a server of the older era says that it does not know the session: it refused the request unread."""
+    return error.error.code == INVALID_REQUEST and "session" in error.error.message[:200].lower()
+
+
+def timed_out(call: GrantedCall) -> ToolFailure:
+    message = f"{call.spec.name} did not answer before its deadline; ask for less or allow more time."
+    return refuse(ErrorKind.TIMEOUT, message, default_timeout_s=call.spec.limits.timeout_s)
+
+
+def tool_said(call: GrantedCall, text: str, redact: Redact) -> ToolFailure:
+    """The tool ran and says that it failed."""
+    excerpt = quoted(text, redact)
+    words = f"In its own words: {excerpt}" if excerpt else "It gave no reason."
+    message = f"{call.spec.name} reported an error; correct the call by what it says, or use another tool. {words}"
+    return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status=0, excerpt=excerpt))
+
+
+def outside_protocol(call: GrantedCall, what: str) -> ToolFailure:
+    """It was answered, in a way that no version of the protocol knows. `what`: a clause of the hub's own words."""
+    message = f"{call.spec.name} ran, and its server answered in a way that cannot be understood: {what}. "
+    return refuse(ErrorKind.UPSTREAM_ERROR, f"{message}Use another tool, or tell an operator.", retryable=False)
+
+
+def cannot_be_asked(call: GrantedCall, what: str) -> ToolFailure:
+    """It wants something before it goes on that nobody here gives. `what`: a clause of the hub's own words."""
+    message = f"{call.spec.name} did not finish: {what}. Use another tool, or call it so that it need not ask."
+    return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False)
+
+
+def unforeseen(call: GrantedCall) -> ToolFailure:
+    message = (
+        f"The hub failed while it called {call.spec.name}, which may have run. Check that before you call it again; "
+        "operators find it logged."
+    )
+    return refuse(ErrorKind.INTERNAL, message)
+
+
+def quoted(text: str, redact: Redact) -> str:
+    """Somebody else's words, fit to be handed on: redacted, without control characters, at most 2,000 characters."""
+    clean = redact(text[:_JUDGED_CHARS])
+    shown = "".join(char if char.isprintable() or char in "\n\t" else " " for char in clean).strip()
+    return shown if len(shown) <= EXCERPT_MAX_CHARS else f"{shown[: EXCERPT_MAX_CHARS - 1]}…"

@@ -1,0 +1,216 @@
+"""The tools of one MCP server: all pages of its list, each tool by itself, within bounds.
+
+A page that fails after others makes the reading incomplete, and a tool that cannot be read is missing alone; both are
+told as problems. Only a list that cannot be had at all fails the reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final
+
+from mcp.shared.exceptions import MCPError
+
+from toolhub_service.adapters.mcp import failures, wire
+from toolhub_service.adapters.mcp.definitions import DefinitionReader, SourceTerms, Unnamed, task_support
+from toolhub_service.adapters.mcp.failures import Redact
+from toolhub_service.adapters.mcp.link import McpSession
+from toolhub_service.adapters.mcp.server import McpServer
+from toolhub_service.adapters.mcp.shortening import one_line
+from toolhub_service.adapters.mcp.tasks import has_extension
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.source import Definition, Discovery, Trust
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.registry.names import skeleton
+
+PAGES_MAX: Final = 100
+TOOLS_MAX: Final = 2_000
+PROBLEMS_MAX: Final = 50
+CURSOR_MAX_CHARS: Final = 64 * 1024
+_TURN: Final = 16
+"""Tools between two turns of the event loop."""
+_METHOD_NOT_FOUND: Final = -32601
+
+
+class McpToolSource:
+    """Where the tools of one server are discovered."""
+
+    kind = ToolKind.MCP
+
+    def __init__(
+        self,
+        server: McpServer,
+        terms: SourceTerms,
+        check_schema: Callable[[JsonObject], object],
+        redact: Redact,
+        *,
+        trust: Trust = Trust.FIRST_USE,
+    ) -> None:
+        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by."""
+        self._server = server
+        self._terms = terms
+        self._trust = trust
+        self._redact = redact
+        self._reader = DefinitionReader(terms, server.overrides, check_schema)
+        self._reading = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        return self._terms.name
+
+    @property
+    def trust(self) -> Trust:
+        return self._trust
+
+    @property
+    def endpoint(self) -> str:
+        return self._terms.endpoint
+
+    async def discover(self) -> Discovery:
+        async with self._reading:
+            session = await self._server.link.session(inf)
+            listing = _Listing(self._reader, is_modern=session.is_modern)
+            self._reader.begin()
+            await self._list(session, listing)
+            self._server.task_support = dict(listing.task_support)
+            self._server.has_task_extension = has_extension(session)
+            return Discovery(
+                definitions=listing.unique(),
+                problems=_some(listing.problems),
+                ttl_s=listing.ttl_s,
+                server=session.server,
+                protocol=session.protocol,
+            )
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        self._server.changed = changed
+        self._server.link.listen(changed)
+
+    def diagnostics(self) -> Sequence[str]:
+        return self._server.link.diagnostics()
+
+    async def start(self) -> None:
+        self._server.link.start()
+
+    async def close(self) -> None:
+        await self._server.link.close()
+
+    async def _list(self, session: McpSession, listing: _Listing) -> None:
+        cursors: set[str] = set()
+        cursor = ""
+        for _ in range(PAGES_MAX):
+            page = await self._page(session, cursor, listing)
+            if page is None:
+                return
+            await listing.take(page)
+            following = page.get("nextCursor")
+            if following is None or listing.is_full:
+                return
+            if not isinstance(following, str) or len(following) > CURSOR_MAX_CHARS or following in cursors:
+                listing.problems.append("The list of tools leads in circles and was not read to its end.")
+                return
+            cursors.add(following)
+            cursor = following
+        listing.problems.append(f"The list of tools has more than {PAGES_MAX} pages and was not read to its end.")
+
+    async def _page(self, session: McpSession, cursor: str, listing: _Listing) -> JsonObject | None:
+        """One page; None when the server has none, or none after the ones that were read."""
+        try:
+            return await wire.ask(session.client.session, "tools/list", {"cursor": cursor} if cursor else {})
+        except MCPError as error:
+            if not cursor and error.error.code == _METHOD_NOT_FOUND:
+                listing.problems.append("The server offers no tools at all.")
+                return None
+            reason = self._reason(session, error)
+            if not cursor:
+                raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The list of tools could not be read. {reason}") from error
+            listing.problems.append(f"The list of tools was not read to its end. {reason}")
+            return None
+        except (OSError, TimeoutError) as error:
+            self._server.link.lost(session, "its connection broke")
+            raise _broken() from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._server.link.lost(session, "its connection broke")
+            raise _broken() from None
+
+    def _reason(self, session: McpSession, error: MCPError) -> str:
+        if failures.is_closed(error) or failures.is_lost_session(error):
+            self._server.link.lost(session, "its connection is closed")
+        breakage = failures.breakage_in(error)
+        return breakage.value if breakage else f"The server says: {failures.quoted(error.error.message, self._redact)}"
+
+
+class _Listing:
+    """What one reading has brought so far."""
+
+    def __init__(self, reader: DefinitionReader, *, is_modern: bool) -> None:
+        self._reader = reader
+        self._is_modern = is_modern
+        self._found: list[Definition] = []
+        self._seen = 0
+        self.problems: list[str] = []
+        self.task_support: dict[str, str] = {}
+        self.ttl_s: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self._seen >= TOOLS_MAX
+
+    async def take(self, page: JsonObject) -> None:
+        self._note_ttl(page.get("ttlMs"))
+        tools = page.get("tools")
+        if not isinstance(tools, list | tuple):
+            self.problems.append("A page of the list of tools holds no tools.")
+            return
+        for tool in tools:
+            if self.is_full:
+                self.problems.append(f"The server offers more than {TOOLS_MAX} tools; the rest was left out.")
+                return
+            self._seen += 1
+            self._take(tool)
+            if self._seen % _TURN == 0:
+                await asyncio.sleep(0)
+
+    def unique(self) -> tuple[Definition, ...]:
+        """Sorted by their own names; of two whose full names read alike only the first."""
+        unique: dict[str, Definition] = {}
+        for definition in sorted(self._found, key=lambda found: found.spec.resource_id):
+            first = unique.setdefault(skeleton(definition.spec.name), definition)
+            if first is not definition:
+                own, other = (one_line(each.spec.resource_id, 80) for each in (definition, first))
+                self.problems.append(f"The tool `{own}` was left out: its name reads like that of `{other}`.")
+        return tuple(unique.values())
+
+    def _take(self, tool: JsonValue) -> None:
+        try:
+            definition = self._reader.read(tool, is_modern=self._is_modern)
+        except Unnamed as unnamed:
+            self.problems.append(unnamed.problem)
+            return
+        if definition is None:
+            return
+        self._found.append(definition)
+        support = task_support(definition.remote)
+        if support != "forbidden" and not self._is_modern:
+            self.task_support[definition.spec.resource_id] = support
+
+    def _note_ttl(self, ttl_ms: JsonValue) -> None:
+        """The shortest of all pages counts; 0 only forbids to keep copies."""
+        if self._is_modern and isinstance(ttl_ms, int | float) and ttl_ms > 0:
+            self.ttl_s = min(ttl_ms / 1_000, inf if self.ttl_s is None else self.ttl_s)
+
+
+def _some(problems: list[str]) -> tuple[str, ...]:
+    if len(problems) <= PROBLEMS_MAX:
+        return tuple(problems)
+    return (*problems[: PROBLEMS_MAX - 1], f"And {len(problems) - PROBLEMS_MAX + 1} more.")
+
+
+def _broken() -> ToolFailure:
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, "The list of tools could not be read. The connection broke.")

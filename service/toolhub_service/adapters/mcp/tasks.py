@@ -1,0 +1,253 @@
+"""Tasks of MCP servers as remote jobs: work that a server goes on with after it has answered `tools/call`.
+
+    2025-11-25   the call asks for a task (`task: {ttl}`); tools say whether they can (`execution.taskSupport`).
+                 tasks/get until it is over, tasks/result for what it brought.
+    2026-07-28   the extension `io.modelcontextprotocol/tasks` (SEP-2663): the call declares that it can take a task,
+                 and the server decides; tasks/get tells the result, too. What is answered at once is no task.
+
+Neither era lets a client name a task before it exists: a start whose answer is lost cannot be looked up. It is sent
+again only where a repeat is safe, else the job is LOST. A task that waits for input is told so and cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, encode_header_value
+
+from toolhub_service.adapters.mcp import failures, wire
+from toolhub_service.adapters.mcp.calling import Calling
+from toolhub_service.adapters.mcp.link import McpSession
+from toolhub_service.adapters.mcp.reporting import MESSAGE_MAX_CHARS, Reporter
+from toolhub_service.adapters.mcp.server import McpServer
+from toolhub_service.adapters.mcp.shortening import as_object, one_line
+from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
+from toolhub_service.adapters.remote_terms import RemoteTerms
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure, refuse
+from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.question import QuestionAsked
+from toolhub_service.domain.result import Outcome
+
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
+POLLS: Final = PollTerms(first_s=0.05, longest_s=5.0)
+"""Besides what the server asks for (`pollInterval`)."""
+TERMS: Final = RemoteTerms(look_up_within_s=0.0, looks_min=1, absent_for_s=0.0)
+"""There is nothing to look up, so there is nothing to wait for."""
+
+ID_MAX_CHARS: Final = 512
+KEEP_S: Final = 3_600.0
+"""For how long past its deadline a server is asked to keep a result, so that another run can still collect it."""
+KEEP_MAX_S: Final = 86_400.0
+_REQUEST_S: Final = 30.0
+_ANSWERS_MAX: Final = 1_000
+_OVER: Final = frozenset({"completed", "failed", "cancelled"})
+_INPUT: Final = "input_required"
+_METHOD_NOT_FOUND: Final = -32601
+_FORGOTTEN: Final = frozenset({-32602, _METHOD_NOT_FOUND, -32002})
+"""How servers say that they do not know a task."""
+
+
+def has_extension(session: McpSession) -> bool:
+    """Whether the server may answer a call with a task (2026-07-28)."""
+    return session.is_modern and EXTENSION in (session.client.server_capabilities.extensions or {})
+
+
+class McpTasks:
+    """`RemoteJob` over the tasks of one server."""
+
+    def __init__(self, server: McpServer, calling: Calling, poller: Poller, clock: Clock) -> None:
+        self._server = server
+        self._calling = calling
+        self._poller = poller
+        self._clock = clock
+        self._answers: dict[str, tuple[JsonObject, McpSession]] = {}
+        self._wanted_input: set[str] = set()
+        self.reporters: dict[str, Reporter] = {}
+        """By job: where a call that is answered at once tells how far it has come."""
+
+    async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
+        keyed = call if call.idempotency_key else call._replace(idempotency_key=mark.key)
+        reporter = self.reporters.get(call.call.job_id)
+        try:
+            answer, session = await self._calling.result(
+                self._server, keyed, reporter, task_ttl_ms=self._ttl_ms(call), extension=EXTENSION
+            )
+        except QuestionAsked as asked:
+            # To the executor it was refused, for nothing runs; the adapter hands the question on.
+            raise refuse(ErrorKind.APPROVAL_REQUIRED, "A person must answer first.") from asked
+        except ToolFailure as failure:
+            if _is_unclear(failure):
+                raise RemoteUnclear(failure.error.message) from failure
+            raise
+        task = _task_in(answer)
+        if task is None:
+            self._hold(mark.key, (answer, session))
+            return mark._replace(accepted=True)
+        return mark._replace(remote_id=str(task["taskId"]), accepted=True)
+
+    async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
+        if call.safe_to_repeat:
+            return None
+        raise RemoteUnclear("The server gives tasks their names only in its answer, and that was lost.")
+
+    async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
+        if not mark.remote_id:
+            return
+        async for progress in self._poller.poll(lambda: self._look(call, mark), key=mark.remote_id):
+            yield progress
+
+    async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
+        if not mark.remote_id:
+            return False
+        try:
+            await self._ask(call, mark, "tasks/cancel")
+        except Unreachable as silent:
+            raise RemoteUnclear("The server could not be asked to cancel its task.") from silent
+        except MCPError as error:
+            if error.error.code == _METHOD_NOT_FOUND:
+                return False
+        self._poller.hurry(mark.remote_id)
+        return True
+
+    async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
+        if not mark.remote_id:
+            return await self._collect_at_once(call, mark)
+        task, session = await self._poller.answer(lambda: self._task(call, mark))
+        status = task.get("status")
+        if mark.remote_id in self._wanted_input:
+            self._wanted_input.discard(mark.remote_id)
+            raise failures.cannot_be_asked(call, "its server's task wanted input of a person, and was cancelled")
+        if status == "cancelled":
+            raise refuse(ErrorKind.CANCELLED, f"{call.spec.name} was cancelled on its server.")
+        result = as_object(task.get("result"))
+        if session.is_modern and result is None:
+            said = as_object(task.get("error")) or {}
+            raise failures.tool_said(call, str(said.get("message", "")), self._calling.redact)
+        if result is None:
+            payload, session = await self._poller.answer(lambda: self._payload(call, mark))
+            return await self._calling.outcome(self._server, session, call, payload)
+        return await self._calling.outcome(self._server, session, call, result)
+
+    async def _collect_at_once(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
+        """Of a call that was answered without a task: its answer is in this process, or nowhere."""
+        held = self._answers.pop(mark.key, None)
+        if held is None:
+            if not call.safe_to_repeat:
+                raise RemoteUnclear("The server answered at once, to a hub that did not live to tell.")
+            held = await self._calling.result(self._server, call, self.reporters.get(call.call.job_id))
+        answer, session = held
+        return await self._calling.outcome(self._server, session, call, answer)
+
+    async def _look(self, call: GrantedCall, mark: RemoteMark) -> Answer[Progress]:
+        """One question how a task fares. Raises Unreachable, RemoteUnclear."""
+        task, _ = (await self._task(call, mark)).told
+        status = str(task.get("status"))
+        if status == _INPUT:
+            self._wanted_input.add(mark.remote_id)
+            await self.cancel(call, mark)
+        said = task.get("statusMessage")
+        words = one_line(said, MESSAGE_MAX_CHARS) if isinstance(said, str) else ""
+        message = f"{status.replace('_', ' ')}{f': {words}' if words else ''}"
+        is_over = status in _OVER
+        return Answer(
+            Progress(step=float(is_over), total=1.0, unit="task", message=message[:MESSAGE_MAX_CHARS]),
+            is_over=is_over,
+            retry_after_s=_poll_interval_s(task),
+        )
+
+    async def _task(self, call: GrantedCall, mark: RemoteMark) -> Answer[tuple[JsonObject, McpSession]]:
+        try:
+            answer, session = await self._ask(call, mark, "tasks/get")
+        except MCPError as error:
+            raise _doubt(error) from error
+        task = _task_in(answer)
+        if task is None or task["taskId"] != mark.remote_id:
+            raise RemoteUnclear("The server tells of its task in a way that cannot be understood.")
+        return Answer((task, session), is_over=True)
+
+    async def _payload(self, call: GrantedCall, mark: RemoteMark) -> Answer[tuple[JsonObject, McpSession]]:
+        """What a task of the older era has brought. Raises ToolFailure when that is an error of the protocol."""
+        try:
+            return Answer(await self._ask(call, mark, "tasks/result"), is_over=True)
+        except MCPError as error:
+            if error.error.code in _FORGOTTEN:
+                raise _doubt(error) from error
+            raise failures.answered(call, error, self._calling.redact) from error
+
+    async def _ask(self, call: GrantedCall, mark: RemoteMark, method: str) -> tuple[JsonObject, McpSession]:
+        """One request about a task. Raises Unreachable, and MCPError for what the server itself says."""
+        now_s = asyncio.get_running_loop().time()
+        link = self._server.link
+        try:
+            session = await link.session(now_s + _REQUEST_S)
+        except ToolFailure as failure:
+            raise Unreachable(failure.error.retry_after_s or 0.0) from failure
+        params: dict[str, Any] = {"taskId": mark.remote_id}
+        headers = {MCP_NAME_HEADER: encode_header_value(mark.remote_id)} if session.is_modern else None
+        try:
+            answer = await wire.ask(
+                session.client.session,
+                method,
+                params,
+                timeout_s=_REQUEST_S,
+                headers=headers,
+                extension=EXTENSION if session.is_modern else "",
+            )
+        except MCPError as error:
+            if failures.is_closed(error) or failures.is_lost_session(error):
+                link.lost(session, "its connection is closed")
+                raise Unreachable from error
+            if failures.breakage_in(error) or error.error.code == failures.REQUEST_TIMEOUT:
+                raise Unreachable from error
+            raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            link.lost(session, "its connection broke")
+            raise Unreachable from None
+        return answer, session
+
+    def _ttl_ms(self, call: GrantedCall) -> int:
+        left_s = call.deadline_s - self._clock.monotonic_s()
+        return int(1_000 * min(max(left_s, 0.0) + KEEP_S, KEEP_MAX_S))
+
+    def _hold(self, key: str, answer: tuple[JsonObject, McpSession]) -> None:
+        if len(self._answers) >= _ANSWERS_MAX:
+            del self._answers[next(iter(self._answers))]
+        self._answers[key] = answer
+
+
+def _is_unclear(failure: ToolFailure) -> bool:
+    """Whether a start may have been taken: no answer in time, or a connection that broke under it."""
+    error = failure.error
+    if error.kind is ErrorKind.UPSTREAM_ERROR:
+        return error.upstream is None and error.is_retryable
+    return error.kind in (ErrorKind.OUTCOME_UNKNOWN, ErrorKind.TIMEOUT)
+
+
+def _doubt(error: MCPError) -> Exception:
+    """What an error about a task means: it is forgotten, or the server is not well and may be asked again."""
+    if error.error.code in _FORGOTTEN:
+        return RemoteUnclear("The server does not know the task any more.")
+    return Unreachable()
+
+
+def _task_in(answer: JsonObject) -> JsonObject | None:
+    """The task that an answer tells of; None when it tells of none."""
+    task = as_object(answer.get("task")) or answer
+    name = task.get("taskId")
+    return task if isinstance(name, str) and 0 < len(name) <= ID_MAX_CHARS and "status" in task else None
+
+
+def _poll_interval_s(task: JsonObject) -> float:
+    """`pollInterval` was renamed `pollIntervalMs` in the extension."""
+    said = task.get("pollIntervalMs", task.get("pollInterval"))
+    return said / 1_000 if isinstance(said, int | float) and said > 0 else 0.0
