@@ -26,11 +26,13 @@ class Breakage(Enum):
     UNDECODABLE = "The server sent what cannot be decoded."
     REFUSED = "The request would have gone to an origin that the source does not name."
     UNAUTHORIZED = "The server or its authorization server refused the hub's credentials."
+    BUSY = "The server has no room for the request now (HTTP 429)."
+    STATUS = "The server answered with an HTTP error (5xx)."
 
     @property
     def was_taken(self) -> bool:
         """Whether the server may have begun to work on the request."""
-        return self in {Breakage.LOST, Breakage.TOO_LARGE, Breakage.UNDECODABLE}
+        return self in {Breakage.LOST, Breakage.TOO_LARGE, Breakage.UNDECODABLE, Breakage.STATUS}
 
 
 def error_of(breakage: Breakage) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the operator said of one MCP server, as plain values: secrets resolved, nothing checked against the world yet."""
+"""What the operator said of one MCP server, as plain values: secrets resolved, nothing tried yet."""
 
 from __future__ import annotations
 

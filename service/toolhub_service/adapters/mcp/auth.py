@@ -1,0 +1,215 @@
+"""OAuth 2.0 client credentials for a server of streamable HTTP (RFC 6749 §4.4, RFC 8707, MCP authorization).
+
+With a token URL the token is fetched before the first request. Without one the server's 401 leads to its protected
+resource metadata (RFC 9728), that to the authorization server's (RFC 8414), and all of it only over origins that the
+source names. The token is kept, renewed shortly before it expires and once after a 401; many requests wait for one
+renewal. The SDK's provider is not used: it holds its lock while a request runs, so that calls run one by one.
+
+Nothing here raises for what a server answers: a request without a good token goes out and comes back with its 401.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httpx2
+import orjson
+from mcp.client.auth.utils import (
+    build_oauth_authorization_server_metadata_discovery_urls,
+    build_protected_resource_metadata_discovery_urls,
+    extract_field_from_www_auth,
+    issuers_match,
+)
+from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
+
+from toolhub_service.adapters.mcp.terms import OAuthTerms
+
+_LEEWAY_S = 30.0
+_LEEWAY_SHARE = 0.1
+_UNKNOWN_LIFE_S = 3600.0
+_AGAIN_AFTER_S = 5.0
+"""After a token could not be had, before it is asked for again."""
+_IN_TIME = {"timeout": httpx2.Timeout(10.0).as_dict()}
+
+Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+"""Sends a request by a transport that never raises for what the network or the server does."""
+
+
+class _Endpoint:
+    """Where tokens are had, and how."""
+
+    def __init__(self, url: str, *, resource: str = "", scope: str = "", methods: tuple[str, ...] = ()) -> None:
+        self.url = url
+        self.resource = resource
+        self.scope = scope
+        self.in_body = bool(methods) and "client_secret_basic" not in methods and "client_secret_post" in methods
+
+
+class AuthorizedTransport(httpx2.AsyncBaseTransport):
+    """Puts a bearer token on each request, and sends it once more with another one after a 401.
+
+    A 401 comes before a server looks at the request: nothing runs twice.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, tokens: Tokens) -> None:
+        self._inner = inner
+        self._tokens = tokens
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        send = self._inner.handle_async_request
+        used = await self._tokens.current(send)
+        response = await send(_bearing(request, used))
+        if not _wants_another_token(response):
+            return response
+        token = await self._tokens.renewed(used, response, send)
+        if not token or token == used:
+            return response
+        await response.aclose()
+        return await send(_bearing(request, token))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Tokens:
+    """The token for one server, shared by its connections. Never shown."""
+
+    def __init__(self, terms: OAuthTerms, server_url: str) -> None:
+        self._terms = terms
+        self._server_url = server_url
+        self._endpoint = _Endpoint(terms.token_url, scope=" ".join(terms.scopes)) if terms.token_url else None
+        self._token = ""
+        self._good_until_s = 0.0
+        self._again_at_s = 0.0
+        self._lock = asyncio.Lock()
+
+    async def current(self, send: Send) -> str:
+        """A token that is good; empty when none can be had, or nothing is known yet of where."""
+        if self._endpoint is None or (self._token and _now_s() < self._good_until_s):
+            return self._token
+        return await self.renewed(self._token, None, send)
+
+    async def renewed(self, used: str, challenge: httpx2.Response | None, send: Send) -> str:
+        """Another token than `used`, unless somebody got one meanwhile, or could not a moment ago."""
+        async with self._lock:
+            if self._token != used or _now_s() < self._again_at_s:
+                return self._token
+            self._again_at_s = _now_s() + _AGAIN_AFTER_S
+            if challenge is not None and not self._terms.token_url:
+                self._endpoint = await self._discovered(challenge, send)
+            if self._endpoint is not None:
+                self._take(await _asked(self._token_request(self._endpoint), send))
+            return self._token
+
+    def _token_request(self, endpoint: _Endpoint) -> httpx2.Request:
+        form = {"grant_type": "client_credentials"}
+        headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+        if endpoint.scope:
+            form["scope"] = endpoint.scope
+        if endpoint.resource:
+            form["resource"] = endpoint.resource
+        if endpoint.in_body:
+            form |= {"client_id": self._terms.client_id, "client_secret": self._terms.client_secret}
+        else:
+            pair = f"{quote(self._terms.client_id, safe='')}:{quote(self._terms.client_secret, safe='')}"
+            headers["authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        return httpx2.Request(
+            "POST", endpoint.url, headers=headers, content=urlencode(form).encode(), extensions=_IN_TIME
+        )
+
+    def _take(self, document: dict[str, Any]) -> None:
+        token = document.get("access_token")
+        if not isinstance(token, str) or not token or str(document.get("token_type", "bearer")).lower() != "bearer":
+            return
+        life = document.get("expires_in")
+        life_s = float(life) if isinstance(life, int | float) and life > 0 else _UNKNOWN_LIFE_S
+        self._token = token
+        self._good_until_s = _now_s() + life_s - min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
+        self._again_at_s = 0.0
+
+    async def _discovered(self, challenge: httpx2.Response, send: Send) -> _Endpoint | None:
+        """The token endpoint; None when the metadata is missing or does not fit the server."""
+        said = extract_field_from_www_auth(challenge, "resource_metadata")
+        resource = await _first(build_protected_resource_metadata_discovery_urls(said, self._server_url), send)
+        if resource and not _is_of(self._server_url, resource.get("resource")):
+            return None
+        issuers = resource.get("authorization_servers")
+        issuer = issuers[0] if isinstance(issuers, list) and issuers and isinstance(issuers[0], str) else None
+        metadata = await _first(
+            build_oauth_authorization_server_metadata_discovery_urls(issuer, self._server_url), send
+        )
+        return _endpoint_of(metadata, issuer, self._server_url, self._scope(challenge, resource))
+
+    def _scope(self, challenge: httpx2.Response, resource: dict[str, Any]) -> str:
+        """The operator's scopes; else those that the server asks for."""
+        if self._terms.scopes:
+            return " ".join(self._terms.scopes)
+        supported = resource.get("scopes_supported")
+        listed = " ".join(map(str, supported)) if isinstance(supported, list) else ""
+        return extract_field_from_www_auth(challenge, "scope") or listed
+
+
+def _bearing(request: httpx2.Request, token: str) -> httpx2.Request:
+    if token:
+        request.headers["authorization"] = f"Bearer {token}"
+    return request
+
+
+async def _first(urls: list[str], send: Send) -> dict[str, Any]:
+    """The first document that is there; empty when none is."""
+    for url in urls:
+        try:
+            request = httpx2.Request("GET", url, headers={"accept": "application/json"}, extensions=_IN_TIME)
+        except httpx2.InvalidURL:
+            continue
+        if document := await _asked(request, send):
+            return document
+    return {}
+
+
+async def _asked(request: httpx2.Request, send: Send) -> dict[str, Any]:
+    """The JSON object that answers with 200; empty otherwise."""
+    response = await send(request)
+    try:
+        content = await response.aread()
+        document = orjson.loads(content) if response.status_code == 200 else {}
+    except (httpx2.TransportError, orjson.JSONDecodeError):
+        return {}
+    finally:
+        await response.aclose()
+    return document if isinstance(document, dict) else {}
+
+
+def _endpoint_of(metadata: dict[str, Any], issuer: str | None, server_url: str, scope: str) -> _Endpoint | None:
+    """RFC 8414 §3.3: metadata counts only for the issuer that it names."""
+    named, url = metadata.get("issuer"), metadata.get("token_endpoint")
+    if not isinstance(url, str) or not isinstance(named, str):
+        return None
+    if issuer is not None and not issuers_match(named, issuer):
+        return None
+    methods = metadata.get("token_endpoint_auth_methods_supported")
+    return _Endpoint(
+        url,
+        resource=resource_url_from_server_url(server_url),
+        scope=scope,
+        methods=tuple(methods) if isinstance(methods, list) else (),
+    )
+
+
+def _is_of(server_url: str, resource: object) -> bool:
+    """RFC 9728 §3.3: metadata counts only for the resource that it names."""
+    return isinstance(resource, str) and check_resource_allowed(resource_url_from_server_url(server_url), resource)
+
+
+def _wants_another_token(response: httpx2.Response) -> bool:
+    if response.status_code == 403:
+        return extract_field_from_www_auth(response, "error") == "insufficient_scope"
+    return response.status_code == 401
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

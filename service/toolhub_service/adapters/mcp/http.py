@@ -1,0 +1,97 @@
+"""The HTTP client of one connection to a server of streamable HTTP; `bounded.py` judges and bounds what goes through.
+
+Proxies, certificates and credentials of the environment have no effect. A response may be silent for as long as the
+call that waits for it has time; that the peer is gone is noticed by keep-alive probes within a minute. The DELETE that
+ends a session of the older era gets two seconds.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx2
+from mcp.client._transport import TransportStreams
+from mcp.client.streamable_http import streamable_http_client
+
+from toolhub_service import __version__
+from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
+from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
+from toolhub_service.adapters.mcp.reasons import NotConnected
+from toolhub_service.adapters.mcp.terms import HttpTerms, TlsTerms
+
+CONNECTIONS_MAX = 256
+"""Of one server: each call in flight and each stream takes one."""
+_IDLE_MAX = 20
+_KEEP_ALIVE_S = 30.0
+_TIMEOUT = httpx2.Timeout(connect=10.0, read=None, write=30.0, pool=10.0)
+_PROBES = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+
+
+class HttpRoad:
+    """What connections to one server have in common: the TLS context, the origins, the token."""
+
+    def __init__(self, terms: HttpTerms, max_message_bytes: int) -> None:
+        self._terms = terms
+        self._max_message_bytes = max_message_bytes
+        self._tls: ssl.SSLContext | None = None
+        self._tokens = Tokens(terms.oauth, terms.url) if terms.oauth else None
+        named = [terms.url, *terms.origins, *([terms.oauth.token_url] if terms.oauth and terms.oauth.token_url else [])]
+        self._origins = frozenset(origin_of(httpx2.URL(url)) for url in named)
+
+    @asynccontextmanager
+    async def transport(
+        self, on_lost: Callable[[str], None]
+    ) -> AsyncIterator[tuple[TransportStreams, BoundedTransport]]:
+        """Streams for the SDK's client. `on_lost` is told when the server does not know the session any more.
+
+        Raises NotConnected when the TLS files cannot be used.
+        """
+        bounded = BoundedTransport(self._sockets(), self._origins, self._max_message_bytes, on_lost)
+        async with (
+            httpx2.AsyncClient(
+                transport=AuthorizedTransport(bounded, self._tokens) if self._tokens else bounded,
+                headers={**self._terms.headers, "user-agent": f"tool-hub/{__version__}", "accept-encoding": "gzip"},
+                timeout=_TIMEOUT,
+                trust_env=False,
+                follow_redirects=False,
+            ) as client,
+            streamable_http_client(
+                self._terms.url, http_client=client, max_sse_event_size=self._max_message_bytes
+            ) as streams,
+        ):
+            yield streams, bounded
+
+    def _sockets(self) -> httpx2.AsyncHTTPTransport:
+        return httpx2.AsyncHTTPTransport(
+            verify=self._context(),
+            trust_env=False,
+            limits=httpx2.Limits(
+                max_connections=CONNECTIONS_MAX, max_keepalive_connections=_IDLE_MAX, keepalive_expiry=_KEEP_ALIVE_S
+            ),
+            socket_options=_PROBES,
+        )
+
+    def _context(self) -> ssl.SSLContext:
+        """Made once: loading the system's CAs takes tens of milliseconds."""
+        if self._tls is None:
+            self._tls = _tls_context(self._terms.tls)
+        return self._tls
+
+
+def _tls_context(terms: TlsTerms) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=terms.ca_file or None)
+        if terms.certificate_file:
+            context.load_cert_chain(terms.certificate_file, terms.key_file or None)
+    except (OSError, ValueError):
+        raise NotConnected("A TLS file of the source cannot be read or is not usable.") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,77 @@
+"""Cuts a stream of bytes into lines of bounded length.
+
+Of a line that is too long only its first and last bytes are kept, enough to find out which request it would have
+answered: servers write the `id` either first (Python) or last (TypeScript).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_EDGE_BYTES = 256
+_ID = rb'"id"\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,64})")'
+_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
+_LAST = re.compile(rb',\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+_MESSAGE = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"method"\s*:')
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """A line that was not kept."""
+
+    head: bytes
+    tail: bytes
+
+    @property
+    def answers(self) -> int | str | None:
+        """The id of the request that it would have answered; None when that cannot be told."""
+        found = _FIRST.match(self.head) or _LAST.search(self.tail)
+        if found is None:
+            return None
+        return int(found[1]) if found[1] else str(found[2], "ascii")
+
+    @property
+    def is_unasked(self) -> bool:
+        """A notification or a request of the server's: no call waits for it."""
+        return _MESSAGE.match(self.head) is not None
+
+
+class Lines:
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._pieces: list[bytes] = []
+        self._held_bytes = 0
+        self._too_long: bytes | None = None
+        """The head of the line that is being skipped."""
+        self._tail = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes | TooLong]:
+        """The lines that this piece completes, without their ends. Consume it wholly."""
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            self._take(data[start:end])
+            yield self._finished()
+            start = end + 1
+        self._take(data[start:])
+
+    def _take(self, piece: bytes) -> None:
+        if self._too_long is None and self._held_bytes + len(piece) > self._max_bytes:
+            self._pieces.append(piece[: _EDGE_BYTES * 2])
+            self._too_long = b"".join(self._pieces)[:_EDGE_BYTES]
+            self._pieces.clear()
+        if self._too_long is not None:
+            self._tail = (self._tail + piece[-_EDGE_BYTES:])[-_EDGE_BYTES:]
+        elif piece:
+            self._pieces.append(piece)
+            self._held_bytes += len(piece)
+
+    def _finished(self) -> bytes | TooLong:
+        line: bytes | TooLong
+        if self._too_long is not None:
+            line = TooLong(self._too_long, self._tail)
+        else:
+            line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces, self._held_bytes, self._too_long, self._tail = [], 0, None, b""
+        return line

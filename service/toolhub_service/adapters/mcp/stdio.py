@@ -1,0 +1,269 @@
+"""A server on the standard input and output of a program of its own, one JSON-RPC message a line.
+
+The SDK's own transport has no bound on a line and hands standard error on. Here: the program leads a session and a
+process group of its own, inherits no descriptor, and gets an environment made from nothing. Standard output is taken
+by a protocol as it arrives. A line longer than `max_message_bytes` is skipped without being held; the request that it
+would have answered fails as `Breakage.TOO_LARGE` where its id can be told, a notification is dropped, and otherwise the
+connection ends, so that no call waits for an answer that was thrown away. Lines that are no JSON-RPC are counted and
+ignored, a few kept for diagnostics; too many of them end the connection.
+
+The end: standard input is closed, a grace, SIGTERM to the group, a grace, SIGKILL to the group in any case, so that
+nothing the program started stays behind; so also when the leader has ended by itself, and when the hub is killed
+(reaper.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, jsonrpc_message_adapter
+
+from toolhub_service.adapters.mcp.breakage import Breakage, error_of
+from toolhub_service.adapters.mcp.lines import Lines, TooLong
+from toolhub_service.adapters.mcp.reaper import REAPER
+from toolhub_service.adapters.mcp.reasons import NotConnected
+from toolhub_service.adapters.mcp.streams import Inbox, Outbox
+from toolhub_service.adapters.mcp.tail import Tail
+from toolhub_service.adapters.mcp.terms import StdioTerms
+
+INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+GRACE_S = 2.0
+"""From the closing of standard input to SIGTERM, as the SDK has it."""
+TERM_GRACE_S = 1.0
+_DRAIN_S = 1.0
+"""For pipes to close once the group is dead; only a process that left the group can hold them longer."""
+_LAST_WORDS_S = 0.2
+"""For what a program wrote right before it ended."""
+GARBAGE_MAX = 1_000
+_GARBAGE_KEPT = 5
+_GARBAGE_KEPT_BYTES = 200
+
+_NO_OUTPUT = "Its program closed its output."
+_NO_INPUT = "Its program closed its input."
+_NO_PROGRAM = "Its program ended."
+PIPE_REASONS = frozenset({_NO_OUTPUT, _NO_INPUT, _NO_PROGRAM})
+"""What can be told before it is known how the program ended."""
+
+OnEnd = Callable[[str], None]
+"""Told once, with the reason, when the program or its pipes are gone."""
+
+
+class StdioTransport:
+    """One run of the program: `mcp.client._transport.Transport`. Enter once."""
+
+    def __init__(self, terms: StdioTerms, max_message_bytes: int, on_end: OnEnd) -> None:
+        self._terms = terms
+        self.wire = Wire(max_message_bytes, on_end)
+        self._transport: asyncio.SubprocessTransport | None = None
+
+    async def __aenter__(self) -> tuple[Inbox, Outbox]:
+        """Raises NotConnected when the program cannot be started."""
+        spawning = asyncio.ensure_future(self._spawn())
+        try:
+            self._transport = await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            with suppress(NotConnected):
+                await _end(await spawning, self.wire, 0.0)
+            raise
+        return self.wire.inbox, self.wire.outbox
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._transport is not None
+        await _end(self._transport, self.wire, GRACE_S if error is None else _LAST_WORDS_S)
+        return None
+
+    @property
+    def ended(self) -> str:
+        """How the program ended by itself; empty when it did not."""
+        return self.wire.ended
+
+    def diagnostics(self) -> list[str]:
+        """What it wrote to standard error, and what was wrong with its output; secrets not hidden."""
+        return self.wire.diagnostics()
+
+    async def _spawn(self) -> asyncio.SubprocessTransport:
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.subprocess_exec(
+                lambda: self.wire,
+                self._terms.command,
+                *self._terms.args,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**inherited, **self._terms.env},
+                cwd=self._terms.cwd or None,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise NotConnected(_why_not_started(error, self._terms)) from None
+        return transport
+
+
+class Wire(asyncio.SubprocessProtocol):
+    """Hears what the program writes, and when it ends."""
+
+    def __init__(self, max_message_bytes: int, on_end: OnEnd) -> None:
+        self.inbox = Inbox(self._hold_back)
+        self.outbox = Outbox(self._write)
+        self.exited = asyncio.Event()
+        self.gone = asyncio.Event()
+        """It has ended and its pipes are closed."""
+        self._lines = Lines(max_message_bytes)
+        self._tail = Tail()
+        self._on_end: OnEnd | None = on_end
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._garbage = 0
+        self._garbage_kept: list[bytes] = []
+        self._too_long = 0
+        self.ended = ""
+        self.is_signalled = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+        REAPER.watch(transport.get_pid())
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._tail.feed(data)
+            return
+        for line in self._lines.feed(data):
+            if isinstance(line, TooLong):
+                self._skipped(line)
+            elif line.strip():
+                self._parsed(line)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd != 2:
+            self.end(_NO_OUTPUT if fd == 1 else _NO_INPUT)
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        code = self._transport.get_returncode() if self._transport else None
+        if not self.is_signalled and code is not None:
+            self.ended = (
+                f"Its program ended (exit code {code})." if code >= 0 else f"Its program was killed (signal {-code})."
+            )
+        # Standard output may still hold an answer, and a child of the program may hold it open for ever.
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.end, _NO_PROGRAM)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
+
+    def pause_writing(self) -> None:
+        self.outbox.hold(True)
+
+    def resume_writing(self) -> None:
+        self.outbox.hold(False)
+
+    def end(self, why: str) -> None:
+        """No message goes either way any more; requests in flight fail at once."""
+        self.inbox.end()
+        self.outbox.end()
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(why)
+
+    def diagnostics(self) -> list[str]:
+        lines = [f"stderr: {line}" for line in self._tail.lines()]
+        if self._garbage:
+            lines.append(f"{self._garbage} lines on standard output were not JSON-RPC, such as:")
+            lines += [f"  {line.decode('utf-8', 'replace')}" for line in self._garbage_kept]
+        if self._too_long:
+            lines.append(f"{self._too_long} messages were larger than the source allows.")
+        return lines
+
+    def _parsed(self, line: bytes) -> None:
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            self._ignored(line)
+        else:
+            self.inbox.put(SessionMessage(message), len(line))
+
+    def _ignored(self, line: bytes) -> None:
+        self._garbage += 1
+        if len(self._garbage_kept) < _GARBAGE_KEPT:
+            self._garbage_kept.append(line[:_GARBAGE_KEPT_BYTES])
+        if self._garbage > GARBAGE_MAX:
+            self.end("Its program writes to its standard output what is not JSON-RPC.")
+
+    def _skipped(self, line: TooLong) -> None:
+        self._too_long += 1
+        if (answers := line.answers) is not None:
+            error = JSONRPCError.model_validate(
+                {"jsonrpc": "2.0", "id": answers, "error": error_of(Breakage.TOO_LARGE)}
+            )
+            self.inbox.put(SessionMessage(error), 0)
+        elif not line.is_unasked:
+            self.end(Breakage.TOO_LARGE.value)
+
+    def _write(self, data: bytes) -> None:
+        pipe = self._transport.get_pipe_transport(0) if self._transport else None
+        assert isinstance(pipe, asyncio.WriteTransport)
+        pipe.write(data)
+
+    def _hold_back(self, is_full: bool) -> None:
+        pipe = self._transport.get_pipe_transport(1) if self._transport else None
+        if not isinstance(pipe, asyncio.ReadTransport) or pipe.is_closing():
+            return
+        if is_full:
+            pipe.pause_reading()
+        else:
+            pipe.resume_reading()
+
+
+async def _end(transport: asyncio.SubprocessTransport, wire: Wire, grace_s: float) -> None:
+    """Leave nothing running. When it is cancelled it kills at once."""
+    group = transport.get_pid()
+    wire.end("The connection was left.")
+    stdin = transport.get_pipe_transport(0)
+    try:
+        if isinstance(stdin, asyncio.WriteTransport):
+            stdin.close()
+        if not await _within(grace_s, wire.exited):
+            wire.is_signalled = True
+            _signal(group, signal.SIGTERM)
+            await _within(TERM_GRACE_S, wire.exited)
+    finally:
+        wire.is_signalled = True
+        _signal(group, signal.SIGKILL)
+        try:
+            await _within(_DRAIN_S, wire.gone)
+        finally:
+            if isinstance(stdin, asyncio.WriteTransport):
+                stdin.abort()
+            transport.close()
+            REAPER.forget(group)
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _why_not_started(error: OSError | ValueError, terms: StdioTerms) -> str:
+    if isinstance(error, FileNotFoundError):
+        named = os.fsdecode(error.filename) if error.filename is not None else ""
+        missing_folder = bool(terms.cwd) and named == terms.cwd
+        return "Its working directory does not exist." if missing_folder else "Its program was not found."
+    if isinstance(error, PermissionError):
+        return "Its program may not be executed."
+    return "Its program could not be started."
