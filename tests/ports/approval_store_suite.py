@@ -15,6 +15,7 @@ import pytest
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, Binding
 from toolhub_service.domain.approval_ports import ApprovalStore
+from toolhub_service.domain.question import Question
 
 T0 = 1_700_000_000_000
 MINUTE_MS = 60_000
@@ -100,6 +101,26 @@ class ApprovalStoreSuite:
         assert await started.create(approval) is None
         assert await another.get("apr-1") == approval
         assert await started.get("apr-2") is None
+
+    async def test_question_its_answer_and_what_only_the_tool_understands_survive(
+        self, started: ApprovalStore, another: ApprovalStore, ear: Ear
+    ) -> None:
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**70}}, "required": ["n"]}
+        asked = an_approval(
+            question_digest="q" * 64,
+            question=Question("é😀?", schema, "state\x00" * 8_000),
+            round=8,
+            covers_rule_id="writes",
+        )
+        assert await started.create(an_approval("apr-2")) is None
+        assert await started.create(asked) is None
+        assert await another.get("apr-1") == asked
+        assert await another.create(replace(asked, approval_id="apr-3")) == asked
+        answered = then(asked, ApprovalState.APPROVED, answer={"n": 2**69})
+        assert await another.put(answered)
+        assert await started.get("apr-1") == answered
+        await ear.until(lambda: ear.versions() == [1, 2])
+        assert [each for each in ear.heard if each is not None and each.approval_id == "apr-1"][-1] == answered
 
     @pytest.mark.parametrize("state", OPEN)
     async def test_open_approval_of_the_same_binding_stands(

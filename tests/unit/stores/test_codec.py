@@ -24,6 +24,7 @@ from toolhub_service.domain.key import KeyRecord
 from toolhub_service.domain.pin import Pin, PinChange, PinState
 from toolhub_service.domain.principal import Principal, Role
 from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.question import Question
 from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.usage import ToolUse
@@ -360,3 +361,40 @@ PAIRS: list[tuple[type, type]] = [
 def test_every_field_of_the_domain_is_written_in_its_order(record: type[msgspec.Struct], domain: Any) -> None:
     fields = domain._fields if issubclass(domain, tuple) else [field.name for field in dataclasses.fields(domain)]
     assert list(record.__struct_fields__) == [name for name in fields if name != "raw"]
+
+
+def test_approval_from_before_tools_asked_questions_is_read_and_written_as_it_was() -> None:
+    first = (
+        b"\xde\x00\r\xa1v\x01\xabapproval_id\xa5apr-1\xa7binding\x85\xa9principal\xa1p\xa4tool\xa1t\xabtool_digest\xa1d"
+        b"\xabargs_digest\xa1a\xafpolicy_revision\xa1r\xa5state\xa7PENDING\xactool_version\xa31.0\xb1args_summary_json"
+        b"\xa2{}\xa7rule_id\xa1x\xa6reason\xa1y\xa7purpose\xa0\xa7call_id\xa1c\xaarequest_id\xa0"
+        b"\xb4requested_at_unix_ms\x01\xb2expires_at_unix_ms\x02"
+    )
+    approval = Approval(
+        "apr-1", Binding("p", "t", "d", "a", "r"), ApprovalState.PENDING, "1.0", "{}", "x", "y", "", "c", "", 1, 2
+    )
+    assert codec.decode_approval(first) == approval
+    assert codec.encode_approval(approval) == first
+
+
+def test_reader_that_knows_no_questions_refuses_an_approval_that_answers_one() -> None:
+    binding = Binding("p", "t", "d", "a", "r", question_digest="q")
+    approval = Approval(
+        "apr-1",
+        binding,
+        ApprovalState.PENDING,
+        "1.0",
+        "{}",
+        "x",
+        "y",
+        "",
+        "c",
+        "",
+        1,
+        2,
+        question=Question("?", {}, "s"),
+    )
+    written = codec.encode_approval(approval)
+    assert codec.decode_approval(written) == approval
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.Decoder(codec_records.ApprovalRecord).decode(written)
