@@ -15,6 +15,7 @@ import pytest
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, Binding
 from toolhub_service.domain.approval_ports import ApprovalStore
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.question import Question
 
 T0 = 1_700_000_000_000
@@ -105,7 +106,11 @@ class ApprovalStoreSuite:
     async def test_question_its_answer_and_what_only_the_tool_understands_survive(
         self, started: ApprovalStore, another: ApprovalStore, ear: Ear
     ) -> None:
-        schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**70}}, "required": ["n"]}
+        schema: JsonObject = {
+            "type": "object",
+            "properties": {"n": {"type": "integer", "maximum": 2**70}},
+            "required": ["n"],
+        }
         asked = an_approval(
             question_digest="q" * 64,
             question=Question("é😀?", schema, "state\x00" * 8_000),

@@ -119,10 +119,10 @@ class Settling:
 
     def _waiting(self, job: Job, result: ToolResult, approval_id: str) -> Job:
         """A person has been asked: its tool has a question, or policy has changed since it was accepted."""
-        if job.state is not JobState.RUNNING:
-            return self._done(job, result, None)
-        call = job.call._replace(approval_id=approval_id)
         now_unix_ms = self._clock.unix_ms()
+        if job.state is not JobState.RUNNING:  # it is to be cancelled, and nobody waits any more
+            return self._done(job, without_answer(job, stopped(job), now_unix_ms), None)
+        call = job.call._replace(approval_id=approval_id)
         return moved(
             job,
             JobState.AWAITING_APPROVAL,
