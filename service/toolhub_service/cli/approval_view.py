@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-import unicodedata
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
@@ -15,6 +14,7 @@ import click
 from google.protobuf import timestamp_pb2
 
 from toolhub.v1 import approval_pb2
+from toolhub_service.cli.approval_answers import describe_field, fields_of, plain, schema_of
 from toolhub_service.cli.output import legible, note, print_pairs, print_prose, print_table
 
 Approval = approval_pb2.Approval
@@ -53,8 +53,8 @@ def time_left(approval: Approval) -> str:
 
 def row(approval: Approval) -> tuple[str, ...]:
     """Cells under `HEADINGS`."""
-    args = _plain(" ".join(approval.args_summary_json.decode().split()))
-    id, who, tool = approval.approval_id, _plain(approval.principal), _plain(approval.tool)
+    args = plain(" ".join(approval.args_summary_json.decode().split()))
+    id, who, tool = approval.approval_id, plain(approval.principal), plain(approval.tool)
     return id, state_of(approval), time_left(approval), who, tool, args
 
 
@@ -72,7 +72,9 @@ def print_approval(approval: Approval) -> None:
     click.echo(_arguments(approval))
     if approval.purpose:
         note("\nthe purpose, in the caller's own words; untrusted:")
-        print_prose(_plain(approval.purpose))
+        print_prose(plain(approval.purpose))
+    if approval.HasField("question"):
+        _print_question(approval)
 
 
 def line(approval: Approval) -> str:
@@ -81,35 +83,48 @@ def line(approval: Approval) -> str:
     by = f"  by {approval.decided_by}" if approval.decided_by and state in ("APPROVED", "REJECTED") else ""
     said = f"  {approval.comment!r}" if by and approval.comment else ""
     mark = click.style(state.ljust(8), fg=_COLOURS.get(state))
-    what = legible(_plain(f"{approval.approval_id}  {approval.principal}  {approval.tool}{by}{said}"))
+    what = legible(plain(f"{approval.approval_id}  {approval.principal}  {approval.tool}{by}{said}"))
     return f"{_latest(approval):%H:%M:%S}  {mark}  {what}"
 
 
+def _print_question(approval: Approval) -> None:
+    note("\nwhat the tool asks, in the tool's own words; untrusted:")
+    print_prose(plain(approval.question.message))
+    schema = schema_of(approval)
+    required = schema.get("required", ())
+    for name, declared in fields_of(schema).items():
+        click.echo("  " + describe_field(name, declared, is_required=name in required))
+    if is_pending(approval):
+        note("`approve ID --answer name=value` answers it, `deny ID` declines")
+
+
 def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
-    yield "who asks", _plain(approval.principal)
+    yield "who asks", plain(approval.principal)
     for name, whom in (("for agent", approval.agent_id), ("for user", approval.user_id)):
         if whom:
-            yield name, _plain(whom)
+            yield name, plain(whom)
     yield "tool", f"{approval.tool} {approval.tool_version}"
     yield "rule", f"{approval.rule_id}: {approval.reason}"
+    if approval.covers_rule_id:
+        yield "covers", f"rule {approval.covers_rule_id}, whose own approval this call has used up"
     yield "asked at", _at(approval.requested_at.ToDatetime())
     if is_open(approval):
         yield "time left", f"{time_left(approval)}, until {_at(approval.expires_at.ToDatetime())}"
     if approval.decided_by:
         yield "decided by", f"{approval.decided_by} at {_at(approval.decided_at.ToDatetime())}"
     if approval.comment:
-        yield "comment", _plain(approval.comment)
+        yield "comment", plain(approval.comment)
     if approval.HasField("used_at"):
         yield "used at", _at(approval.used_at.ToDatetime())
     if approval.job_id:
         yield "job", f"{approval.job_id} waits for it"
-    yield "call", _plain(f"{approval.call_id} of request {approval.request_id}")
+    yield "call", plain(f"{approval.call_id} of request {approval.request_id}")
     yield "arguments", f"sha256 {approval.args_digest}"
 
 
 def _arguments(approval: Approval) -> str:
     text = json.dumps(json.loads(approval.args_summary_json or b"{}"), ensure_ascii=False, indent=2)
-    lines = legible(_plain(text)).splitlines()
+    lines = legible(plain(text)).splitlines()
     if len(lines) <= _ARGUMENT_LINES_MAX:
         return "\n".join(lines)
     left_out = f"… {len(lines) - _ARGUMENT_LINES_MAX:,} more lines (use --json)"
@@ -129,8 +144,3 @@ def _latest(approval: Approval) -> datetime:
 
 def _at(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _plain(text: str) -> str:
-    """Text of others with every character named that shows nothing, or turns the reading direction of what follows."""
-    return "".join(f"<U+{ord(c):04X}>" if unicodedata.category(c) == "Cf" else c for c in text)

@@ -12,6 +12,7 @@ import click
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
+from toolhub_service.cli.approval_answers import asked_answer, given_answer, schema_of
 from toolhub_service.cli.approval_following import Following
 from toolhub_service.cli.approval_view import (
     is_pending,
@@ -93,23 +94,30 @@ def show(approval_id: str, as_json: bool, **options: Any) -> None:
 @click.argument("approval_id", metavar="ID")
 @click.option("-m", "--comment", default="", help="Why; kept in the audit log.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask on the terminal.")
+@click.option("--answer", "words", multiple=True, metavar="NAME=VALUE", help="To what the tool asks; for each field.")
+@click.option("--answer-json", "document", default="", metavar="JSON", help="The whole answer: JSON, @file or - .")
 @json_option
 @connection_options
-def approve(approval_id: str, comment: str, is_sure: bool, as_json: bool, **options: Any) -> None:
-    """Let the call run, once, exactly as it was shown.
+def approve(
+    approval_id: str, comment: str, is_sure: bool, words: tuple[str, ...], document: str, as_json: bool, **options: Any
+) -> None:
+    """Let the call run, once, exactly as it was shown; or answer what its tool asks.
 
-    On a terminal the call is shown and you are asked first.
+    On a terminal the call is shown and you are asked first, field by field where the tool asks for more than a yes.
+    What is left out of an answer is what the tool has declared as default.
 
     \b
     Examples:
       toolhub approvals approve apr_018f2c9e5b7a3d41c6e0
       toolhub approvals approve apr_018f2c9e5b7a3d41c6e0 --yes -m "agreed in the morning round"
+      toolhub approvals approve apr_018f2c9e5b7a3d41c6e0 --answer colour=red --answer coats=2
     """
     with connected_by(options) as connection:
         asked = _get(connection, approval_id)
+        answer = given_answer(words, document, schema_of(asked))
         if is_pending(asked) and not is_sure and sys.stdin.isatty():
-            _confirm(asked, as_json)
-        after = _decide(connection, asked, approval_pb2.DECISION_APPROVE, comment)
+            answer = _confirm(asked, as_json, answer)
+        after = _decide(connection, asked, approval_pb2.DECISION_APPROVE, comment, answer)
     _print_decision(after, as_json)
 
 
@@ -198,25 +206,37 @@ def _get(connection: Connection, approval_id: str) -> approval_pb2.Approval:
 
 
 def _decide(
-    connection: Connection, asked: approval_pb2.Approval, decision: approval_pb2.Decision.ValueType, comment: str
+    connection: Connection,
+    asked: approval_pb2.Approval,
+    decision: approval_pb2.Decision.ValueType,
+    comment: str,
+    answer_json: bytes = b"",
 ) -> approval_pb2.Approval:
     """The digest of what was shown goes with it: nobody agrees to anything else."""
     request = pb.DecideApprovalRequest(
-        approval_id=asked.approval_id, decision=decision, comment=comment, args_digest=asked.args_digest
+        approval_id=asked.approval_id,
+        decision=decision,
+        comment=comment,
+        args_digest=asked.args_digest,
+        answer_json=answer_json,
     )
     answer = _stub(connection).DecideApproval(request, timeout=connection.timeout_s, metadata=connection.metadata)
     return answer.approval
 
 
-def _confirm(asked: approval_pb2.Approval, as_json: bool) -> None:
-    """Shows the call and asks. A no is no decision: the approval stays as it is."""
+def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> bytes:
+    """Shows the call and asks, also for the answer where none was given; the answer. A no is no decision: the approval
+    stays as it is."""
     if wants_json(as_json):
         click.echo(line(asked), err=True)
     else:
         print_approval(asked)
         click.echo()
+    if asked.HasField("question") and not answer:
+        answer = asked_answer(schema_of(asked))
     if not click.confirm("Let it run, once?", default=False, err=True):
         raise click.ClickException("Nothing was decided; `toolhub approvals deny ID` says no.")
+    return answer
 
 
 def _stub(connection: Connection) -> ApprovalServiceStub:
