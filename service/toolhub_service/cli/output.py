@@ -38,7 +38,12 @@ def wants_json(as_json: bool) -> bool:
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    text = json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
+    if not text.isascii() and any(
+        "\ud800" <= char <= "\udfff" for char in text
+    ):  # half a character, which JSON may hold
+        text = json.dumps(value, indent=2 if sys.stdout.isatty() else None)
+    click.echo(text)
 
 
 def print_json_line(value: Any) -> None:
@@ -53,6 +58,13 @@ def columns() -> int:
 def legible(text: str) -> str:
     """The text with every control character but line ends and tabs made visible."""
     return text.translate(_CONTROLS)
+
+
+def revealed(text: str) -> str:
+    """The same of text that a stranger wrote to be read by a model: characters that show nothing are named, too."""
+    from toolhub_service.guards.hidden_characters import escaped
+
+    return escaped(text)
 
 
 def note(text: str, *, err: bool = False) -> None:

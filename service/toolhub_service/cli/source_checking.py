@@ -1,0 +1,88 @@
+"""`toolhub sources check`: what a hub would make of sources.yaml, without one."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolhub_service.cli.output import json_option, legible, note, print_json, wants_json
+from toolhub_service.cli.settings_options import read_settings, settings_options
+from toolhub_service.cli.source_files import file_option, sources_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from toolhub_service.settings.sources import AnySource, McpSource
+
+_EXIT_INVALID = 1
+
+
+@click.command()
+@click.argument("path", required=False, metavar="[FILE]", type=click.Path(path_type=Path, dir_okay=False))
+@file_option
+@json_option
+@settings_options
+def check(
+    path: Path | None, *, as_json: bool, sources_file: Path | None, config_file: Path | None, data_dir: Path | None
+) -> None:
+    """Is sources.yaml valid, and is what it refers to there? Exits 1 when it is not valid.
+
+    Programs, files and variables are looked for here and now; those of the hub's own environment may differ.
+
+    \b
+    Example:
+      toolhub sources check
+    """
+    from toolhub_service.app.sources_file import read_sources
+    from toolhub_service.settings.loading import SettingsInvalid
+
+    path = path or sources_path(read_settings(config_file, data_dir), sources_file)
+    try:
+        found = read_sources(path).sources
+    except SettingsInvalid as invalid:
+        if not wants_json(as_json):
+            raise click.ClickException(legible(str(invalid))) from invalid
+        print_json({"ok": False, "file": str(path), "problem": str(invalid)})
+        sys.exit(_EXIT_INVALID)
+    missing = {name: list(_missing(source)) for name, source in found.items()}
+    if wants_json(as_json):
+        print_json({"ok": True, "file": str(path), "sources": list(found), "missing": missing})
+        return
+    for name, problems in missing.items():
+        click.secho(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green")
+        for problem in problems:
+            click.echo(legible(f"    {problem}"))
+    note(f"{path} is valid: {len(found)} sources")
+
+
+def _missing(source: AnySource) -> Iterator[str]:
+    """What it refers to and is not here, a sentence each."""
+    from toolhub_service.settings.sources import McpSource
+
+    if not isinstance(source, McpSource):
+        return
+    if source.command and shutil.which(source.command) is None:
+        yield f"there is no program `{source.command}` on the path"
+    for name in ("ca_file", "certificate_file", "key_file"):
+        file = getattr(source.tls, name)
+        if file and not Path(file).expanduser().is_file():
+            yield f"tls.{name}: there is no file {file}"
+    yield from _unresolved(source)
+
+
+def _unresolved(source: McpSource) -> Iterator[str]:
+    from toolhub_service.app.sources_file import ValueMissing, resolve_value
+
+    values = {f"env.{name}": value for name, value in source.env.items()}
+    values |= {f"headers.{name}": value for name, value in source.headers.items()}
+    if source.oauth is not None:
+        values["oauth.client_secret"] = source.oauth.client_secret
+    for place, value in values.items():
+        try:
+            resolve_value(value)
+        except ValueMissing as missing:
+            yield f"{place}: {missing}"

@@ -1,0 +1,217 @@
+"""A server as another client describes it, as a source of this hub.
+
+What another client would run with a secret in the clear is kept with the secret in a file of its own; what the hub does
+not do is named, never silently dropped.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from toolhub_service.app.sources_file import RESERVED, SourceInvalid, check_source_name, to_source
+from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.registry.names import skeleton
+
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_OF_ENVIRONMENT = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(:-.*)?|input:([A-Za-z0-9_. -]+)")
+_OF_THE_EDITOR: Final = frozenset(
+    {
+        "workspaceFolder",
+        "workspaceFolderBasename",
+        "userHome",
+        "pathSeparator",
+        "file",
+        "fileDirname",
+        "cwd",
+        "lineNumber",
+    }
+)
+_SCHEME = re.compile(r"((?:Bearer|Basic|Token|ApiKey|Api-Key)\s+)(\S.*)", re.IGNORECASE | re.DOTALL)
+_KNOWN: Final = frozenset(
+    {
+        *("type", "transport", "transportType", "command", "args", "env", "environment", "cwd"),
+        *("url", "serverUrl", "httpUrl", "headers", "disabled", "enabled", "name", "description"),
+    }
+)
+_ADVICE: Final = dict.fromkeys(
+    ("alwaysAllow", "autoApprove", "autoAllow", "trust", "allowedTools"), "what may be called stands in policy.yaml"
+) | {
+    "envFile": "name its variables under `env`",
+    "timeout": "`timeout_s` says how long a call may take",
+    "includeTools": "`tools: {NAME: {offered: false}}` leaves a tool out",
+    "excludeTools": "`tools: {NAME: {offered: false}}` leaves a tool out",
+    "oauth": "`oauth` takes client credentials; a hub cannot log in by a browser",
+}
+_REDACTOR = Redactor()
+
+
+class NotConvertible(ValueError):
+    """This server cannot be a source; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A value that goes into a file of its own."""
+
+    place: str
+    """Such as `env.TOKEN`."""
+    file: Path
+    text: str = field(repr=False)
+
+
+@dataclass(slots=True)
+class Converted:
+    name: str
+    entry: dict[str, Any] = field(default_factory=dict)
+    """As it stands in sources.yaml."""
+    secrets: list[Secret] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What a person should know, a sentence each."""
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """`entry` as it may stand on a screen: arguments and URLs may hold what no file was made for."""
+        shown = dict(self.entry)
+        if "args" in shown:
+            shown["args"] = _REDACTOR.value([shown["command"], *shown["args"]])[1:]
+        if "url" in shown:
+            shown["url"] = _REDACTOR.text(shown["url"])
+        return shown
+
+
+def convert(foreign_name: str, server: dict[str, Any], secrets_folder: Path) -> Converted:
+    """Raises NotConvertible."""
+    found = Converted(_name(foreign_name))
+    if found.name != foreign_name:
+        found.notes.append(f"its name {foreign_name!r} became {found.name!r}, the namespace of its tools")
+    if str(_first(server, "type", "transport", "transportType") or "").lower() == "sse":
+        raise NotConvertible(
+            "speaks the SSE transport, which was retired in 2025; most such servers offer streamable HTTP beside it: "
+            f"`toolhub sources add {found.name} --url …/mcp`"
+        )
+    url = _first(server, "url", "serverUrl", "httpUrl")
+    if "command" in server:
+        _put_command(found, server, secrets_folder)
+    else:
+        _put_url(found, str(url), _texts(server.get("headers"), "headers"), secrets_folder)
+    if server.get("disabled") is True or server.get("enabled") is False:
+        found.entry["enabled"] = False
+        found.notes.append("it is switched off there, and here: `enabled: false`")
+    for key in sorted(server.keys() - _KNOWN):
+        found.notes.append(f"`{key}` is left out" + (f": {_ADVICE[key]}" if key in _ADVICE else ""))
+    try:
+        to_source(found.name, found.entry)
+    except SourceInvalid as invalid:
+        raise NotConvertible(str(invalid)) from invalid
+    return found
+
+
+def _put_command(found: Converted, server: dict[str, Any], folder: Path) -> None:
+    command, args = server["command"], server.get("args") or []
+    if isinstance(command, list) and command:
+        command, args = command[0], [*command[1:], *args]
+    if not isinstance(command, str) or not isinstance(args, list):
+        raise NotConvertible("`command` must be a text and `args` a list")
+    arguments = [str(argument) for argument in args]
+    for place, text in (("command", command), *((f"args.{at}", text) for at, text in enumerate(arguments))):
+        if _VARIABLE.search(text):
+            raise NotConvertible(f"`{place}` has a variable ({text[:60]}), which only `env` may have: write its value")
+    found.entry["command"] = command
+    if arguments:
+        found.entry["args"] = arguments
+    if _REDACTOR.value([command, *arguments]) != [command, *arguments]:
+        found.notes.append("its arguments seem to hold a secret, in the clear and for all to see who list processes")
+    if any(argument.partition("@")[0] == "mcp-remote" for argument in arguments):
+        found.notes.append("`mcp-remote` only passes on to a URL; `toolhub sources add NAME --url URL` does without it")
+    env = _texts(server.get("env") or server.get("environment"), "env")
+    if env:
+        found.entry["env"] = {name: _value(found, "env", name, text, folder) for name, text in env.items()}
+    if server.get("cwd"):
+        found.entry["cwd"] = str(server["cwd"])
+
+
+def _put_url(found: Converted, url: str, headers: dict[str, str], folder: Path) -> None:
+    if _VARIABLE.search(url):
+        raise NotConvertible("`url` has a variable, which only `headers` may have: write its value")
+    parts = urlsplit(url)
+    userinfo, at, host = parts.netloc.rpartition("@")
+    if at:
+        url = urlunsplit(parts._replace(netloc=host))
+        basic = base64.b64encode(unquote(userinfo).encode()).decode()
+        if any(name.lower() == "authorization" for name in headers):
+            found.notes.append("the user and password of its URL are left out, for it has an Authorization header")
+        else:
+            headers = {**headers, "Authorization": f"Basic {basic}"}
+            found.notes.append("the user and password of its URL are sent as a header")
+    found.entry["url"] = url
+    if _REDACTOR.text(url) != url:
+        found.notes.append("its URL seems to hold a secret, which stays in sources.yaml in the clear")
+    if parts.path.rstrip("/").endswith("/sse"):
+        found.notes.append("its URL ends in /sse, which is the retired transport; if it does not answer, try /mcp")
+    if headers:
+        found.entry["headers"] = {name: _value(found, "headers", name, text, folder) for name, text in headers.items()}
+
+
+def _value(found: Converted, section: str, name: str, text: str, folder: Path) -> str | dict[str, str]:
+    """The text itself, or where it is kept."""
+    variables = list(_VARIABLE.finditer(text))
+    if variables:
+        return _reference(found, f"{section}.{name}", text, variables)
+    if not text or (not is_secret_name(name) and _REDACTOR.text(text) == text):
+        return text
+    scheme = _SCHEME.fullmatch(text)
+    prefix, secret = (scheme.group(1), scheme.group(2)) if scheme else ("", text)
+    file = folder / f"{found.name}.{re.sub('[^A-Za-z0-9_-]', '_', name)[:100]}"
+    found.secrets.append(Secret(f"{section}.{name}", file, secret))
+    return {"file": str(file), **({"prefix": prefix} if prefix else {})}
+
+
+def _reference(found: Converted, place: str, text: str, variables: list[re.Match[str]]) -> dict[str, str]:
+    last = variables[-1]
+    meant = _OF_ENVIRONMENT.fullmatch(last.group(1))
+    if len(variables) > 1 or last.end() != len(text) or meant is None or last.group(1) in _OF_THE_EDITOR:
+        raise NotConvertible(
+            f"`{place}` is made of more than a text and one variable of the environment: write its value, or put it "
+            "into one variable"
+        )
+    variable = meant.group(1) or re.sub(r"[^A-Za-z0-9]+", "_", meant.group(3)).strip("_").upper()
+    if meant.group(2):
+        found.notes.append(f"the default of ${{{variable}}} is left out: it must be set for the hub")
+    elif meant.group(3):
+        found.notes.append(f"the hub asks nobody for `{meant.group(3)}`: set {variable} in its environment")
+    prefix = text[: last.start()]
+    return {"env": variable, **({"prefix": prefix} if prefix else {})}
+
+
+def _name(foreign: str) -> str:
+    name = re.sub(r"[^a-z0-9_-]+", "-", foreign.lower()).strip("-_")[:64].rstrip("-_")
+    if skeleton(name) in RESERVED:
+        name = f"{name}-mcp"
+    try:
+        return check_source_name(name, {})
+    except SourceInvalid as invalid:
+        raise NotConvertible(
+            f"its name {foreign!r} cannot be made one of ours: add it with a name of your own"
+        ) from invalid
+
+
+def _texts(value: object, place: str) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str | int | float | bool) for text in value.values()):
+        raise NotConvertible(f"`{place}` must hold texts")
+    return {str(name): _as_text(text) for name, text in value.items()}
+
+
+def _as_text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _first(server: dict[str, Any], *keys: str) -> object:
+    return next((server[key] for key in keys if server.get(key)), None)
