@@ -1,0 +1,207 @@
+"""Calls of MCP tools, in both eras and on both transports, against a server that does what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from tests.fakes.mcp_servers.scripted import Script
+from tests.fakes.mcp_stage import McpStage, mcp_tool, over_http, over_stdio
+from tests.ports.adapter_suite import SILENT
+from toolhub_service.adapters.mcp.overrides import Override
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+
+WAYS = ["stdio-modern", "stdio-legacy", "http-modern", "http-legacy"]
+
+
+def at(way: str) -> AbstractAsyncContextManager[McpStage]:
+    transport, era = way.split("-")
+    return over_stdio(era) if transport == "stdio" else over_http(Script(era=era))
+
+
+@pytest.fixture(params=WAYS)
+async def stage(request: pytest.FixtureRequest) -> AsyncIterator[McpStage]:
+    async with at(request.param) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def modern() -> AsyncIterator[McpStage]:
+    async with at("http-modern") as stage:
+        yield stage
+
+
+async def failure_of(stage: McpStage, name: str, *given: object, **options: object) -> ToolError:
+    with pytest.raises(ToolFailure) as caught:
+        await stage.run(name, *given, **options)  # type: ignore[arg-type]
+    return caught.value.error
+
+
+async def test_a_text_result_and_structured_content_come_back_with_who_answered(stage: McpStage) -> None:
+    outcome = await stage.run("echo", {"text": "grüß"})
+    assert outcome.value == {"text": "grüß"}
+    (proof,) = outcome.evidence
+    assert proof.attributes["server"] == "scripted 1.2.3"
+    assert proof.attributes["remote_tool"] == "echo"
+    assert (await stage.run("add", {"a": 1, "b": 2})).value == {"sum": 3}
+
+
+async def test_a_hundred_calls_at_once_on_one_connection_do_not_mix(stage: McpStage) -> None:
+    outcomes = await asyncio.gather(*(stage.run("echo", {"text": f"n-{n}"}) for n in range(100)))
+    assert [outcome.value for outcome in outcomes] == [{"text": f"n-{n}"} for n in range(100)]
+    assert stage.link.connects == 1
+
+
+async def test_progress_reaches_the_sink_and_the_last_is_never_lost(stage: McpStage) -> None:
+    await stage.run("reports", {"times": 300})
+    seen = stage.sink.progresses
+    assert (seen[-1].step, seen[-1].total, seen[-1].message) == (300, 300, "step 300")
+    assert len(seen) < 300
+    assert [each.step for each in seen] == sorted(each.step for each in seen)
+
+
+async def test_a_tools_own_error_is_an_upstream_error_in_its_words_without_secrets(stage: McpStage) -> None:
+    error = await failure_of(stage, "fails", output={"type": "object"})
+    assert error.kind is ErrorKind.UPSTREAM_ERROR
+    assert not error.is_retryable
+    assert "it broke" in error.message
+    assert "In its own words" in error.message
+    assert "hunter2" not in repr(error)
+    assert error.upstream is not None
+
+
+async def test_an_unknown_tool_and_refused_arguments_are_upstream_errors(stage: McpStage) -> None:
+    assert "Unknown tool" in (await failure_of(stage, "nosuch")).message
+    error = await failure_of(stage, "refuses", {"code": -32602, "message": "a must be a number"})
+    assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
+    assert error.upstream is not None
+    assert (error.upstream.status, error.upstream.excerpt) == (-32602, "a must be a number")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_deadline_ends_the_call_here_and_over_there(way: str) -> None:
+    async with at(way) as stage:
+        error = await failure_of(stage, "hangs", timeout_s=0.3)
+        assert error.kind is ErrorKind.TIMEOUT
+        await was_cancelled(stage)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_cancelling_the_call_cancels_it_over_there(way: str) -> None:
+    async with at(way) as stage:
+        await stage.run("echo", {"text": "warm"})
+        running = asyncio.create_task(stage.adapter.execute(stage.call("hangs"), SILENT))
+        await until_started(stage)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await was_cancelled(stage)
+
+
+async def until_started(stage: McpStage) -> None:
+    """Until the server has the call of `hangs`."""
+    if stage.script.calls:
+        await asyncio.wait_for(stage.script.started.wait(), 5)
+        return
+    while "hangs" not in str(await stage.value("seen")):
+        pass
+
+
+async def was_cancelled(stage: McpStage) -> None:
+    """Until the server has seen its work of `hangs` cancelled."""
+    if stage.script.calls:
+        await asyncio.wait_for(stage.script.stopped.wait(), 5)
+        return
+    async with asyncio.timeout(5):
+        while (await stage.value("seen"))["cancelled"] != ["hangs"]:
+            pass
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize(("read_only", "kind"), [(False, ErrorKind.OUTCOME_UNKNOWN), (True, ErrorKind.UPSTREAM_ERROR)])
+async def test_a_server_that_dies_under_a_call_leaves_it_unknown_unless_a_repeat_is_safe(
+    era: str, read_only: bool, kind: ErrorKind
+) -> None:
+    async with over_stdio(era) as stage:
+        await stage.run("echo", {"text": "warm"})
+        error = await failure_of(stage, "dies", read_only=read_only)
+        assert error.kind is kind
+        assert error.is_retryable is read_only
+        assert (await stage.run("echo", {"text": "again"})).value == {"text": "again"}
+        assert stage.link.connects == 2
+        assert [call["name"] for call in (await stage.value("seen"))["calls"]] == ["echo"]
+
+
+async def test_a_server_that_cannot_be_reached_was_certainly_not_called() -> None:
+    async with over_http(Script()) as stage:
+        pass
+    error = await failure_of(stage, "echo", {"text": "x"})
+    assert error.kind is ErrorKind.TOOL_UNAVAILABLE
+
+
+async def test_http_connection_that_breaks_in_the_middle_is_unknown(modern: McpStage) -> None:
+    await modern.run("echo", {"text": "warm"})
+    assert (await failure_of(modern, "dies")).kind is ErrorKind.OUTCOME_UNKNOWN
+    assert (await modern.run("echo", {"text": "again"})).value == {"text": "again"}
+
+
+async def test_what_is_no_result_is_told_as_such(stage: McpStage) -> None:
+    for odd in ({"neither": 1}, {"resultType": "surprise", "content": []}):
+        error = await failure_of(stage, "odd", {"result": odd})
+        assert error.kind is ErrorKind.UPSTREAM_ERROR
+        assert "cannot be understood" in error.message
+
+
+async def test_a_result_that_is_not_to_the_letter_is_read_as_far_as_it_goes(stage: McpStage) -> None:
+    odd = {"content": [{"type": "text", "text": "good"}, {"type": "novel", "x": 1}, "no block", {"type": "text"}]}
+    outcome = await stage.run("odd", {"result": odd})
+    assert outcome.value == {"text": "good", "content": [{"type": "novel", "x": 1}, {"type": "text"}]}
+
+
+async def test_the_operators_error_pattern_makes_a_text_an_error() -> None:
+    async with over_http(Script(), overrides={"*": Override(error_pattern="^Error:")}) as stage:
+        error = await failure_of(stage, "echo", {"text": "Error: no such file"})
+        assert error.kind is ErrorKind.UPSTREAM_ERROR
+        assert (await stage.run("echo", {"text": "No Error: here"})).value == {"text": "No Error: here"}
+
+
+async def test_the_idempotency_key_goes_along_and_nothing_else_of_the_caller(modern: McpStage) -> None:
+    await modern.run("echo", {"text": "x"}, key="key-1")
+    (call,) = modern.script.calls
+    own = {name: value for name, value in call["_meta"].items() if not name.startswith("io.modelcontextprotocol/")}
+    assert own.pop("toolhub/idempotencyKey") == "key-1"
+    assert set(own) <= {"progressToken", "traceparent", "tracestate"}
+
+
+async def test_arguments_that_a_server_wants_in_headers_are_mirrored_without_listing_first(modern: McpStage) -> None:
+    schema = {"type": "object", "properties": {"at": {"type": "string", "x-mcp-header": "Place"}}}
+    await modern.run("mirrors", {"at": "home"}, input_schema=schema)
+    assert modern.script.headers[-1]["mcp-param-place"] == "home"
+    assert "tools/list" not in modern.script.asked
+
+
+async def test_a_stale_definition_is_unavailable_and_has_the_source_read_anew(modern: McpStage) -> None:
+    told: list[bool] = []
+    modern.server.changed = lambda: told.append(True)
+    error = await failure_of(modern, "refuses", {"code": -32020, "message": "mismatch"})
+    assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
+    assert told == [True]
+
+
+async def test_a_source_that_was_taken_away_is_unavailable(modern: McpStage) -> None:
+    modern.adapter.remove("fake")
+    assert (await failure_of(modern, "echo")).kind is ErrorKind.TOOL_UNAVAILABLE
+    modern.adapter.put(modern.server)
+    assert (await modern.run("echo", {"text": "x"})).value == {"text": "x"}
+
+
+async def test_a_plan_says_where_the_call_goes(modern: McpStage) -> None:
+    (effect,) = modern.adapter.effects(modern.call("echo"))
+    assert "`echo`" in effect
+    assert "`fake`" in effect
+    assert modern.adapter.upstream(modern.call("echo").planned) == "mcp:fake"
+    assert modern.adapter.has_side_effects(modern.call("echo").planned)
+    assert not modern.adapter.resumes(mcp_tool("echo"))

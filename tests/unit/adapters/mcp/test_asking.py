@@ -1,0 +1,136 @@
+"""A server that asks in the middle of a call: declined, answered by defaults, or put to a person."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.fakes.mcp_servers.scripted import Script
+from tests.fakes.mcp_stage import McpStage, over_http, over_stdio
+from toolhub_service.adapters.mcp.asking import Asking, go_on
+from toolhub_service.adapters.mcp.terms import Elicitation
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.question import Question, QuestionAsked, Reply
+
+
+@asynccontextmanager
+async def asking(elicitation: Elicitation) -> AsyncIterator[McpStage]:
+    async with over_http(Script(), elicitation=elicitation) as stage:
+        yield stage
+
+
+async def question_of(stage: McpStage, name: str, reply: Reply | None = None) -> Question:
+    with pytest.raises(QuestionAsked) as caught:
+        await stage.run(name, reply=reply)
+    return caught.value.question
+
+
+async def answered(stage: McpStage, name: str, reply: Reply | None = None) -> object:
+    return json.loads((await stage.value(name, reply=reply))["text"])
+
+
+async def test_declined_questions_let_the_server_finish() -> None:
+    async with asking("decline") as stage:
+        assert await answered(stage, "ask") == [{"action": "decline"}, "sealed-1"]
+
+
+async def test_defaults_are_filled_in_where_there_are_any() -> None:
+    async with asking("defaults") as stage:
+        assert await answered(stage, "ask") == [{"action": "accept", "content": {"colour": "blue"}}, "sealed-1"]
+
+
+async def test_a_person_is_asked_and_the_call_goes_on_with_the_answer() -> None:
+    async with asking("ask") as stage:
+        question = await question_of(stage, "ask")
+        assert question.message == "Which colour?"
+        assert question.schema == {
+            "type": "object",
+            "properties": {"colour": {"type": "string", "default": "blue"}},
+            "required": ["colour"],
+            "additionalProperties": False,
+        }
+        reply = Reply({"colour": "red"}, question.continuation)
+        assert await answered(stage, "ask", reply) == [
+            {"action": "accept", "content": {"colour": "red"}},
+            "sealed-1",
+        ]
+        assert len(stage.script.calls) == 2
+
+
+async def test_the_answer_may_come_to_another_process() -> None:
+    async with over_stdio("modern", elicitation="ask") as first:
+        question = await question_of(first, "ask")
+    async with over_stdio("modern", elicitation="ask") as second:
+        reply = Reply(None, question.continuation)
+        assert await answered(second, "ask", reply) == [{"action": "decline"}, "sealed-1"]
+
+
+async def test_several_questions_are_asked_one_after_another_and_sent_together() -> None:
+    async with asking("ask") as stage:
+        first = await question_of(stage, "choose")
+        assert (first.message, first.schema) == ("Sure?", {})
+        second = await question_of(stage, "choose", Reply({}, first.continuation))
+        assert second.message == "Really?"
+        assert len(stage.script.calls) == 1
+        said = await answered(stage, "choose", Reply(None, second.continuation))
+        assert said == {"first": {"action": "accept", "content": {}}, "second": {"action": "decline"}}
+
+
+async def test_opening_a_page_is_declined_even_where_people_are_asked() -> None:
+    async with asking("ask") as stage:
+        assert (await stage.run("page")).value == {"text": "decline"}
+
+
+@pytest.mark.parametrize("elicitation", ["decline", "ask", "defaults"])
+async def test_asking_for_a_model_ends_the_call_with_advice(elicitation: Elicitation) -> None:
+    async with asking(elicitation) as stage:
+        with pytest.raises(ToolFailure) as caught:
+            await stage.run("model")
+    error = caught.value.error
+    assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
+    assert "model" in error.message
+
+
+async def test_a_server_that_never_stops_asking_is_left() -> None:
+    async with asking("decline") as stage:
+        with pytest.raises(ToolFailure) as caught:
+            await stage.run("stubborn")
+        assert caught.value.error.kind is ErrorKind.UPSTREAM_ERROR
+        assert len(stage.script.calls) == 9
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "object"}}},
+        {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "object"}}}},
+        {"type": "object", "properties": {"a": "text"}},
+        {"type": "object", "properties": {"a": {"type": "string", "description": "x" * 20_000}}},
+    ],
+)
+async def test_what_is_no_plain_form_is_declined(schema: JsonObject) -> None:
+    asked: JsonObject = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}}
+    state = Asking()
+    async with asking("ask") as stage:
+        go_on(state, {"inputRequests": {"k": asked}}, stage.call("ask"), "ask", str)
+    assert state.answers == {"k": {"action": "decline"}}
+
+
+async def test_only_what_is_known_of_a_form_reaches_the_person() -> None:
+    rule: JsonObject = {"type": "string", "pattern": "(a+)+$", "$ref": "https://evil.example", "enum": ["a"]}
+    form: JsonObject = {"type": "object", "properties": {"a": rule}, "allOf": [], "required": ["a", "b"]}
+    asked: JsonObject = {
+        "method": "elicitation/create",
+        "params": {"message": "pw=hunter2 \x07ok", "requestedSchema": form},
+    }
+    async with asking("ask") as stage:
+        with pytest.raises(QuestionAsked) as caught:
+            go_on(Asking(), {"inputRequests": {"k": asked}}, stage.call("ask"), "ask", str.upper)
+    question = caught.value.question
+    assert question.schema["properties"] == {"a": {"type": "string", "enum": ["a"]}}
+    assert question.schema["required"] == ["a"]
+    assert "\x07" not in question.message

@@ -1,0 +1,118 @@
+"""What reading a server's list of tools gives, whatever the server does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.mcp_servers.scripted import TOOLS, Refusal, Script, tool
+from tests.fakes.mcp_stage import over_http, over_stdio
+from toolhub_service.adapters.mcp import source as reading
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.source import Discovery, Trust
+
+
+async def discovered(*pages: list[Any], era: str = "modern", ttl_ms: int = 0) -> Discovery:
+    async with over_http(Script(era=era, pages=list(pages), ttl_ms=ttl_ms)) as stage:
+        return await stage.source.discover()
+
+
+@pytest.mark.parametrize(("era", "protocol"), [("modern", "2026-07-28"), ("legacy", "2025-11-25")])
+async def test_every_tool_is_found_and_the_server_is_named(era: str, protocol: str) -> None:
+    async with over_stdio(era) as stage:
+        found = await stage.source.discover()
+        assert (stage.source.name, stage.source.trust) == ("fake", Trust.FIRST_USE)
+    assert [each.spec.resource_id for each in found.definitions] == sorted(each["name"] for each in TOOLS)
+    assert (found.server, found.protocol, found.problems) == ("scripted 1.2.3", protocol, ())
+    asynchronous = {each.spec.resource_id for each in found.definitions if each.spec.cost.is_async}
+    assert asynchronous == ({"long"} if era == "legacy" else set())
+
+
+async def test_all_pages_are_followed_and_the_order_is_that_of_the_names() -> None:
+    found = await discovered([tool("c")], [tool("a")], [tool("b")], ttl_ms=45_000)
+    assert [each.spec.name for each in found.definitions] == ["fake/a", "fake/b", "fake/c"]
+    assert found.ttl_s == 45
+
+
+async def test_a_server_that_keeps_nothing_names_no_time() -> None:
+    assert (await discovered([tool("a")])).ttl_s is None
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_broken_tool_costs_nothing_but_itself(era: str) -> None:
+    broken = {"name": "broken", "inputSchema": "not a schema", "annotations": 7}
+    found = await discovered([tool("a"), broken, None, {"no": "name"}, tool("z")], era=era)
+    assert [each.spec.resource_id for each in found.definitions] == ["a", "broken", "z"]
+    assert [bool(each.problem) for each in found.definitions] == [False, True, False]
+    assert len(found.problems) == 2
+
+
+async def test_of_two_names_that_read_alike_the_second_is_left_out() -> None:
+    found = await discovered([tool("read_file"), tool("readFile"), tool("read_file"), tool("read/file")])
+    assert [each.spec.resource_id for each in found.definitions] == ["read/file"]
+    assert len(found.problems) == 3
+    assert "reads like" in found.problems[0]
+
+
+async def test_a_page_that_fails_makes_the_reading_incomplete() -> None:
+    class Torn(Script):
+        def _page(self, params: dict[str, Any]) -> dict[str, Any]:
+            if params.get("cursor"):
+                raise Refusal(-32603, "page 2 is lost")
+            return {**super()._page(params), "nextCursor": "1"}
+
+    async with over_http(Torn(pages=[[tool("a")]])) as stage:
+        found = await stage.source.discover()
+    assert [each.spec.resource_id for each in found.definitions] == ["a"]
+    assert "page 2 is lost" in found.problems[0]
+
+
+async def test_a_list_that_leads_in_circles_ends() -> None:
+    class Circular(Script):
+        def _page(self, params: dict[str, Any]) -> dict[str, Any]:
+            return {**super()._page({}), "nextCursor": "again"}
+
+    async with over_http(Circular(pages=[[tool("a")]])) as stage:
+        found = await stage.source.discover()
+    assert stage.script.asked.count("tools/list") == 2
+    assert any("circles" in problem for problem in found.problems)
+
+
+async def test_a_list_without_end_is_cut_and_the_loop_gets_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "TOOLS_MAX", 40)
+    found = await discovered([tool(f"t{n:03}") for n in range(30)], [tool(f"u{n:03}") for n in range(30)], [])
+    assert len(found.definitions) == 40
+    assert any("more than 40" in problem for problem in found.problems)
+
+
+async def test_problems_are_told_up_to_a_bound() -> None:
+    found = await discovered([None] * 200)
+    assert len(found.problems) == reading.PROBLEMS_MAX
+    assert found.problems[-1] == "And 151 more."
+
+
+async def test_a_server_without_tools_is_read_all_the_same() -> None:
+    class Toolless(Script):
+        def _page(self, params: dict[str, Any]) -> dict[str, Any]:
+            raise Refusal(-32601, "Method not found")
+
+    async with over_http(Toolless()) as stage:
+        found = await stage.source.discover()
+    assert (found.definitions, found.problems) == ((), ("The server offers no tools at all.",))
+
+
+async def test_a_server_that_is_not_there_fails_the_reading_with_a_reason() -> None:
+    async with over_http(Script()) as stage:
+        pass
+    with pytest.raises(ToolFailure) as caught:
+        await stage.source.discover()
+    assert caught.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
+
+
+async def test_tools_that_can_run_as_tasks_are_remembered_for_the_adapter() -> None:
+    async with over_stdio("legacy") as stage:
+        found = await stage.source.discover()
+        specs = {each.spec.resource_id: each.spec for each in found.definitions}
+        resumed = {name for name, spec in specs.items() if stage.adapter.resumes(spec)}
+    assert resumed == {"long", "perhaps"}
