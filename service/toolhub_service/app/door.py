@@ -7,13 +7,14 @@ from collections.abc import Callable
 from toolhub_service.app.listening import listening_of
 from toolhub_service.app.long_work import LongWork
 from toolhub_service.app.means import Means
+from toolhub_service.app.searching import Searching
 from toolhub_service.app.toolbox import Toolbox
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.source_ports import SourceDesk
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.registry.export import Exporter
-from toolhub_service.registry.search import ToolSearch
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.telemetry.audit import ChainedAuditLog
 from toolhub_service.transport.approval_servicer import ApprovalServicer
@@ -30,7 +31,6 @@ from toolhub_service.transport.interceptors.policy import PolicyLayer
 from toolhub_service.transport.interceptors.tracing import TracingLayer
 from toolhub_service.transport.interceptors.validation import ValidationLayer
 from toolhub_service.transport.job_servicer import JobServicer
-from toolhub_service.transport.local_sources import LocalSources
 from toolhub_service.transport.registry_servicer import RegistryServicer
 from toolhub_service.transport.server import Server
 from toolhub_service.transport.tool_servicer import ToolServicer
@@ -44,6 +44,8 @@ def make_keys(means: Means, policy: LivePolicy) -> ApiKeys:
 def make_server(
     means: Means,
     toolbox: Toolbox,
+    sources: SourceDesk,
+    searching: Searching,
     policy: LivePolicy,
     keys: ApiKeys,
     audit: ChainedAuditLog,
@@ -54,7 +56,9 @@ def make_server(
     """The port is bound when it returns; nothing is accepted yet. Raises ListenRefused or OSError."""
     catalog, alone = toolbox.catalog, means.settings.server.workers == 1
     admission = AdmissionLayer(means.settings.server.max_in_flight, means.settings.server.max_watches)
-    discovery = Discovery(catalog, ToolSearch(catalog), Exporter(catalog), policy, toolbox.sources)
+    discovery = Discovery(
+        catalog, searching.search, Exporter(catalog), policy, sources.statuses, meanings=searching.meanings
+    )
     return Server(
         listening_of(means.settings),
         _layers(means, policy, keys, admission),
@@ -73,9 +77,7 @@ def make_server(
         ),
         approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
         artifacts=ArtifactServicer(artifacts),
-        registry=RegistryServicer(
-            catalog, audit, means.clock, LocalSources(toolbox.sources), {ToolKind.CORE}, alone=alone
-        ),
+        registry=RegistryServicer(catalog, audit, means.clock, sources, {ToolKind.CORE}, alone=alone),
         audit=AuditServicer(audit),
     )
 

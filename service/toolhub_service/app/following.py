@@ -43,6 +43,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
 async def _look(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
     if asked or hub.policy_file.changed():
         await _told(hub, hub.policy_file.load())
+    await hub.sourcing.look(asked=asked)
     if asked or shadow.changed():
         _load_shadow(hub, shadow)
 

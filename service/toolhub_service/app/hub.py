@@ -16,13 +16,16 @@ from toolhub_service.app.means import Means
 from toolhub_service.app.observing import Observing, open_observing
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_file import PolicyFile
+from toolhub_service.app.searching import Searching, make_searching
+from toolhub_service.app.sourcing import Sourcing, make_sourcing
 from toolhub_service.app.storing import Stores, make_stores
 from toolhub_service.app.system import SystemClock, SystemRandomness
 from toolhub_service.app.toolbox import Toolbox, open_toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.artifact_ports import Blobs
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.ports import Adapter, Clock
+from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.settings.document import Settings
@@ -50,6 +53,8 @@ class Hub:
     blobs: Blobs
     long_work: LongWork
     webhook: ApprovalWebhook | None
+    sourcing: Sourcing
+    searching: Searching
     is_serving: bool = False
     """Whether `start` has let calls in."""
 
@@ -68,6 +73,8 @@ class Hub:
         """Raises OSError when the port of the metrics is taken."""
         if self.webhook is not None:
             self.webhook.start()
+        await self.sourcing.start()  # before jobs run that need a tool of theirs
+        await self.searching.start()
         await self.long_work.start()  # before there are calls, for they enqueue jobs
         await self.server.start()
         self.is_serving = True
@@ -81,6 +88,8 @@ class Hub:
             last_first.push_async_callback(self.stores.close)
             last_first.push_async_callback(self.blobs.close)
             last_first.push_async_callback(self.toolbox.close)
+            last_first.push_async_callback(self.searching.close)
+            last_first.push_async_callback(self.sourcing.close)
             if self.webhook is not None:
                 last_first.push_async_callback(self.webhook.close)
             notice_s = self.settings.server.drain_notice_s if self.is_serving else 0.0
@@ -116,8 +125,13 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         toolbox = open_toolbox(settings, means.clock, redactor, long_work.desk, artifacts)
         on_refusal.push_async_callback(toolbox.close)
         budgets, keys = make_budgets(means, stores), make_keys(means, policy)
-        pipeline = make_pipeline(means, toolbox, policy, audit, budgets, stores, long_work, artifacts)
-        server = make_server(means, toolbox, policy, keys, audit, pipeline, long_work, artifacts)
+        adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
+        sourcing = make_sourcing(means, toolbox, stores, audit, budgets, adapters, long_work.runs, artifacts)
+        searching = make_searching(means, toolbox.catalog, stores)
+        pipeline = make_pipeline(means, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts)
+        server = make_server(
+            means, toolbox, sourcing.sources, searching, policy, keys, audit, pipeline, long_work, artifacts
+        )
         await stores.start()
         on_refusal.pop_all()
     return Hub(
@@ -135,4 +149,6 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         blobs,
         long_work,
         webhook,
+        sourcing,
+        searching,
     )

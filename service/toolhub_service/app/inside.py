@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.errors import HubFailure, HubStatus
-from toolhub_service.domain.ports import AuditLog, KeyStore, PolicySource
+from toolhub_service.domain.ports import Adapter, AuditLog, KeyStore, PolicySource
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.runtime.approvals import Approvals
 from toolhub_service.runtime.artifacts import Artifacts
@@ -62,6 +63,7 @@ def make_budgets(means: Means, stores: Stores) -> Budgets:
 def make_pipeline(
     means: Means,
     toolbox: Toolbox,
+    adapters: Mapping[ToolKind, Adapter],
     policy: PolicySource,
     audit: ChainedAuditLog,
     budgets: Budgets,
@@ -75,7 +77,7 @@ def make_pipeline(
     plan_key = read_or_make_key(means.paths.plan_key)
     return Pipeline(
         catalog=toolbox.catalog,
-        adapters={ToolKind.CORE: toolbox.adapter},
+        adapters=adapters,
         policy=policy,
         plans=Plans(plan_key, means.clock, means.settings.policy.plan_ttl_s),
         keys=_idempotency(means, stores.keys),

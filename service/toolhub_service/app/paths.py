@@ -28,6 +28,10 @@ class Paths:
         return self._or_data(self.settings.workspace.root, "workspaces")
 
     @property
+    def sources(self) -> Path:
+        return self._or_data(self.settings.sources.file, "sources.yaml")
+
+    @property
     def audit(self) -> Path:
         return self._or_data(self.settings.audit.file, "audit.db")
 

@@ -17,15 +17,22 @@ from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.ports import KeyStore
 from toolhub_service.domain.shared_counts import SharedCounts
+from toolhub_service.domain.source_ports import PinStore
+from toolhub_service.domain.usage import UsageStore
+from toolhub_service.registry.usage_index import KEEP
 from toolhub_service.stores.memory_approvals import MemoryApprovals
 from toolhub_service.stores.memory_artifacts import MemoryArtifacts
 from toolhub_service.stores.memory_jobs import MemoryJobs
 from toolhub_service.stores.memory_keys import MemoryKeys
+from toolhub_service.stores.memory_pins import MemoryPins
+from toolhub_service.stores.memory_usage import MemoryUsage
 from toolhub_service.stores.sqlite_approvals import SqliteApprovals
 from toolhub_service.stores.sqlite_artifacts import SqliteArtifacts
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_keys import SqliteKeys
+from toolhub_service.stores.sqlite_pins import SqlitePins
+from toolhub_service.stores.sqlite_usage import SqliteUsage
 
 
 class Opened(Protocol):
@@ -40,6 +47,8 @@ class Stores:
     keys: KeyStore
     approvals: ApprovalStore
     artifacts: ArtifactRecords
+    pins: PinStore
+    usage: UsageStore
     beneath: Sequence[Opened] = ()
     """Files and links that they share."""
     counts: SharedCounts | None = None
@@ -59,7 +68,7 @@ class Stores:
                 last_first.push_async_callback(each.close)
 
     def _all(self) -> Sequence[Opened]:
-        return (*self.beneath, self.jobs, self.approvals, self.artifacts)
+        return (*self.beneath, self.jobs, self.approvals, self.artifacts, self.pins, self.usage)
 
 
 def make_stores(means: Means) -> Stores:
@@ -79,13 +88,15 @@ def _own(means: Means) -> Stores:
                 "stores.kind is memory, which several workers cannot share: set server.workers to 1, or use sqlite.",
             )
         keys = MemoryKeys(means.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes)
-        return Stores(MemoryJobs(), keys, MemoryApprovals(), MemoryArtifacts())
+        return Stores(MemoryJobs(), keys, MemoryApprovals(), MemoryArtifacts(), MemoryPins(), MemoryUsage(KEEP))
     file = SqliteFile(means.paths.stores)
     return Stores(
         SqliteJobs(file),
         SqliteKeys(file, means.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes),
         SqliteApprovals(file),
         SqliteArtifacts(file),
+        SqlitePins(file),
+        SqliteUsage(file, KEEP),
         beneath=[file],
     )
 
@@ -98,13 +109,23 @@ def _shared(means: Means) -> Stores:
         from toolhub_service.stores.redis_jobs import RedisJobs
         from toolhub_service.stores.redis_keys import RedisKeys
         from toolhub_service.stores.redis_link import RedisLink
+        from toolhub_service.stores.redis_pins import RedisPins
+        from toolhub_service.stores.redis_usage import RedisUsage
     except ModuleNotFoundError as missing:
         raise not_installed("stores.redis_url", "redis") from missing
     settings = means.settings
     link = RedisLink(settings.stores.redis_url, means.randomness, prefix=settings.stores.redis_prefix)
     keys = RedisKeys(link, means.clock, max_keys=settings.idempotency.max_keys)
-    approvals, artifacts = RedisApprovals(link), RedisArtifacts(link)
-    return Stores(RedisJobs(link), keys, approvals, artifacts, beneath=[link], counts=RedisCounts(link))
+    return Stores(
+        RedisJobs(link),
+        keys,
+        RedisApprovals(link),
+        RedisArtifacts(link),
+        RedisPins(link),
+        RedisUsage(link, KEEP),
+        beneath=[link],
+        counts=RedisCounts(link),
+    )
 
 
 def _with_postgres(means: Means, stores: Stores) -> Stores:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -40,6 +40,8 @@ class Toolbox:
     custom: CustomTools
     http: EgressClient
     resolver: SystemResolver
+    is_disabled: Callable[[str], bool]
+    """By full name: whether the configuration switched it off."""
 
     async def close(self) -> None:
         """Close pooled connections and the resolver's threads."""
@@ -47,7 +49,7 @@ class Toolbox:
         self.resolver.close()
 
     def sources(self) -> Sequence[SourceStatus]:
-        """The built-in and the custom source; remote ones arrive with their adapters."""
+        """The built-in and the custom source."""
         specs = self.catalog.all()
         broken = len(self.custom.unavailable)
         custom = [spec for spec in specs if spec.source == CUSTOM_SOURCE]
@@ -85,8 +87,11 @@ def open_toolbox(
     catalog = ToolCatalog(check_schema=compile_schema)
     catalog.register_builtins(adapter.specs())
     catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])
-    _disable(catalog, settings.tools.disabled)
-    return Toolbox(adapter, catalog, custom, http, resolver)
+    is_disabled = _disabled(settings.tools.disabled)
+    for spec in tuple(catalog.all()):
+        if is_disabled(spec.name):
+            catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
+    return Toolbox(adapter, catalog, custom, http, resolver, is_disabled)
 
 
 def _custom_tools(settings: Settings) -> CustomTools:
@@ -103,8 +108,6 @@ def bubblewrap_of(setting: str) -> str | None:
     return "" if setting == "off" else setting or None
 
 
-def _disable(catalog: ToolCatalog, globs: Iterable[str]) -> None:
+def _disabled(globs: Iterable[str]) -> Callable[[str], bool]:
     patterns = tuple(globs)
-    for spec in tuple(catalog.all()):
-        if any(fnmatchcase(spec.name, pattern) for pattern in patterns):
-            catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
+    return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -202,7 +202,7 @@ LOG_SOURCE_TROUBLE: Final = "source_trouble"
 LOG_SOURCES_LOADED: Final = "sources_loaded"
 LOG_SOURCES_REJECTED: Final = "sources_rejected"
 LOG_DRIFT: Final = "definition_drifted"
-LOG_USAGE_TROUBLE: Final = "usage_not_kept"
+LOG_SEARCH_TROUBLE: Final = "search_trouble"
 LOG_AUDIT_FAILED: Final = "audit_write_failed"
 LOG_CHECKPOINT: Final = "audit_checkpoint"
 LOG_POLICY_LOADED: Final = "policy_loaded"
@@ -228,7 +228,11 @@ LOG_EVENTS: Final = (
     (LOG_SOURCES_LOADED, "info", "sources.yaml came into force."),
     (LOG_SOURCES_REJECTED, "error", "sources.yaml is invalid: the sources there were stay."),
     (LOG_DRIFT, "warning", "A source offers another definition than was approved; the tool is quarantined."),
-    (LOG_USAGE_TROUBLE, "warning", "What search learns from use could not be stored; it is tried again."),
+    (
+        LOG_SEARCH_TROUBLE,
+        "warning",
+        "What search learns cannot be stored, or the embedder fails; it is tried again.",
+    ),
     (LOG_AUDIT_FAILED, "error", "The disk refused audit events; calls are refused until it heals."),
     (LOG_CHECKPOINT, "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."),
     (LOG_POLICY_LOADED, "info", "A policy came into force."),

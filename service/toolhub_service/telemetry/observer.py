@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from structlog.typing import FilteringBoundLogger
@@ -33,6 +33,8 @@ class CallTelemetry:
         self._tracing = tracing
         self._log = log
         self._access_log = access_log
+        self.learn: Callable[[SettledCall], None] | None = None
+        """Who else is told of calls that ended: what search learns from. Must be cheap and not raise."""
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
         span = self._tracing.executing(call)
@@ -60,6 +62,8 @@ class CallTelemetry:
         if result.error is not None:
             self._failed(tool, settled, result.error.kind)
         self._tracing.settled(settled)
+        if self.learn is not None:
+            self.learn(settled)
         if self._access_log:
             self._log_call(settled, latency_ms)
 

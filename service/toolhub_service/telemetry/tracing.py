@@ -32,6 +32,7 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
+    Tracer,
     TraceState,
 )
 
@@ -118,6 +119,11 @@ class Tracing:
         if exporter is not None:
             self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("toolhub")
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """For spans of what happens inside an execution; None when nothing is recorded."""
+        return self._tracer if self._records else None
 
     def flush(self) -> None:
         """Send what waits. Blocks for at most 10 s."""

@@ -13,10 +13,11 @@ from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.embedding import ToolMeanings
 from toolhub_service.registry.export import Dialect, Exporter
 from toolhub_service.registry.filter import ToolFilter
 from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools, silent_sources
-from toolhub_service.registry.search import ToolSearch
+from toolhub_service.registry.search import NO_MEANING, ToolSearch
 from toolhub_service.schema import canonical_json
 from toolhub_service.transport.convert.discovery import from_hit, from_source, is_full, to_filter
 from toolhub_service.transport.convert.tool import from_spec
@@ -35,6 +36,8 @@ class Discovery:
     exporter: Exporter
     policy: PolicySource
     sources: Callable[[], Sequence[SourceStatus]]
+    meanings: ToolMeanings | None = None
+    """None: search goes by words and use."""
 
     def list_tools(self, request: pb.ListToolsRequest, principal: Principal) -> pb.ListToolsResponse:
         page = list_tools(
@@ -53,7 +56,8 @@ class Discovery:
             revision=page.revision,
         )
 
-    def search_tools(self, request: pb.SearchToolsRequest, principal: Principal) -> pb.SearchToolsResponse:
+    async def search_tools(self, request: pb.SearchToolsRequest, principal: Principal) -> pb.SearchToolsResponse:
+        meaning = NO_MEANING if self.meanings is None else await self.meanings.of(request.query)
         page = search_tools(
             self.catalog,
             self.search,
@@ -62,6 +66,7 @@ class Discovery:
             PageRequest(request.page_size, request.page_token),
             viewer=self._viewer(principal),
             sources=self.sources(),
+            meaning=meaning,
         )
         full = is_full(request.view, default=False)
         return pb.SearchToolsResponse(

@@ -84,7 +84,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         return self.discovery.list_tools(request, current_principal())
 
     async def SearchTools(self, request: pb.SearchToolsRequest, context: ServicerContext) -> pb.SearchToolsResponse:
-        return self.discovery.search_tools(request, current_principal())
+        return await self.discovery.search_tools(request, current_principal())
 
     async def GetTool(self, request: pb.GetToolRequest, context: ServicerContext) -> pb.GetToolResponse:
         return self.discovery.get_tool(request, current_principal())

@@ -21,6 +21,8 @@ from toolhub_service.stores.memory_approvals import MemoryApprovals
 from toolhub_service.stores.memory_artifacts import MemoryArtifacts
 from toolhub_service.stores.memory_jobs import MemoryJobs
 from toolhub_service.stores.memory_keys import MemoryKeys
+from toolhub_service.stores.memory_pins import MemoryPins
+from toolhub_service.stores.memory_usage import MemoryUsage
 
 
 def _means(folder: Path, **sections: Any) -> Means:
@@ -108,7 +110,8 @@ class Opened:
 
 
 def _stores(*beneath: Opened) -> Stores:
-    return Stores(MemoryJobs(), MemoryKeys(SystemClock()), MemoryApprovals(), MemoryArtifacts(), beneath=beneath)
+    keys, pins = MemoryKeys(SystemClock()), MemoryPins()
+    return Stores(MemoryJobs(), keys, MemoryApprovals(), MemoryArtifacts(), pins, MemoryUsage(30), beneath=beneath)
 
 
 async def test_what_is_beneath_is_opened_first_and_closed_last() -> None:

@@ -69,6 +69,13 @@ class McpToolSource:
     def endpoint(self) -> str:
         return self._terms.endpoint
 
+    def restored(self, remote: JsonObject) -> Definition | None:
+        """A definition as it was pinned, under today's terms; None when its tool is not offered any more."""
+        try:
+            return self._reader.read(remote, is_modern=False)
+        except Unnamed:
+            return None
+
     async def discover(self) -> Discovery:
         async with self._reading:
             session = await self._server.link.session(inf)

@@ -1,0 +1,52 @@
+"""LangChain tools of sources.yaml. The only module of the app that imports LangChain."""
+
+from __future__ import annotations
+
+from toolhub_service.adapters.langchain.adapter import LangChainAdapter
+from toolhub_service.adapters.langchain.source import LangChainToolSource
+from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms
+from toolhub_service.adapters.mcp.overrides import Overrides
+from toolhub_service.app.means import Means
+from toolhub_service.app.source_opening import OpenedSource
+from toolhub_service.domain.source_ports import SourceObserver
+from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.settings.sources import LangChainSource
+
+
+class LangChainOpener:
+    """Implements `Opener`."""
+
+    def __init__(self, means: Means, observer: SourceObserver) -> None:
+        self.adapter = LangChainAdapter(redact=means.redactor.text, tracer=means.observing.tracing.tracer)
+        self._means = means
+        self._observer = observer
+
+    def endpoint(self, name: str, entry: LangChainSource) -> str:
+        return self._terms(name, entry).endpoint
+
+    def open(self, name: str, entry: LangChainSource) -> OpenedSource:
+        source = LangChainToolSource(
+            self._terms(name, entry),
+            overrides=Overrides(entry.tools),
+            check_schema=compile_schema,
+            redact=self._means.redactor.text,
+            troubled=self._observer.troubled,
+        )
+        self.adapter.put(source)
+        return OpenedSource(source)
+
+    def forget(self, name: str) -> None:
+        self.adapter.remove(name)
+
+    def _terms(self, name: str, entry: LangChainSource) -> LangChainTerms:
+        trusted = self._means.settings.tools.trusted_namespaces
+        return LangChainTerms(
+            name,
+            LoadTerms(entry.load, entry.args, entry.entry_points, trusted),
+            capabilities=entry.capabilities,
+            tags=entry.tags,
+            timeout_s=entry.timeout_s,
+            max_concurrency=entry.max_concurrency,
+            inject=entry.inject,
+            processes=entry.processes,
+        )

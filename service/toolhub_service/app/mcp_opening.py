@@ -1,0 +1,80 @@
+"""MCP servers of sources.yaml. The only module of the app that imports the MCP SDK: it costs a start half a second."""
+
+from __future__ import annotations
+
+from toolhub_service.adapters.mcp.adapter import McpAdapter
+from toolhub_service.adapters.mcp.calling import Calling
+from toolhub_service.adapters.mcp.definitions import SourceTerms
+from toolhub_service.adapters.mcp.link import McpLink
+from toolhub_service.adapters.mcp.overrides import Overrides
+from toolhub_service.adapters.mcp.server import McpServer
+from toolhub_service.adapters.mcp.source import McpToolSource
+from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms, OAuthTerms, StdioTerms, TlsTerms
+from toolhub_service.app.means import Means
+from toolhub_service.app.source_opening import OpenedSource
+from toolhub_service.app.source_values import SourceValues
+from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.job_ports import RunningJobs
+from toolhub_service.domain.source import Trust
+from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.settings.sources import ClientCredentials, McpSource
+from toolhub_service.telemetry.trace_context import current_traceparent
+
+
+class McpOpener:
+    """Implements `Opener`."""
+
+    def __init__(self, means: Means, running: RunningJobs, artifacts: ArtifactDesk) -> None:
+        calling = Calling(
+            means.redactor.text,
+            desk=artifacts,
+            trace=current_traceparent,
+            keep_raw=means.settings.results.show_raw,
+        )
+        self.adapter = McpAdapter(calling, running, means.clock, means.randomness)
+        self._means = means
+        self._values = SourceValues(means.redactor)
+
+    def endpoint(self, name: str, entry: McpSource) -> str:
+        where = StdioTerms(entry.command, entry.args) if entry.command else HttpTerms(entry.url)
+        return McpTerms(name, where).endpoint
+
+    def open(self, name: str, entry: McpSource) -> OpenedSource:
+        terms = self._terms(name, entry)
+        link = McpLink(terms, self._means.randomness)
+        server = McpServer(name, link, Overrides(entry.tools), entry.elicitation)
+        source = McpToolSource(
+            server,
+            SourceTerms(name, terms.endpoint, entry.capabilities, entry.tags, entry.timeout_s, entry.max_concurrency),
+            compile_schema,
+            self._means.redactor.text,
+            trust=Trust(entry.trust),
+        )
+        self.adapter.put(server)
+        return OpenedSource(source, source.restored)
+
+    def forget(self, name: str) -> None:
+        self.adapter.remove(name)
+
+    def _terms(self, name: str, entry: McpSource) -> McpTerms:
+        return McpTerms(
+            name,
+            self._where(entry),
+            protocol=entry.protocol,
+            elicitation=entry.elicitation,
+            connect_timeout_s=entry.connect_timeout_s,
+            max_message_bytes=entry.max_message_bytes,
+        )
+
+    def _where(self, entry: McpSource) -> StdioTerms | HttpTerms:
+        if entry.command:
+            return StdioTerms(entry.command, entry.args, self._values.of(entry.env), entry.cwd)
+        tls = TlsTerms(entry.tls.ca_file, entry.tls.certificate_file, entry.tls.key_file)
+        headers = self._values.of(entry.headers)
+        return HttpTerms(entry.url, headers, self._oauth(entry.oauth), tls, entry.origins)
+
+    def _oauth(self, credentials: ClientCredentials | None) -> OAuthTerms | None:
+        if credentials is None:
+            return None
+        secret = self._values.one(credentials.client_secret)
+        return OAuthTerms(credentials.client_id, secret, credentials.token_url, credentials.scopes)

@@ -1,0 +1,169 @@
+"""Tools from elsewhere: the sources of sources.yaml, opened, read, followed, and closed.
+
+A source that cannot be opened (a secret that is not there, a package that is not installed) is told as DOWN with the
+reason and stops neither the hub nor another source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from toolhub_service.app.means import Means
+from toolhub_service.app.source_opening import OpenedSource, Opener
+from toolhub_service.app.sources_file import SourcesFile
+from toolhub_service.app.storing import Stores, not_installed
+from toolhub_service.app.toolbox import Toolbox
+from toolhub_service.budget.ledger import Budgets
+from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.job_ports import RunningJobs
+from toolhub_service.domain.ports import Adapter, AuditLog
+from toolhub_service.domain.source import SourceState, SourceStatus
+from toolhub_service.domain.source_ports import SourceObserver
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.registry.discovery import Sources
+from toolhub_service.settings.loading import SettingsInvalid
+from toolhub_service.settings.sources import AnySource, LangChainSource, SourcesDocument
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.source_telemetry import SourceTelemetry
+
+
+@dataclass(slots=True)
+class Sourcing:
+    """Made by `make_sourcing`; `start`, then `look` from time to time, then `close`."""
+
+    means: Means
+    sources: Sources
+    adapters: dict[ToolKind, Adapter]
+    """The pipeline's own: what a kind needs is put in when its first source is opened."""
+    file: SourcesFile
+    running: RunningJobs
+    artifacts: ArtifactDesk
+    observer: SourceObserver
+    _openers: dict[ToolKind, Opener] = field(default_factory=dict)
+    _entries: dict[str, AnySource] = field(default_factory=dict)
+    _broken: set[str] = field(default_factory=set)
+    """Sources that could not be opened: tried again at every reload."""
+
+    async def start(self) -> None:
+        """Begin to read what the file names; returns at once. Raises SettingsInvalid when the file is not valid."""
+        await self._apply(self.file.load())
+        await self.sources.start()
+
+    async def look(self, *, asked: bool) -> None:
+        """Follow the file when it has changed, or when somebody asks. An invalid one keeps the sources there are."""
+        if not asked and not self.file.changed():
+            return
+        log = self.means.observing.log
+        try:
+            document = self.file.load()
+        except SettingsInvalid as invalid:
+            log.error(names.LOG_SOURCES_REJECTED, problem=str(invalid))  # noqa: TRY400 - the message is all there is
+            return
+        await self._apply(document)
+        log.info(names.LOG_SOURCES_LOADED, sources=len(document.sources))
+
+    async def close(self) -> None:
+        await self.sources.close()
+
+    async def _apply(self, document: SourcesDocument) -> None:
+        """Take away what is gone or another, then bring what is new: a source that did not change is left alone."""
+        wanted = document.sources
+        for name, entry in tuple(self._entries.items()):
+            if wanted.get(name) != entry or name in self._broken:
+                await self._take_away(name, entry)
+        for name, entry in wanted.items():
+            if name not in self._entries:
+                self._bring(name, entry)
+
+    async def _take_away(self, name: str, entry: AnySource) -> None:
+        del self._entries[name]
+        self._broken.discard(name)
+        await self.sources.remove(name)
+        opener = self._openers.get(_kind(entry))
+        if opener is not None:
+            opener.forget(name)
+
+    def _bring(self, name: str, entry: AnySource) -> None:
+        self._entries[name] = entry
+        if not entry.enabled:
+            self._not_read(name, entry, SourceState.DISABLED, "switched off in sources.yaml")
+            return
+        try:
+            opened = self._open(name, entry)
+        except HubFailure as refused:
+            self._cannot(name, entry, refused.message)
+        except (ValueError, OSError) as wrong:
+            self._cannot(name, entry, self.means.redactor.text(str(wrong)))
+        else:
+            self.sources.add(opened.source, refresh_s=entry.refresh_s, restored=opened.restored)
+
+    def _open(self, name: str, entry: AnySource) -> OpenedSource:
+        kind = _kind(entry)
+        if kind not in self._openers:
+            opener = self._openers[kind] = self._opener(kind)
+            self.adapters[kind] = opener.adapter
+        return self._openers[kind].open(name, entry)
+
+    def _opener(self, kind: ToolKind) -> Opener:
+        """Raises HubFailure EXTRA_MISSING."""
+        try:
+            if kind is ToolKind.MCP:
+                from toolhub_service.app.mcp_opening import McpOpener
+
+                return McpOpener(self.means, self.running, self.artifacts)
+            from toolhub_service.app.langchain_opening import LangChainOpener
+
+            return LangChainOpener(self.means, self.observer)
+        except ModuleNotFoundError as missing:
+            raise not_installed(f"A source of kind {kind.value}", kind.value) from missing
+
+    def _cannot(self, name: str, entry: AnySource, reason: str) -> None:
+        self._broken.add(name)
+        self._not_read(name, entry, SourceState.DOWN, reason)
+
+    def _not_read(self, name: str, entry: AnySource, state: SourceState, reason: str) -> None:
+        opener = self._openers.get(_kind(entry))
+        endpoint = opener.endpoint(name, entry) if opener is not None else ""
+        status = SourceStatus(name, _kind(entry), state, reason, endpoint=endpoint)
+        self.sources.add_disabled(status)
+        self.observer.refreshed(status)
+
+
+def make_sourcing(
+    means: Means,
+    toolbox: Toolbox,
+    stores: Stores,
+    audit: AuditLog,
+    budgets: Budgets,
+    adapters: dict[ToolKind, Adapter],
+    running: RunningJobs,
+    artifacts: ArtifactDesk,
+) -> Sourcing:
+    observer = SourceTelemetry(audit, means.observing.metrics, means.observing.log, means.clock)
+    sources = Sources(
+        toolbox.catalog,
+        stores.pins,
+        means.clock,
+        means.randomness,
+        observer,
+        builtins=toolbox.sources,
+        breaker_of=_breakers(budgets),
+        is_disabled=toolbox.is_disabled,
+    )
+    file = SourcesFile(means.paths.sources, required=bool(means.settings.sources.file))
+    return Sourcing(means, sources, adapters, file, running, artifacts, observer)
+
+
+def _breakers(budgets: Budgets) -> Callable[[str], str]:
+    """The state of an upstream's breaker; empty where nothing was called yet."""
+
+    def of(upstream: str) -> str:
+        return next((state.value for key, state in budgets.breaker_states() if key == upstream), "")
+
+    return of
+
+
+def _kind(entry: AnySource) -> ToolKind:
+    return ToolKind.LANGCHAIN if isinstance(entry, LangChainSource) else ToolKind.MCP

@@ -1,0 +1,283 @@
+"""The life of one source: read it, judge what it offers, publish that, rest, again; alone, so that it holds up nobody.
+
+A reading is bounded in time. One that fails leaves the tools in the catalog, UNAVAILABLE with the reason, and is tried
+again with growing pauses; the next one that succeeds gives them back their state. After a restart the tools whose
+definitions are approved stand there the same way until the source has been read. A decision on a pin, here or in
+another process, is followed at once from what was read last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.pin import PinChange, PinState
+from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.source import Definition, Discovery, SourceState, SourceStatus, Trust
+from toolhub_service.domain.source_ports import SourceObserver, ToolSource
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.guards.hidden_characters import escaped
+from toolhub_service.registry.offers import Offer, offers_of
+from toolhub_service.registry.pin_ledger import PinLedger
+from toolhub_service.registry.quarantine import unavailable, with_problem
+from toolhub_service.registry.refresh_times import REST_S, Notices, Wait, backoff_s, refresh_delay_s
+from toolhub_service.registry.source_tools import SourceTools
+
+_REASON_MAX_CHARS: Final = 500
+_PROBLEMS_TOLD: Final = 3
+_CLOSE_S: Final = 15.0
+_NOT_READ_YET: Final = "it has not been read yet"
+_UNEXPECTED: Final = "reading it failed unexpectedly; the log says how"
+
+Restored = Callable[[JsonObject], Definition | None]
+"""Makes a definition anew from the source's own words, as `Pin.definition` has them; for use after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifeTerms:
+    refresh_s: float
+    """Between readings when the source does not say."""
+    timeout_s: float
+    """For one reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all sources share."""
+
+    ledger: PinLedger
+    clock: Clock
+    randomness: Randomness
+    observer: SourceObserver
+    wait: Wait
+    breaker_of: Callable[[str], str]
+    """State of the breaker of an upstream such as `mcp:files`; empty when there is none yet."""
+
+
+class SourceLife:
+    def __init__(
+        self,
+        source: ToolSource,
+        terms: LifeTerms,
+        tools: SourceTools,
+        around: Surroundings,
+        *,
+        restored: Restored | None = None,
+    ) -> None:
+        self._source = source
+        self._terms = terms
+        self._tools = tools
+        self._around = around
+        self._restored = restored
+        self._task: asyncio.Task[None] | None = None
+        self._judging = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._notices = Notices()
+        self._asked: list[asyncio.Future[None]] = []
+        self._specs: tuple[ToolSpec, ...] = ()
+        self._offers: tuple[Offer, ...] = ()
+        self._discovery = Discovery(())
+        self._down = _NOT_READ_YET
+        self._failures = 0
+        self._problems: tuple[str, ...] = ()
+        self._pin_problem = ""
+        self._refreshed_at_unix_ms = 0
+        self._next_at_unix_ms = 0
+        self._latency_ms = 0.0
+        self.was_tried = asyncio.Event()
+        """Set once it has been read, or has failed, for the first time."""
+
+    @property
+    def status(self) -> SourceStatus:
+        source = self._source
+        return SourceStatus(
+            name=source.name,
+            kind=source.kind,
+            state=self._state,
+            reason=self._reason,
+            tool_count=self._tools.count,
+            quarantined_count=self._tools.quarantined_count,
+            refreshed_at_unix_ms=self._refreshed_at_unix_ms,
+            next_refresh_at_unix_ms=self._next_at_unix_ms,
+            endpoint=source.endpoint,
+            latency_ms=self._latency_ms,
+            breaker=self._around.breaker_of(f"{source.kind.value}:{source.name}"),
+            server=self._discovery.server,
+            protocol=self._discovery.protocol,
+            trust=source.trust,
+            diagnostics=tuple(source.diagnostics()),
+        )
+
+    def begin(self) -> None:
+        """Returns at once; everything else happens in a task of its own."""
+        self._source.listen(self._changed)
+        self._task = asyncio.create_task(self._run(), name=f"source:{self._source.name}")
+
+    async def end(self) -> None:
+        """Stop reading and close the source, within a bound. The tools stay in the catalog."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=_CLOSE_S)
+        self._answer(self._taken())
+        self.was_tried.set()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._source.close()
+        except Exception as problem:  # noqa: BLE001 - the others are still to be closed
+            self._around.observer.troubled(self._source.name, problem)
+
+    async def refresh(self) -> None:
+        """Returns when a reading that began after now has ended."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.append(ended)
+        self._wake.set()
+        await ended
+
+    async def follow(self) -> None:
+        """Judge anew what was read last: somebody has decided."""
+        async with self._judging:
+            if self._refreshed_at_unix_ms:
+                await self._judge(is_reading=False)
+
+    @property
+    def _state(self) -> SourceState:
+        if self._down:
+            return SourceState.DOWN if self.was_tried.is_set() else SourceState.PENDING
+        return SourceState.PARTIAL if self._reason else SourceState.READY
+
+    @property
+    def _reason(self) -> str:
+        if self._down:
+            return self._down
+        problems = (*([self._pin_problem] if self._pin_problem else ()), *self._discovery.problems, *self._problems)
+        told = " ".join(problems[:_PROBLEMS_TOLD])
+        more = f" And {len(problems) - _PROBLEMS_TOLD} more." if len(problems) > _PROBLEMS_TOLD else ""
+        return _told(told + more)
+
+    def _changed(self) -> None:
+        self._notices.add(self._around.clock.monotonic_s())
+        self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            await self._source.start()
+            await self._restore()
+        except Exception as problem:  # noqa: BLE001 - reading it tells what is wrong
+            self._around.observer.troubled(self._source.name, problem)
+        while True:
+            await self._rest(await self._read())
+
+    async def _restore(self) -> None:
+        """What was approved stands there before the source has answered, though it cannot be called."""
+        if self._restored is None or self._source.trust is Trust.ALWAYS:
+            return
+        specs = {}
+        for pin in await self._around.ledger.of_source(self._source.name):
+            if pin.state is PinState.APPROVED and pin.change is not PinChange.REMOVED:
+                definition = self._restored(pin.definition)
+                if definition is not None and definition.spec.name == pin.tool:
+                    specs[pin.tool] = with_problem(definition)
+        self._specs = tuple(specs.values())
+        self._publish()
+
+    async def _read(self) -> float:
+        """One reading; how many seconds to rest after it."""
+        asked = self._taken()
+        try:
+            await self._try_to_read()
+            delay_s = self._delay_s()
+            self._next_at_unix_ms = self._around.clock.unix_ms() + round(delay_s * 1_000)
+            self.was_tried.set()
+            self._around.observer.refreshed(self.status)
+            return delay_s
+        finally:
+            self._answer(asked)
+
+    async def _try_to_read(self) -> None:
+        self._notices.clear()
+        began_s = self._around.clock.monotonic_s()
+        try:
+            await self._take_in(await self._discovered(), began_s)
+        except ToolFailure as failure:
+            self._failed(failure.error.message)
+        except Exception as defect:  # noqa: BLE001 - whatever a source does, it is read again
+            self._around.observer.troubled(self._source.name, defect)
+            self._failed(_UNEXPECTED)
+
+    async def _discovered(self) -> Discovery:
+        try:
+            async with asyncio.timeout(self._terms.timeout_s):
+                return await self._source.discover()
+        except TimeoutError:
+            message = f"it did not answer within {self._terms.timeout_s:g} s"
+            raise refuse(ErrorKind.TIMEOUT, message) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this task: the source's library did so when its connection broke.
+            raise refuse(ErrorKind.UPSTREAM_ERROR, "its connection broke while it was read") from None
+
+    async def _take_in(self, discovery: Discovery, began_s: float) -> None:
+        clock = self._around.clock
+        latency_ms = (clock.monotonic_s() - began_s) * 1_000
+        offers = await offers_of(self._source.name, discovery.definitions, self._offers)
+        async with self._judging:
+            self._discovery, self._offers = discovery, offers
+            self._latency_ms = latency_ms
+            self._refreshed_at_unix_ms = clock.unix_ms()
+            self._down = ""
+            await self._judge(is_reading=not discovery.problems)
+        self._failures = self._failures + 1 if self._pin_problem else 0
+
+    def _failed(self, reason: str) -> None:
+        self._failures += 1
+        self._down = _told(reason)
+        self._publish()
+
+    async def _judge(self, *, is_reading: bool) -> None:
+        source = self._source
+        found = await self._around.ledger.verdicts(source.name, source.trust, self._offers, is_reading=is_reading)
+        self._specs, self._pin_problem = found.specs, found.problem
+        self._publish()
+
+    def _publish(self) -> None:
+        why = f"its source `{self._source.name}` is not there: {self._down}"
+        specs = (unavailable(spec, why) for spec in self._specs) if self._down else self._specs
+        self._problems = self._tools.publish(specs)
+
+    def _delay_s(self) -> float:
+        if self._failures:
+            return backoff_s(self._failures, self._terms.refresh_s, self._around.randomness)
+        return refresh_delay_s(self._discovery.ttl_s, self._terms.refresh_s)
+
+    async def _rest(self, delay_s: float) -> None:
+        """Until the next reading is due, is asked for, or a change was announced."""
+        clock = self._around.clock
+        ended_s = clock.monotonic_s()
+        while not self._asked:
+            due_s = min(ended_s + delay_s, max(self._notices.due_s, ended_s + REST_S))
+            left_s = due_s - clock.monotonic_s()
+            if left_s <= 0:
+                return
+            self._wake.clear()
+            await self._around.wait(self._wake, left_s)
+
+    def _taken(self) -> list[asyncio.Future[None]]:
+        asked, self._asked = self._asked, []
+        return asked
+
+    def _answer(self, asked: list[asyncio.Future[None]]) -> None:
+        for ended in asked:
+            if not ended.done():
+                ended.set_result(None)
+
+
+def _told(reason: str) -> str:
+    """Untrusted in part: on one line, hidden characters escaped, cut."""
+    line = escaped(" ".join(reason[: 2 * _REASON_MAX_CHARS].split()))
+    return line if len(line) <= _REASON_MAX_CHARS else f"{line[: _REASON_MAX_CHARS - 1]}…"
