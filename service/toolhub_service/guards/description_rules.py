@@ -1,0 +1,117 @@
+"""What must not stand in the description of a tool: patterns of tool poisoning, each with what it means to a person.
+
+A description says what a tool does; text that tells the model what to keep from the user, which files to read first or
+how to treat another tool is an attack, or so badly put that somebody must look. Sources: Invariant Labs, "MCP Security
+Notification: Tool Poisoning Attacks" (2025) and its experiments; CyberArk, "Poison everywhere" (2025); the Damn
+Vulnerable MCP Server; OWASP LLM01. Serious is what no honest catalogue needs; the rest is only told.
+
+RE2, so linear time; a pattern sees one sentence at a time, for `.` ends at a line's end. No counted gaps: they make
+the automaton large.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import re2
+
+_MODEL_TAGS: Final = "important|hidden|system|system[_-]?prompt|instructions?|critical|admin|secret[_-]?instructions?"
+_PLACEHOLDERS: Final = "secret|assistant|developer|human|prompt|override|rules?|hint|note|warning|attention|thinking"
+_NOT: Final = r"(?:do not|don'?t|does not|never|must not|should not|without|avoid|refrain from)"
+_TELL: Final = (
+    r"(?:mention|tell|inform|reveal|disclose|admit|acknowledge|alert|warn|report)(?:ing|s)?|let(?:ting)? .*\bknow"
+)
+_ORDER: Final = r"(?:must|should|have to|need to|required to|be sure to|please|always|first|then|read and)"
+_TAKE: Final = r"(?:read|access|open|cat|load|fetch|retrieve|extract|collect|gather|harvest|dump|steal|look up)(?:ing)?"
+_GIVE: Final = r"(?:send|forward|post|upload|submit|transmit|e-?mail|bcc|cc|exfiltrate|leak)(?:ing)?"
+_SECRETS: Final = (
+    r"(?:credentials?\b|secrets?\b|passwords?\b|api[ _-]?keys?\b|private keys?|ssh keys?|access tokens?|master password"
+    r"|id_(?:rsa|ed25519)|\.ssh\b|\.env\b|\.aws\b|mcp\.json|confidential|system prompt|environment variables"
+    r"|(?:conversation|chat) history|previous (?:messages|conversation)|\bsystem\.conf|://(?:admin|secrets?|internal))"
+)
+_KEPT_AT: Final = (
+    r"(?:~|\$HOME|/root|/home/[a-z]+)/\.[a-z]|\bid[_ ](?:rsa|ed25519|ecdsa|dsa)\b|/etc/(?:passwd|shadow|sudoers)\b"
+    r"|/proc/self/environ|\bmcp\.json\b|claude_desktop_config|\.git-credentials|authorized_keys|\bwallet\.dat\b"
+)
+
+
+class Rule(NamedTuple):
+    pattern: Any
+    """Compiled by RE2, which has no types."""
+    message: str
+    """What was found, to be read after the place: `description: it tells …`."""
+    is_serious: bool
+
+
+def _rule(message: str, *patterns: str, is_serious: bool = True) -> Rule:
+    options = re2.Options()
+    options.case_sensitive = False
+    options.log_errors = False
+    return Rule(re2.compile("|".join(f"(?:{pattern})" for pattern in patterns), options), message, is_serious)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _rule("a comment that is not shown to people", r"<!--", r"\[(?://|comment|_)\]: *(?:#|<>)"),
+    _rule(
+        "markup that speaks to the model",
+        rf"</? ?(?:{_MODEL_TAGS}) ?>",
+        rf"</(?:{_PLACEHOLDERS}) ?>",
+        r"<\|(?:im_start|im_end|system|user|assistant|endoftext)",
+        r"\[/?INST\]|<</?SYS>>",
+    ),
+    _rule(
+        "it tells the model to keep something from the user",
+        rf"\b{_NOT} (?:\w+ ){{0,2}}(?:{_TELL})\b.*\b(?:user|human|person|anyone|that you|that it|this|it)\b",
+        r"\b(?:present|format|disguise|make) (?:it|them|this|the \w+) .*(?:as if|look like|as though|appear)",
+        r"\b(?:silently|secretly|covertly|quietly|discreetly) (?:\w+ )?(?:send|read|access|forward|copy|call|include"
+        r"|log|upload|add|use|change|replace|append|execute|run|invoke)\b",
+    ),
+    _rule(
+        "it tells the model to set its instructions aside",
+        r"\b(?:ignore|disregard|forget|override|bypass) (?:\w+ ){0,3}(?:previous|prior|above|earlier|existing|other"
+        r"|your|system|all|safety) (?:\w+ ){0,2}"
+        r"(?:instruction|prompt|rule|guideline|direction|polic|constraint|command)",
+        r"\byou are now (?:a|an|in|the|no longer)\b|\bnew (?:system )?instructions?:",
+    ),
+    _rule(
+        "it tells the model to read or hand over secrets",
+        rf"\b{_ORDER} ?(?:\w+ ){{0,3}}{_TAKE}\b.*(?:{_SECRETS}|{_KEPT_AT})",
+        rf"(?:before|when|while|whenever|after|prior to) .*\b{_TAKE}\b.*(?:{_KEPT_AT})",
+        rf"\b(?:include|pass|append|attach|put|insert|paste|add) .*{_SECRETS}.*"
+        r"\b(?:in|into|as|to|with) (?:your |the )?(?:response|answer|reply|output|['\"`]|sidenote)",
+        rf"^(?:{_TAKE}|{_GIVE}) (?:the )?(?:content|contents) (?:of )?.*(?:{_KEPT_AT})",
+    ),
+    _rule(
+        "it tells the model to send data somewhere",
+        rf"\b(?:must|always|should|also|have to|need to) (?:\w+ ){{0,2}}{_GIVE} .*(?:https?://|[\w.+-]+@[\w-]+\.\w)",
+        rf"\b{_GIVE} (?:all|every|each|any|the (?:whole|full|entire)) .*\b(?:conversation|messages?|e-?mails?|files?"
+        r"|history|results?|data) .*\bto [`'\"]?(?:https?://|[\w.+-]+@[\w-]+\.\w)",
+    ),
+    _rule(
+        "it tells the model how to treat other tools",
+        r"\b(?:before|prior to|instead of) (?:using|calling|invoking|running) (?:any|every|all)(?: other| of the)?"
+        r" tools?\b",
+        r"\b(?:when|while|if|as long as|once) this tool is (?:available|present|installed|enabled|loaded|connected)",
+        r"\b(?:side )?effects? on the .*\btool\b",
+        r"\b(?:do not|don'?t|never) (?:use|call|invoke) (?:any|the) other tools?\b",
+    ),
+    _rule(
+        "a command that fetches and runs code",
+        r"\b(?:curl|wget)\b.*\| *(?:sudo )?(?:ba|z|da)?sh\b",
+        r"\bbase64 (?:-d|--decode)\b.*\| *(?:sudo )?(?:(?:ba|z|da)?sh|python3?|perl)\b",
+    ),
+    _rule("it names where credentials are kept", _KEPT_AT, is_serious=False),
+    _rule(
+        "it tells the model what to call first",
+        r"\b(?:before|prior to) (?:using|calling|invoking|running) this (?:tool|function)\b.*\b(?:must|always|first"
+        r"|call|use|run|read)\b",
+        r"\bmust (?:first |always )?(?:call|use|run|invoke)\b.*\b(?:before|first|tool)\b",
+        is_serious=False,
+    ),
+    _rule("a long run of encoded data", r"(?:^|[^A-Za-z0-9+/,])[A-Za-z0-9+/]{128}", is_serious=False),
+    _rule("an image that is loaded when the text is shown", r"!\[.*\]\(https?://", is_serious=False),
+    _rule("letters of several scripts in one word", r"[a-z]\p{Cyrillic}|\p{Cyrillic}[a-z]", is_serious=False),
+)
+
+NAME_RULE: Final = _rule("a name that asks for secrets", _KEPT_AT, r"\bcontents? from reading\b|\bssh id\b")
+"""Looked for in names of parameters, where a path or an order has no business."""

@@ -1,0 +1,119 @@
+"""Judges what a remote source says of a tool, before any model reads it.
+
+Measured on public data (tests/unit/guards/test_descriptions.py): of the eight tools of the Damn Vulnerable MCP Server
+and of Invariant's experiments whose poison stands in their text all have serious findings, also with the pseudo-tags
+taken out; of 872 real tools of two published catalogues none has, of 7,159 of five research sets none. The rules were
+written with those eight in view: this is a tripwire, not a proof. What holds against an attack that is better put is
+the pin, and that nothing in a description grants anything. About 0.3 ms a definition, paid once for each that is new.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.guards.description_rules import NAME_RULE, RULES, Rule
+from toolhub_service.guards.description_texts import TEXT_MAX_CHARS, Document, Text, document_of
+from toolhub_service.guards.hidden_characters import escaped, is_hidden
+
+LONG_CHARS: Final = 4_000
+"""A text longer than that is told; the longest description of 872 published ones has 3,032."""
+TOO_LONG_CHARS: Final = 16_000
+_EXCERPT_CHARS: Final = 100
+_FINDINGS_MAX: Final = 20
+_NOT_PLAIN: Final = re.compile(r"[^\n\r\t -~]")
+_OUT_OF_SIGHT: Final = re.compile(r"(?:[ \t]{100}|(?:[ \t]*\n){20})[ \t\n]*\S")
+_JOINERS: Final = "\u200c\u200d"
+_SELECTORS: Final = "\ufe0e\ufe0f"
+_MARKS: Final = "\u200e\u200f\u061c"
+_BIDI: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    message: str
+    """One sentence for a person, hidden characters in it escaped; quotes what was found."""
+    is_serious: bool
+    """A definition with such a finding is not trusted on first use."""
+
+
+def judge_definition(definition: JsonObject) -> tuple[Finding, ...]:
+    """What looks wrong with a definition in its source's own words, serious findings first; at most twenty.
+
+    Linear in the text, of which 64 Ki characters are looked at; more is a serious finding of its own.
+    """
+    document = document_of(definition)
+    found = dict.fromkeys((*_whole(document), *_hidden(document), *_said(document), *_sized(document)))
+    return tuple(sorted(found, key=lambda finding: not finding.is_serious)[:_FINDINGS_MAX])
+
+
+def _whole(document: Document) -> Iterator[Finding]:
+    if not document.is_whole:
+        yield Finding(f"It has more than {TEXT_MAX_CHARS:,} characters of text; the rest was not looked at.", True)
+
+
+def _hidden(document: Document) -> Iterator[Finding]:
+    for text in document.texts:
+        at = _first_hidden(text.raw)
+        if at is not None:
+            what = "an ANSI escape sequence" if text.raw[at] in "\x1b\x9b" else "a character that is not shown"
+            yield _finding(text, what, text.raw[max(at - 20, 0) : at + 20], is_serious=True)
+        if not text.raw.isascii() or len(text.raw) > 20:
+            hidden = _OUT_OF_SIGHT.search(text.raw)
+            if hidden is not None:
+                yield _finding(text, "text moved out of sight by white space", text.raw[hidden.end() - 1 :], True)
+
+
+def _said(document: Document) -> Iterator[Finding]:
+    for rule in RULES:
+        found = rule.pattern.search(document.lines)
+        if found is not None:
+            yield _told(document.text_at(found.start()), rule, found.group())
+    for text in document.texts:
+        if text.is_name and len(text.raw) > 5:
+            found = NAME_RULE.pattern.search(f"{text.raw} {text.raw.replace('_', ' ')}")
+            if found is not None:
+                yield _told(text, NAME_RULE, found.group())
+
+
+def _sized(document: Document) -> Iterator[Finding]:
+    for text in document.texts:
+        if len(text.raw) > LONG_CHARS:
+            yield _finding(text, f"{len(text.raw):,} characters of text", text.raw, len(text.raw) > TOO_LONG_CHARS)
+
+
+def _first_hidden(text: str) -> int | None:
+    """Where; joiners and selectors count only where no script and no picture needs them."""
+    for found in _NOT_PLAIN.finditer(text):
+        at = found.start()
+        if is_hidden(text[at]) and not _is_needed(text, at):
+            return at
+    return None
+
+
+def _is_needed(text: str, at: int) -> bool:
+    before, after = text[at - 1 : at], text[at + 1 : at + 2]
+    char = text[at]
+    if char in _SELECTORS:
+        return bool(before) and not before.isalpha() and not is_hidden(before)
+    if char in _JOINERS:
+        return _joins(before) and _joins(after)
+    if char in _MARKS:
+        return any("\u0590" <= near <= "\u08ff" for near in text[max(at - 40, 0) : at + 40])
+    return False
+
+
+def _joins(char: str) -> bool:
+    return bool(char) and not char.isascii() and (char in _SELECTORS or not is_hidden(char))
+
+
+def _told(text: Text, rule: Rule, excerpt: str) -> Finding:
+    return _finding(text, rule.message, excerpt, rule.is_serious)
+
+
+def _finding(text: Text, what: str, excerpt: str, is_serious: bool) -> Finding:
+    quoted = " ".join(escaped(excerpt[:_EXCERPT_CHARS]).split())
+    return Finding(f"{escaped(text.place)}: {what}: “{quoted}”", is_serious)

@@ -1,0 +1,209 @@
+"""All sources of tools from elsewhere, and what operators ask of them: implements `SourceDesk`.
+
+Each source lives in a task of its own (source_life.py), so that a slow or dead one delays neither another nor the start
+of the hub. One more task follows the pins: a decision in another process changes the catalog here within `poll_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.pin import Pin, PinFilter
+from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.source import SourceStatus
+from toolhub_service.domain.source_ports import PinStore, SourceObserver, ToolSource
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.pin_ledger import PinLedger
+from toolhub_service.registry.refresh_times import Wait, until
+from toolhub_service.registry.shadows import Shadows
+from toolhub_service.registry.source_life import LifeTerms, Restored, SourceLife, Surroundings
+from toolhub_service.registry.source_tools import SourceTools
+
+REFRESH_S: Final = 60.0
+READING_TIMEOUT_S: Final = 60.0
+POLL_S: Final = 2.0
+_PINS: Final = "pins"
+"""Under which name troubles of the pins' store are told."""
+
+
+def _unknown_breaker(_upstream: str) -> str:
+    return ""
+
+
+def _never(_tool: str) -> bool:
+    return False
+
+
+class Sources:
+    def __init__(
+        self,
+        catalog: ToolCatalog,
+        pins: PinStore,
+        clock: Clock,
+        randomness: Randomness,
+        observer: SourceObserver,
+        *,
+        builtins: Callable[[], Sequence[SourceStatus]] = tuple,
+        breaker_of: Callable[[str], str] = _unknown_breaker,
+        is_disabled: Callable[[str], bool] = _never,
+        timeout_s: float = READING_TIMEOUT_S,
+        poll_s: float = POLL_S,
+        wait: Wait = until,
+    ) -> None:
+        """`builtins` tells the state of the hub's own sources; `breaker_of` that of the breaker of an upstream such as
+        `mcp:files`; `is_disabled` says by full name what the operator switched off; `timeout_s` bounds a reading. The
+        store is started and closed by whoever made it."""
+        self._catalog = catalog
+        self._pins = pins
+        self._observer = observer
+        self._builtins = builtins
+        self._is_disabled = is_disabled
+        self._timeout_s = timeout_s
+        self._poll_s = poll_s
+        self._shadows = Shadows(catalog)
+        self._ledger = PinLedger(pins, clock, observer, shadowed_by=self._shadows.shadowed_by)
+        self._around = Surroundings(self._ledger, clock, randomness, observer, wait, breaker_of)
+        self._lives: dict[str, SourceLife] = {}
+        self._tools: dict[str, SourceTools] = {}
+        self._not_read: dict[str, SourceStatus] = {}
+        self._following: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    async def start(self) -> None:
+        """Begin with every source that was added; returns at once."""
+        self._following = asyncio.create_task(self._follow_pins(), name="pins")
+        for life in self._lives.values():
+            life.begin()
+
+    def add(
+        self,
+        source: ToolSource,
+        *,
+        refresh_s: float = REFRESH_S,
+        timeout_s: float | None = None,
+        restored: Restored | None = None,
+    ) -> None:
+        """Read it from now on (from `start` on, before that).
+
+        `restored` makes a definition of what a pin has kept: with it, approved tools are told as UNAVAILABLE after a
+        restart until the source has been read; without, they are not known until then.
+
+        Raises HubFailure ALREADY_EXISTS or PERMISSION_DENIED when the name reads like another source's or the hub's.
+        """
+        self._check_name(source.name)
+        tools = SourceTools(self._catalog, source.name, is_disabled=self._is_disabled)
+        terms = LifeTerms(refresh_s, self._timeout_s if timeout_s is None else timeout_s)
+        life = SourceLife(source, terms, tools, self._around, restored=restored)
+        self._lives[source.name], self._tools[source.name] = life, tools
+        self._shadows.reserve(source.name)
+        if self._following is not None:
+            life.begin()
+
+    def add_disabled(self, status: SourceStatus) -> None:
+        """A source that is configured and not to be read. Raises as `add`."""
+        self._check_name(status.name)
+        self._not_read[status.name] = status
+        self._shadows.reserve(status.name)
+
+    async def remove(self, name: str, *, forget: bool = False) -> None:
+        """Close it and take its tools away; `forget`: its pins, too. Raises HubFailure NOT_FOUND, and as `PinStore`."""
+        if name not in self._lives and name not in self._not_read:
+            raise _unknown(name)
+        self._not_read.pop(name, None)
+        self._shadows.release(name)
+        life, tools = self._lives.pop(name, None), self._tools.pop(name, None)
+        if life is not None and tools is not None:
+            await life.end()
+            tools.publish(())
+        if forget:
+            await self._ledger.forget(name)
+
+    async def close(self) -> None:
+        """Close every source, all at once. The tools stay in the catalog."""
+        self._stop.set()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        await asyncio.gather(*(life.end() for life in self._lives.values()))
+
+    async def settled(self, names: Iterable[str] = (), *, timeout_s: float) -> bool:
+        """Wait until each of them (all when empty) has been read or has failed once; False when the time was up."""
+        lives = [self._life(name) for name in names] or list(self._lives.values())
+        try:
+            async with asyncio.timeout(timeout_s):
+                for life in lives:
+                    await life.was_tried.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def statuses(self) -> Sequence[SourceStatus]:
+        remote = [life.status for life in self._lives.values()] + list(self._not_read.values())
+        return (*self._builtins(), *sorted(remote, key=lambda status: status.name))
+
+    async def refresh(self, sources: Sequence[str]) -> Sequence[SourceStatus]:
+        known = {status.name for status in self.statuses()}
+        unknown = next((name for name in sources if name not in known), None)
+        if unknown is not None:
+            raise _unknown(unknown)
+        wanted = set(sources) or known
+        await asyncio.gather(*(life.refresh() for name, life in self._lives.items() if name in wanted))
+        return tuple(status for status in self.statuses() if status.name in wanted)
+
+    async def pins(
+        self, where: PinFilter, *, after: tuple[int, str, str, str] | None, limit: int
+    ) -> tuple[Sequence[Pin], int]:
+        return await self._pins.page(where, after=after, limit=limit)
+
+    async def approved(self, pin: Pin) -> Pin | None:
+        return await self._ledger.approved(pin)
+
+    async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
+        pin = await self._ledger.decide(source, tool, digest, approve=approve, by=by, comment=comment)
+        life = self._lives.get(source)
+        if life is not None:
+            await life.follow()
+        return pin
+
+    async def _follow_pins(self) -> None:
+        seen, is_troubled = -1, False
+        while True:
+            await self._around.wait(self._stop, self._poll_s)
+            try:
+                revision = await self._pins.revision()
+                if revision != seen:
+                    await self._follow_all()
+                seen, is_troubled = revision, False
+            except Exception as problem:  # noqa: BLE001 - it is tried again
+                if not is_troubled:
+                    self._observer.troubled(_PINS, problem)
+                is_troubled = True
+
+    async def _follow_all(self) -> None:
+        for life in tuple(self._lives.values()):
+            await life.follow()
+
+    def _life(self, name: str) -> SourceLife:
+        life = self._lives.get(name)
+        if life is None:
+            raise _unknown(name)
+        return life
+
+    def _check_name(self, name: str) -> None:
+        twin = self._shadows.twin(name)
+        if twin in self._lives or twin in self._not_read:
+            message = (
+                f"the source `{name}` has, but for case and separators, the name of the source `{twin}`: rename one"
+            )
+            raise HubFailure(HubStatus.ALREADY_EXISTS, "SOURCE_EXISTS", message, source=name, known=twin)
+        if twin:
+            message = f"a source must not be called `{name}`: it reads like the hub's own `{twin}`"
+            raise HubFailure(HubStatus.PERMISSION_DENIED, "SOURCE_NAME_RESERVED", message, source=name)
+
+
+def _unknown(name: str) -> HubFailure:
+    message = f"there is no source `{name[:64]}`: `toolhub sources list` names those there are"
+    return HubFailure(HubStatus.NOT_FOUND, "SOURCE_NOT_FOUND", message, source=name[:64])

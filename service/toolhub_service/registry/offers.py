@@ -1,0 +1,103 @@
+"""What a source offers, made ready for judgement: the digest of each definition and what looks wrong with it.
+
+Both are CPU on text that a stranger wrote, so the work is bounded for each definition, done once for each that is new,
+and lets others run in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.pin import pin_digest
+from toolhub_service.domain.source import Definition
+from toolhub_service.guards.descriptions import Finding, judge_definition
+
+DEFINITION_MAX_CHARS: Final = 1024 * 1024
+"""Of keys and texts; a larger one cannot be kept in a pin, so nobody can approve it."""
+_TURN_S: Final = 0.005
+"""For so long the event loop is held, unless a single definition takes longer; then others have it for as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    definition: Definition
+    digest: str
+    """Empty: it cannot be kept, and so never be approved."""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.definition.spec.name
+
+
+async def offers_of(
+    source: str,
+    definitions: Sequence[Definition],
+    before: Sequence[Offer] = (),
+    *,
+    judge: Callable[[JsonObject], tuple[Finding, ...]] = judge_definition,
+) -> tuple[Offer, ...]:
+    """In the order given. What stood word for word in `before` is not looked at again."""
+    same = {id(offer.definition): offer for offer in before}
+    known = {offer.digest: offer for offer in before if offer.digest}
+    offers = []
+    began_s = time.perf_counter()
+    for definition in definitions:
+        offers.append(same.get(id(definition)) or _offer(source, definition, known, judge))
+        took_s = time.perf_counter() - began_s
+        if took_s > _TURN_S:
+            await asyncio.sleep(took_s)
+            began_s = time.perf_counter()
+    return tuple(offers)
+
+
+def nameless(definition: JsonObject) -> str:
+    """Canonical JSON of everything but the name: what a renamed tool has in common with what it was."""
+    return json.dumps({key: value for key, value in definition.items() if key != "name"}, sort_keys=True)
+
+
+def _offer(
+    source: str,
+    definition: Definition,
+    known: Mapping[str, Offer],
+    judge: Callable[[JsonObject], tuple[Finding, ...]],
+) -> Offer:
+    if not _can_be_kept(definition.remote):
+        return Offer(definition, "")
+    digest = pin_digest(source, definition.remote)
+    seen = known.get(digest)
+    return Offer(definition, digest, seen.findings if seen else judge(definition.remote))
+
+
+def _can_be_kept(definition: JsonObject) -> bool:
+    """Whether it is of bounded size and every text of it can be written as UTF-8."""
+    left = DEFINITION_MAX_CHARS
+    try:
+        for text in _texts(definition):
+            left -= len(text) + 4
+            if left < 0:
+                return False
+            text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _texts(definition: JsonObject) -> Iterator[str]:
+    waiting: list[JsonValue] = [definition]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from value
+            waiting.extend(value.values())
+        elif isinstance(value, Sequence):
+            yield ""  # an array takes its place, too
+            waiting.extend(value)

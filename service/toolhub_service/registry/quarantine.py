@@ -1,0 +1,56 @@
+"""The words in which a tool that may not be called says why, and what an operator can do about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from toolhub_service.domain.pin import Pin, PinChange, PinState
+from toolhub_service.domain.source import Definition
+from toolhub_service.domain.tool import ToolSpec, ToolState
+
+CANNOT_BE_KEPT: Final = "its definition is too large, or has text that is no Unicode, so that nobody can approve it"
+TOO_MANY_PINS: Final = (
+    "its source has offered too many definitions that nobody decided on, so that this one was not kept: decide on "
+    "those of `toolhub pins list`"
+)
+UNREADABLE: Final = "the record of what was approved cannot be read: run `toolhub doctor`"
+STORE_AWAY: Final = "what was approved cannot be looked up at the moment"
+_WHY: Final = {
+    PinChange.NONE: "nobody has approved its definition yet",
+    PinChange.ADDED: "it was added by its source and nobody has approved it yet",
+    PinChange.CHANGED: "its definition is another than the approved one",
+    PinChange.REMOVED: "nobody has approved its definition yet",
+    PinChange.RENAMED: "its source gave an approved tool this name",
+    PinChange.SHADOWED: "it reads like a tool of another source",
+}
+
+
+def with_problem(definition: Definition) -> ToolSpec:
+    """A tool that may be called, unless its definition cannot be used."""
+    if not definition.problem:
+        return definition.spec
+    reason = f"{definition.problem} No approval changes that; its source must."
+    return replace(definition.spec, state=ToolState.QUARANTINED, state_reason=reason)
+
+
+def quarantined(definition: Definition, why: str) -> ToolSpec:
+    """A tool that may not be called; a definition that cannot be used says so besides."""
+    reason = f"{definition.problem} Besides, {why}" if definition.problem else why
+    return replace(definition.spec, state=ToolState.QUARANTINED, state_reason=reason)
+
+
+def unavailable(spec: ToolSpec, why: str) -> ToolSpec:
+    """As it is while its source cannot be reached; what was not callable before stays what it was."""
+    if spec.state is not ToolState.ACTIVE:
+        return spec
+    return replace(spec, state=ToolState.UNAVAILABLE, state_reason=why)
+
+
+def reason_of(pin: Pin) -> str:
+    """Why a tool whose pin is not APPROVED is quarantined, with the command that shows it."""
+    if pin.state is PinState.REJECTED:
+        return f"its definition was rejected: `toolhub pins diff {pin.tool}`"
+    advice = f"`toolhub pins diff {pin.tool}`, then `toolhub pins accept {pin.tool}` or reject it"
+    former = f" (`{pin.renamed_from}` before)" if pin.renamed_from else ""
+    return f"{_WHY[pin.change]}{former}: {advice}"

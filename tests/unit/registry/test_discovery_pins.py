@@ -1,0 +1,358 @@
+"""How readings and decisions meet: pins that are kept, followed, contended for, out of reach or unreadable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from tests.fakes.tool_sources import ScriptedSource, away, definition, restored
+from tests.ports.catalog_suite import tool
+from tests.unit.registry.discovery_stage import POLL_S, Stage
+from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinFilter, PinState
+from toolhub_service.domain.source import SourceState, Trust
+from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.shadows import Shadows
+from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.stores.memory_pins import MemoryPins
+
+READ = definition("files", "read")
+WRITE = definition("files", "write", "Writes a thing.")
+OTHER_READ = definition("files", "read", "Reads another thing.")
+Staged = Callable[..., Stage]
+
+
+class FaultyPins(MemoryPins):
+    """Fails when it is told to, and lets a test come in between a look and a change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure: Exception | None = None
+        self.before_put: Callable[[], Sequence[Pin]] | None = None
+
+    async def of_source(self, source: str) -> Sequence[Pin]:
+        if self.failure is not None:
+            raise self.failure
+        return await super().of_source(source)
+
+    async def put(self, pins: Sequence[Pin]) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        if self.before_put is not None:
+            others, self.before_put = self.before_put(), None
+            assert await super().put(others)
+        return await super().put(pins)
+
+    async def revision(self) -> int:
+        if self.failure is not None:
+            raise self.failure
+        return await super().revision()
+
+
+AWAY = refuse(ErrorKind.TOOL_UNAVAILABLE, "The store is away.")
+UNREADABLE = HubFailure(HubStatus.FAILED_PRECONDITION, "STORE_UNREADABLE", "what it holds cannot be read")
+
+
+@pytest_asyncio.fixture
+async def staged() -> AsyncIterator[Staged]:
+    stages: list[Stage] = []
+
+    def make(**settings: object) -> Stage:
+        stages.append(Stage(**settings))  # type: ignore[arg-type]
+        return stages[-1]
+
+    yield make
+    for stage in stages:
+        await stage.sources.close()
+
+
+async def begun(stage: Stage, source: ScriptedSource, **terms: object) -> Stage:
+    stage.sources.add(source, **terms)  # type: ignore[arg-type]
+    await stage.sources.start()
+    assert await stage.sources.settled(timeout_s=5)
+    return stage
+
+
+async def drifted(stage: Stage, source: ScriptedSource) -> Pin:
+    """The tool `read` has changed and is quarantined."""
+    source.definitions = (OTHER_READ, *source.definitions[1:])
+    await stage.sources.refresh(["files"])
+    assert stage.state("files/read") is ToolState.QUARANTINED
+    return await stage.pin("files/read")
+
+
+async def decide(stage: Stage, pin: Pin, *, approve: bool = True) -> Pin:
+    return await stage.sources.decide(pin.source, pin.tool, pin.digest, approve=approve, by="ann", comment="seen")
+
+
+async def test_first_use_is_told_and_drift_is_told_once(staged: Staged) -> None:
+    source = ScriptedSource("files", READ, WRITE)
+    stage = await begun(staged(), source)
+    assert {(pin.tool, pin.decided_by) for pin in stage.witness.new} == {
+        ("files/read", FIRST_USE),
+        ("files/write", FIRST_USE),
+    }
+    pin = await drifted(stage, source)
+    await stage.sources.refresh([])
+    assert stage.witness.drift == [pin]
+    assert stage.state("files/write") is ToolState.ACTIVE
+
+
+async def test_a_decision_changes_the_catalog_before_it_is_answered(staged: Staged) -> None:
+    source = ScriptedSource("files", READ)
+    stage = await begun(staged(), source)
+    pin = await drifted(stage, source)
+    approved = await decide(stage, pin)
+    assert (approved.state, approved.decided_by, approved.comment) == (PinState.APPROVED, "ann", "seen")
+    assert stage.state("files/read") is ToolState.ACTIVE
+    assert stage.witness.decisions == [approved]
+    assert source.readings == 2
+    await decide(stage, approved, approve=False)
+    assert stage.state("files/read") is ToolState.QUARANTINED
+
+
+async def test_deciding_the_same_twice_is_no_error_and_told_once(staged: Staged) -> None:
+    source = ScriptedSource("files", READ)
+    stage = await begun(staged(), source)
+    pin = await drifted(stage, source)
+    assert await decide(stage, pin) == await decide(stage, pin)
+    assert len(stage.witness.decisions) == 1
+
+
+async def test_a_decision_on_what_nobody_has_seen_is_refused(staged: Staged) -> None:
+    stage = await begun(staged(), ScriptedSource("files", READ))
+    with pytest.raises(HubFailure) as caught:
+        await stage.sources.decide("files", "files/read", "0" * 64, approve=True, by="ann", comment="")
+    assert caught.value.reason == "PIN_NOT_FOUND"
+
+
+async def test_pins_can_be_paged_and_compared(staged: Staged) -> None:
+    source = ScriptedSource("files", READ)
+    stage = await begun(staged(), source)
+    stage.clock.advance(1)
+    pin = await drifted(stage, source)
+    pins, total = await stage.sources.pins(PinFilter(states=frozenset({PinState.PENDING})), after=None, limit=10)
+    assert (list(pins), total) == ([pin], 1)
+    before = await stage.sources.approved(pin)
+    assert before is not None
+    assert before.definition == READ.remote
+    assert await stage.sources.approved(before) is None
+
+
+async def test_a_decision_in_another_process_is_followed_without_a_reading(staged: Staged) -> None:
+    shared = MemoryPins()
+    source, same = ScriptedSource("files", READ), ScriptedSource("files", READ)
+    here, there = await begun(staged(pins=shared), source), await begun(staged(pins=shared), same)
+    pin = await drifted(here, source)
+    await drifted(there, same)
+    await decide(there, pin)
+    assert here.state("files/read") is ToolState.QUARANTINED
+    here.timer.advance(POLL_S)
+    await here.until(lambda: here.state("files/read") is ToolState.ACTIVE)
+    assert source.readings == 2
+
+
+async def test_two_that_read_a_new_source_at_once_agree(staged: Staged) -> None:
+    shared = MemoryPins()
+    both = [staged(pins=shared) for _ in range(2)]
+    await asyncio.gather(*(begun(stage, ScriptedSource("files", READ, WRITE)) for stage in both))
+    assert [stage.state("files/read") for stage in both] == [ToolState.ACTIVE] * 2
+    assert sorted(len(stage.witness.new) for stage in both) == [0, 2]
+
+
+async def test_of_two_that_saw_a_new_source_differ_the_first_is_trusted(staged: Staged) -> None:
+    pins, source = FaultyPins(), ScriptedSource("files", READ)
+    other = await begun(staged(), ScriptedSource("files", OTHER_READ))
+    first = replace(await other.pin("files/read"), seen_at_unix_ms=1)
+    pins.before_put = lambda: [first]
+    stage = await begun(staged(pins=pins), source)
+    assert stage.state("files/read") is ToolState.QUARANTINED
+    assert [pin.change for pin in stage.witness.drift] == [PinChange.CHANGED]
+    states = {pin.state for pin in await pins.of_source("files") if pin.digest == first.digest}
+    assert states == {PinState.APPROVED}
+
+
+async def test_whoever_was_slower_judges_anew_from_what_then_stands(staged: Staged) -> None:
+    pins, source = FaultyPins(), ScriptedSource("files", READ)
+    stage = await begun(staged(pins=pins), source)
+    standing = await stage.pin("files/read")
+    source.definitions = ()
+    pins.before_put = lambda: [rejected(standing)]
+    await stage.sources.refresh([])
+    assert (await stage.pin("files/read")).state is PinState.REJECTED
+    assert stage.witness.drift == []
+
+
+async def test_the_state_of_pins_survives_a_restart(staged: Staged) -> None:
+    shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
+    stage = await begun(staged(pins=shared), source)
+    await drifted(stage, source)
+    await stage.sources.close()
+    again = await begun(staged(pins=shared), ScriptedSource("files", OTHER_READ, WRITE))
+    assert again.state("files/read") is ToolState.QUARANTINED
+    assert again.state("files/write") is ToolState.ACTIVE
+
+
+async def test_after_a_restart_approved_tools_are_unavailable_until_the_source_answers(staged: Staged) -> None:
+    shared = MemoryPins()
+    source = ScriptedSource("files", READ, WRITE)
+    stage = await begun(staged(pins=shared), source)
+    source.definitions = (OTHER_READ, WRITE)
+    await stage.sources.refresh([])
+    await stage.sources.close()
+    source = ScriptedSource("files", READ, WRITE)
+    source.failure = away()
+    again = await begun(staged(pins=shared), source, restored=restored("files"))
+    assert again.state("files/write") is ToolState.UNAVAILABLE
+    assert "connection refused" in again.why("files/write")
+    assert again.catalog.get("files/read") == READ.spec
+    source.failure = None
+    await again.sources.refresh([])
+    assert again.state("files/write") is ToolState.ACTIVE
+
+
+async def test_what_was_rejected_or_removed_is_not_restored(staged: Staged) -> None:
+    shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
+    stage = await begun(staged(pins=shared), source)
+    source.definitions = (READ,)
+    await stage.sources.refresh([])
+    await decide(stage, await stage.pin("files/read"), approve=False)
+    source = ScriptedSource("files")
+    source.failure = away()
+    again = await begun(staged(pins=shared), source, restored=restored("files"))
+    assert again.catalog.all() == ()
+
+
+async def test_while_the_store_is_away_what_was_known_stays_callable_and_nothing_new_is(staged: Staged) -> None:
+    pins, source = FaultyPins(), ScriptedSource("files", READ, WRITE)
+    stage = await begun(staged(pins=pins), source)
+    pins.failure = AWAY
+    source.definitions = (OTHER_READ, WRITE)
+    await stage.sources.refresh([])
+    assert stage.state("files/write") is ToolState.ACTIVE
+    assert stage.state("files/read") is ToolState.QUARANTINED
+    assert stage.status().state is SourceState.PARTIAL
+    pins.failure = None
+    await stage.sources.refresh([])
+    assert stage.status().state is SourceState.READY
+    assert len(stage.witness.drift) == 1
+
+
+async def test_a_source_seen_first_while_the_store_is_away_is_not_trusted(staged: Staged) -> None:
+    pins, source = FaultyPins(), ScriptedSource("files", READ)
+    pins.failure = AWAY
+    stage = await begun(staged(pins=pins), source)
+    assert stage.state("files/read") is ToolState.UNAVAILABLE
+    pins.failure = None
+    await stage.sources.refresh([])
+    assert stage.state("files/read") is ToolState.ACTIVE
+    pins.failure = AWAY
+    with pytest.raises(ToolFailure):
+        await decide(stage, stage.witness.new[0])
+
+
+async def test_what_cannot_be_kept_now_is_not_trusted_on_first_use(staged: Staged) -> None:
+    class ReadOnly(FaultyPins):
+        async def of_source(self, source: str) -> Sequence[Pin]:
+            return await MemoryPins.of_source(self, source)
+
+    pins = ReadOnly()
+    pins.failure = AWAY
+    stage = await begun(staged(pins=pins), ScriptedSource("files", READ))
+    assert stage.state("files/read") is ToolState.UNAVAILABLE
+    assert stage.witness.new == []
+
+
+async def test_with_unreadable_pins_nothing_of_the_source_is_callable(staged: Staged) -> None:
+    pins, source = FaultyPins(), ScriptedSource("files", READ)
+    stage = await begun(staged(pins=pins), source)
+    pins.failure = UNREADABLE
+    await stage.sources.refresh([])
+    assert stage.state("files/read") is ToolState.QUARANTINED
+    assert "cannot be read" in stage.status().reason
+    assert stage.witness.troubles[0] == ("files", UNREADABLE)
+
+
+async def test_a_source_that_is_trusted_always_needs_no_store(staged: Staged) -> None:
+    pins = FaultyPins()
+    pins.failure = UNREADABLE
+    stage = await begun(staged(pins=pins), ScriptedSource("files", READ, trust=Trust.ALWAYS))
+    assert stage.state("files/read") is ToolState.ACTIVE
+
+
+async def test_an_outage_of_the_store_is_told_once_and_followed_by_a_new_look(staged: Staged) -> None:
+    pins, source = FaultyPins(), ScriptedSource("files", READ)
+    stage = await begun(staged(pins=pins), source, refresh_s=1_000.0)
+    await stage.timer.until_left(POLL_S, 1_000.0)
+    pins.failure = AWAY
+    for seconds in (1, 2, 3):
+        stage.timer.advance(POLL_S)
+        await stage.timer.until_left(POLL_S, 1_000.0 - seconds * POLL_S)
+    assert stage.witness.troubles == [("pins", AWAY)]
+    pins.failure = None
+    await pins.put([rejected(await stage.pin("files/read"))])
+    stage.timer.advance(POLL_S)
+    await stage.until(lambda: stage.state("files/read") is ToolState.QUARANTINED)
+
+
+def rejected(pin: Pin) -> Pin:
+    return replace(pin, state=PinState.REJECTED, version=pin.version + 1)
+
+
+@pytest.mark.parametrize(
+    ("own_name", "like"),
+    [
+        ("core/fs.readText", "core/fs.readText"),
+        ("core__fs_readText", "core/fs.readText"),
+        ("CoreFsReadText", "core/fs.readText"),
+        ("core.something_new", "core/"),
+        ("github__search", "github/search"),
+        ("github__other", "github/"),
+        ("github_search", "github/search"),
+    ],
+)
+def test_a_name_that_reads_like_another_sources_is_seen(own_name: str, like: str) -> None:
+    catalog = ToolCatalog(check_schema=compile_schema)
+    catalog.register_builtins([tool("core/fs.readText", source="core")])
+    shadows = Shadows(catalog)
+    shadows.reserve("github")
+    shadows.reserve("files")
+    catalog.register(tool("github/search", source="github"))
+    assert shadows.shadowed_by(spec_of(own_name)) == like
+
+
+@pytest.mark.parametrize("own_name", ["read", "files__read", "core_values", "scored.by", "githubber", "a:b", "工具"])
+def test_ordinary_names_read_like_themselves(own_name: str) -> None:
+    catalog = ToolCatalog(check_schema=compile_schema)
+    shadows = Shadows(catalog)
+    shadows.reserve("files")
+    shadows.reserve("github")
+    catalog.register(tool("files/read", source="files"))
+    assert shadows.shadowed_by(spec_of(own_name)) == ""
+
+
+def test_what_has_left_the_catalog_is_no_longer_shadowed() -> None:
+    catalog = ToolCatalog(check_schema=compile_schema)
+    shadows = Shadows(catalog)
+    catalog.register(tool("github/search", source="github"))
+    catalog.unregister("github/search")
+    assert shadows.shadowed_by(spec_of("github_search")) == ""
+
+
+def spec_of(own_name: str) -> ToolSpec:
+    return tool("files/x", source="files", resource_id=own_name)
+
+
+async def test_a_shadowing_tool_is_quarantined_and_its_siblings_are_not(staged: Staged) -> None:
+    catalog = ToolCatalog(check_schema=compile_schema)
+    catalog.register_builtins([tool("core/fs.readText", source="core")])
+    source = ScriptedSource("files", READ, definition("files", "core/fs_readText"))
+    stage = await begun(staged(catalog=catalog), source)
+    assert stage.state("files/read") is ToolState.ACTIVE
+    assert stage.state("files/core__fs_readText") is ToolState.QUARANTINED
+    assert [pin.change for pin in stage.witness.new if pin.state is PinState.PENDING] == [PinChange.SHADOWED]
