@@ -337,7 +337,7 @@ type SearchHit struct {
 	MatchedFields []string `protobuf:"bytes,3,rep,name=matched_fields,json=matchedFields,proto3" json:"matched_fields,omitempty"`
 	// The words that matched, as they stand in the tool. Empty when the query was empty.
 	MatchedTerms []string `protobuf:"bytes,4,rep,name=matched_terms,json=matchedTerms,proto3" json:"matched_terms,omitempty"`
-	// Why it stands where it does: at most 12, the weightiest first. Empty when the query was empty.
+	// Why it stands where it does: at most 12, `meaning` first, then the weightiest. Empty when the query was empty.
 	Reasons       []*SearchReason `protobuf:"bytes,5,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -421,7 +421,9 @@ type SearchReason struct {
 	// Its share of the ranking by words. 0 for `meaning`.
 	Score float64 `protobuf:"fixed64,4,opt,name=score,proto3" json:"score,omitempty"`
 	// Its place in the ranking by meaning, from 1. 0 for the others.
-	Rank          int32 `protobuf:"varint,5,opt,name=rank,proto3" json:"rank,omitempty"`
+	Rank int32 `protobuf:"varint,5,opt,name=rank,proto3" json:"rank,omitempty"`
+	// The word of the tool that stands for `word`, lower case. Empty for `usage` and `meaning`.
+	Found         string `protobuf:"bytes,6,opt,name=found,proto3" json:"found,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -491,6 +493,13 @@ func (x *SearchReason) GetRank() int32 {
 	return 0
 }
 
+func (x *SearchReason) GetFound() string {
+	if x != nil {
+		return x.Found
+	}
+	return ""
+}
+
 // One page of hits, best first.
 type SearchToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -506,8 +515,8 @@ type SearchToolsResponse struct {
 	Revision string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
 	// What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty.
 	RankedBy []string `protobuf:"bytes,6,rep,name=ranked_by,json=rankedBy,proto3" json:"ranked_by,omitempty"`
-	// Why meaning had no say although an embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty
-	// otherwise.
+	// Why meaning had no say, or not of all tools, although an embedder is configured, such as `412 of 3,000 tools are
+	// not embedded yet`. Empty otherwise.
 	Note          string `protobuf:"bytes,7,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1579,13 +1588,14 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x05score\x18\x02 \x01(\x01R\x05score\x12%\n" +
 	"\x0ematched_fields\x18\x03 \x03(\tR\rmatchedFields\x12#\n" +
 	"\rmatched_terms\x18\x04 \x03(\tR\fmatchedTerms\x122\n" +
-	"\areasons\x18\x05 \x03(\v2\x18.toolhub.v1.SearchReasonR\areasons\"x\n" +
+	"\areasons\x18\x05 \x03(\v2\x18.toolhub.v1.SearchReasonR\areasons\"\x8e\x01\n" +
 	"\fSearchReason\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
 	"\x04word\x18\x02 \x01(\tR\x04word\x12\x16\n" +
 	"\x06fields\x18\x03 \x03(\tR\x06fields\x12\x14\n" +
 	"\x05score\x18\x04 \x01(\x01R\x05score\x12\x12\n" +
-	"\x04rank\x18\x05 \x01(\x05R\x04rank\"\x88\x02\n" +
+	"\x04rank\x18\x05 \x01(\x05R\x04rank\x12\x14\n" +
+	"\x05found\x18\x06 \x01(\tR\x05found\"\x88\x02\n" +
 	"\x13SearchToolsResponse\x12)\n" +
 	"\x04hits\x18\x01 \x03(\v2\x15.toolhub.v1.SearchHitR\x04hits\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +

@@ -206,7 +206,7 @@ class SearchHit(_message.Message):
 
     @_builtins.property
     def reasons(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchReason]:
-        """Why it stands where it does: at most 12, the weightiest first. Empty when the query was empty."""
+        """Why it stands where it does: at most 12, `meaning` first, then the weightiest. Empty when the query was empty."""
 
     def __init__(
         self,
@@ -236,6 +236,7 @@ class SearchReason(_message.Message):
     FIELDS_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
     part: _builtins.str
     """What spoke for it: `words` (a word of the query occurs in the tool), `related` (a word of like meaning does),
     `usage` (a word of past purposes, of the caller's own successful calls of it) or `meaning` (the embedder).
@@ -246,6 +247,8 @@ class SearchReason(_message.Message):
     """Its share of the ranking by words. 0 for `meaning`."""
     rank: _builtins.int
     """Its place in the ranking by meaning, from 1. 0 for the others."""
+    found: _builtins.str
+    """The word of the tool that stands for `word`, lower case. Empty for `usage` and `meaning`."""
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The fields of the tool it was found in, as in `matched_fields`. Empty for `meaning`."""
@@ -258,10 +261,11 @@ class SearchReason(_message.Message):
         fields: _abc.Iterable[_builtins.str] | None = ...,
         score: _builtins.float = ...,
         rank: _builtins.int = ...,
+        found: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "part", b"part", "rank", b"rank", "score", b"score", "word", b"word"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "found", b"found", "part", b"part", "rank", b"rank", "score", b"score", "word", b"word"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -287,8 +291,8 @@ class SearchToolsResponse(_message.Message):
     revision: _builtins.str
     """The catalog that was searched."""
     note: _builtins.str
-    """Why meaning had no say although an embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty
-    otherwise.
+    """Why meaning had no say, or not of all tools, although an embedder is configured, such as `412 of 3,000 tools are
+    not embedded yet`. Empty otherwise.
     """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchHit]:

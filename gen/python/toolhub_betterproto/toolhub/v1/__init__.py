@@ -3650,7 +3650,7 @@ class SearchHit(betterproto2.Message):
 
     reasons: "list[SearchReason]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Why it stands where it does: at most 12, the weightiest first. Empty when the query was empty.
+    Why it stands where it does: at most 12, `meaning` first, then the weightiest. Empty when the query was empty.
     """
 
 
@@ -3687,6 +3687,11 @@ class SearchReason(betterproto2.Message):
     rank: "int" = betterproto2.field(5, betterproto2.TYPE_INT32)
     """
     Its place in the ranking by meaning, from 1. 0 for the others.
+    """
+
+    found: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    The word of the tool that stands for `word`, lower case. Empty for `usage` and `meaning`.
     """
 
 
@@ -3766,8 +3771,8 @@ class SearchToolsResponse(betterproto2.Message):
 
     note: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
-    Why meaning had no say although an embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty
-    otherwise.
+    Why meaning had no say, or not of all tools, although an embedder is configured, such as `412 of 3,000 tools are
+    not embedded yet`. Empty otherwise.
     """
 
 
