@@ -74,7 +74,7 @@ class Prepared:
     echo: ToolSpec
     """Answers `{"text": …}` with a result that contains the text."""
     refuses: ToolSpec
-    """Fails with a typed ToolFailure of kind NOT_FOUND or UPSTREAM_ERROR."""
+    """Fails with a typed ToolFailure of kind NOT_FOUND, UPSTREAM_ERROR or EXECUTION_ERROR."""
     crashes: ToolSpec
     """Meets an error nobody foresaw, whose text contains the argument `text`."""
     waits: ToolSpec
@@ -104,7 +104,7 @@ class AdapterSuite:
     async def test_a_failure_is_typed_and_says_what_to_do(self, prepared: Prepared) -> None:
         with pytest.raises(ToolFailure) as caught:
             await prepared.adapter.execute(granted(prepared.refuses), SILENT)
-        assert caught.value.error.kind in {ErrorKind.NOT_FOUND, ErrorKind.UPSTREAM_ERROR}
+        assert caught.value.error.kind in {ErrorKind.NOT_FOUND, ErrorKind.UPSTREAM_ERROR, ErrorKind.EXECUTION_ERROR}
         assert len(caught.value.error.message) > 10
 
     async def test_an_unforeseen_error_is_internal_and_keeps_its_text_to_itself(self, prepared: Prepared) -> None:

@@ -1,0 +1,52 @@
+"""Reads one source in a thread: loads what can be loaded, examines it, describes it. The only door to LangChain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import langchain_core
+
+from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
+from toolhub_service.adapters.langchain.definitions import CheckSchema, definitions_of
+from toolhub_service.adapters.langchain.loading import Loader, LoadProblem
+from toolhub_service.adapters.langchain.terms import LangChainTerms
+from toolhub_service.adapters.mcp.overrides import Overrides
+from toolhub_service.domain.source import Definition
+
+SERVER = f"langchain-core {langchain_core.__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one reading gave."""
+
+    tools: Mapping[str, BoundTool]
+    """By their own names."""
+    definitions: tuple[Definition, ...]
+    left_out: tuple[str, ...]
+    """Why tools have no definition, one sentence each."""
+    unloaded: tuple[LoadProblem, ...]
+    """What could not be loaded."""
+
+
+class Reader:
+    """Of one source. What was loaded and examined once stays as it is."""
+
+    def __init__(self, terms: LangChainTerms, overrides: Overrides, check_schema: CheckSchema) -> None:
+        self._terms = terms
+        self._overrides = overrides
+        self._check_schema = check_schema
+        self._loader = Loader(terms.loads)
+        self._bound: dict[str, BoundTool] = {}
+
+    def read(self) -> Read:
+        loaded, unloaded = self._loader.load()
+        given = frozenset(self._terms.inject)
+        for tool in loaded:
+            known = self._bound.get(tool.name)
+            if known is None or known.tool is not tool:
+                self._bound[tool.name] = bound(tool, given)
+        tools = {tool.name: self._bound[tool.name] for tool in loaded}
+        definitions, left_out = definitions_of(tools.values(), self._terms, self._overrides, self._check_schema)
+        return Read(tools, definitions, left_out, unloaded)

@@ -1,0 +1,176 @@
+"""A source of LangChain tools: read in a thread, for importing LangChain takes half a second and foreign code longer.
+
+It also owns the worker processes of its tools, and what is known of each tool, for the adapter. The code was named by
+the operator and lies in trusted namespaces, so its definitions are believed without pins unless `trust` says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from toolhub_service.adapters.langchain.frames import encode
+from toolhub_service.adapters.langchain.pool import WorkerPool
+from toolhub_service.adapters.langchain.quiet import silence, worker_environment
+from toolhub_service.adapters.langchain.terms import LangChainTerms
+from toolhub_service.adapters.langchain.worker import worker_argv
+from toolhub_service.adapters.langchain.worker_process import WorkerProcess, WorkerTerms, start_worker
+from toolhub_service.adapters.mcp.overrides import Overrides
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.source import Discovery, Trust
+from toolhub_service.domain.tool import ToolKind
+
+if TYPE_CHECKING:
+    from toolhub_service.adapters.langchain.bound_tool import BoundTool
+    from toolhub_service.adapters.langchain.reading import Read, Reader
+
+Result = TypeVar("Result")
+
+_LINES_KEPT: Final = 50
+_FRAME_ROOM_BYTES: Final = 1024 * 1024
+"""In an answer of a worker, besides the value: runs, violations, the trace of an exception."""
+
+
+class LangChainToolSource:
+    """Implements ToolSource. One event loop owns it."""
+
+    kind = ToolKind.LANGCHAIN
+
+    def __init__(
+        self,
+        terms: LangChainTerms,
+        *,
+        overrides: Overrides,
+        check_schema: Callable[[JsonObject], object],
+        redact: Callable[[str], str],
+        trust: Trust = Trust.ALWAYS,
+        troubled: Callable[[str, BaseException], None] | None = None,
+        max_result_bytes: int = 8 * 1024 * 1024,
+    ) -> None:
+        """`check_schema` raises for a schema that the hub cannot judge by; it is called in a thread.
+
+        `troubled`: told the source's name and each exception that kept something from being loaded; called on the loop.
+        `max_result_bytes`: of a call's text or content, and of its artifact, each.
+        """
+        self.terms = terms
+        self.overrides = overrides
+        self.trust = trust
+        self.max_result_bytes = max_result_bytes
+        self._check_schema = check_schema
+        self._redact = redact
+        self._troubled = troubled
+        self._reader: Reader | None = None
+        self._reading: asyncio.Future[Read] | None = None
+        self._tools: Mapping[str, BoundTool] = {}
+        self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        self.pool = WorkerPool(self._start_worker, size=terms.processes)
+
+    @property
+    def name(self) -> str:
+        return self.terms.name
+
+    @property
+    def endpoint(self) -> str:
+        return self._redact(self.terms.endpoint)
+
+    async def discover(self) -> Discovery:
+        if self.pool.is_closed:
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.")
+        if self._reading is None:
+            self._reading = _in_thread(self._read)
+            self._reading.add_done_callback(self._has_read)
+        try:
+            read = await asyncio.shield(self._reading)
+        except ImportError as missing:
+            message = "LangChain is not installed here: pip install 'tool-hub[langchain]'."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message) from missing
+        except ToolFailure:
+            raise
+        except Exception as error:
+            message = f"The source {self.name} could not be read: {type(error).__name__}."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message) from error
+        return self._discovery(read)
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Loaded code does not change."""
+
+    def diagnostics(self) -> Sequence[str]:
+        return tuple(self._lines)
+
+    async def start(self) -> None:
+        """Nothing to connect to: workers start with the first call that needs one."""
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+    def tool(self, own_name: str) -> BoundTool | None:
+        """What was loaded under the tool's own name."""
+        return self._tools.get(own_name)
+
+    def _read(self) -> Read:
+        silence()
+        from toolhub_service.adapters.langchain.reading import Reader
+
+        if self._reader is None:
+            self._reader = Reader(self.terms, self.overrides, self._check_schema)
+        return self._reader.read()
+
+    def _has_read(self, reading: asyncio.Future[Read]) -> None:
+        self._reading = None
+        if reading.cancelled() or reading.exception() is not None:
+            return
+        read = reading.result()
+        self._tools = read.tools
+        if self._troubled is not None:
+            for problem in read.unloaded:
+                if problem.cause is not None:
+                    self._troubled(self.name, problem.cause)
+
+    def _discovery(self, read: Read) -> Discovery:
+        from toolhub_service.adapters.langchain.reading import SERVER
+
+        problems = (*(problem.sentence for problem in read.unloaded), *read.left_out)
+        if problems and not read.tools:
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"Nothing could be loaded. {'; '.join(problems)[:500]}")
+        return Discovery(definitions=read.definitions, problems=problems, server=SERVER)
+
+    async def _start_worker(self) -> WorkerProcess:
+        greeting = encode({"loads": asdict(self.terms.loads), "max_bytes": self.max_result_bytes})
+        terms = WorkerTerms(
+            argv=worker_argv(),
+            environment=worker_environment(os.environ),
+            greeting=greeting,
+            max_frame_bytes=2 * self.max_result_bytes + _FRAME_ROOM_BYTES,
+        )
+        return await start_worker(terms, self._hear)
+
+    def _hear(self, line: str) -> None:
+        self._lines.append(self._redact(line))
+
+
+def _in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """What the work gives. In a daemon thread: an import that never ends must not hold up the end of the hub."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def tell(set_it: Callable[[Any], None], what: Any) -> None:
+        if not future.done():
+            set_it(what)
+
+    def run() -> None:
+        try:
+            told: tuple[Callable[[Any], None], Any] = (future.set_result, work())
+        except Exception as error:  # noqa: BLE001  goes to whoever waits
+            told = (future.set_exception, error)
+        with suppress(RuntimeError):  # The loop has been closed meanwhile.
+            loop.call_soon_threadsafe(tell, *told)
+
+    threading.Thread(target=run, name="langchain-reading", daemon=True).start()
+    return future

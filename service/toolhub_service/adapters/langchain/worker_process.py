@@ -1,0 +1,198 @@
+"""One worker process as the hub holds it: started, asked, and ended with all that it started.
+
+The worker leads a session of its own and is reached over a socket pair, so that what a tool prints cannot break a
+message. A pipe of which only the hub holds the writing end is its lifeline: when the hub is gone, however it went, the
+worker's group is killed (`lifeline`). Nothing is forked: each worker is a new interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolhub_service.adapters.langchain.frames import ChannelClosed, FrameProtocol
+
+_GRACE_S: Final = 0.5
+"""Between SIGTERM and SIGKILL."""
+_REAP_S: Final = 2.0
+"""For the kernel to report the end of what was killed."""
+_LINE_BYTES: Final = 4096
+
+OnLine = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTerms:
+    """How a worker process is started."""
+
+    argv: Sequence[str]
+    """The program; the numbers of its two descriptors are appended."""
+    environment: Mapping[str, str]
+    greeting: bytes
+    """The first frame sent; the worker answers it when it is ready."""
+    start_within_s: float = 60.0
+    max_frame_bytes: int = 16 * 1024 * 1024
+    """Of an answer."""
+
+
+class WorkerFailed(Exception):
+    """A worker could not be started, or has ended before it answered."""
+
+    def __init__(self, reason: str, *, was_asked: bool = False) -> None:
+        """`was_asked`: the call had been sent to it, so that nobody knows what became of it."""
+        super().__init__(reason)
+        self.was_asked = was_asked
+
+
+class WorkerProcess:
+    """A running worker. Made by `start_worker`."""
+
+    def __init__(
+        self, process: asyncio.SubprocessTransport, watch: _Watch, channel: socket.socket, lifeline: int
+    ) -> None:
+        """Owns all four: the hub's ends of the channel and the lifeline are closed with the process."""
+        self._process = process
+        self._watch = watch
+        self._socket = channel
+        self._lifeline = lifeline
+        self._channel: asyncio.Transport | None = None
+        self._frames = FrameProtocol(0)
+        self.greeted: Any = None
+        """What it answered to the greeting."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.get_pid()
+
+    @property
+    def alive(self) -> bool:
+        return not self._watch.exited.is_set() and self._channel is not None and not self._channel.is_closing()
+
+    async def connect(self, max_frame_bytes: int) -> None:
+        """Open the channel; once, before anything is asked."""
+        self._socket.setblocking(False)
+        self._channel, self._frames = await asyncio.get_running_loop().create_connection(
+            lambda: FrameProtocol(max_frame_bytes), sock=self._socket
+        )
+        self._watch.told(self._frames)
+
+    async def ask(self, frame: bytes) -> Any:
+        """The answer. Raises WorkerFailed, FrameTooLarge, ValueError: then, as on cancellation, it must be ended."""
+        try:
+            return await self._frames.ask(frame)
+        except ChannelClosed as closed:
+            raise WorkerFailed("it ended before it answered", was_asked=True) from closed
+
+    async def end(self) -> None:
+        """Leave nothing running: SIGTERM to the group, a grace, SIGKILL to the group."""
+        group = self.pid
+        try:
+            if not self._watch.exited.is_set():
+                _signal(group, signal.SIGTERM)
+                await _within(_GRACE_S, self._watch.exited)
+        finally:
+            _signal(group, signal.SIGKILL)
+            self._let_go()
+            try:
+                await _within(_REAP_S, self._watch.exited)
+            finally:
+                self._process.close()
+
+    def _let_go(self) -> None:
+        if self._channel is not None:
+            self._channel.abort()
+        else:
+            self._socket.close()
+        lifeline, self._lifeline = self._lifeline, -1
+        if lifeline >= 0:
+            os.close(lifeline)
+
+
+async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
+    """A worker that has answered the greeting. Raises WorkerFailed; leaves nothing behind when it fails."""
+    ours, theirs = socket.socketpair()
+    theirs_lifeline, ours_lifeline = os.pipe()
+    try:
+        with theirs:
+            process, watch = await _spawn(terms, theirs.fileno(), theirs_lifeline, on_line)
+    except BaseException as error:
+        ours.close()
+        os.close(ours_lifeline)
+        if isinstance(error, OSError):
+            raise WorkerFailed("it could not be started") from error
+        raise
+    finally:
+        os.close(theirs_lifeline)
+    worker = WorkerProcess(process, watch, ours, ours_lifeline)
+    try:
+        async with asyncio.timeout(terms.start_within_s):
+            await worker.connect(terms.max_frame_bytes)
+            worker.greeted = await worker.ask(terms.greeting)
+    except BaseException as error:
+        await asyncio.shield(asyncio.ensure_future(worker.end()))
+        if isinstance(error, TimeoutError | WorkerFailed):
+            raise WorkerFailed("it did not become ready") from error
+        raise
+    return worker
+
+
+async def _spawn(
+    terms: WorkerTerms, channel: int, lifeline: int, on_line: OnLine
+) -> tuple[asyncio.SubprocessTransport, _Watch]:
+    return await asyncio.get_running_loop().subprocess_exec(
+        lambda: _Watch(on_line),
+        *terms.argv,
+        str(channel),
+        str(lifeline),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=dict(terms.environment),
+        start_new_session=True,
+        pass_fds=(channel, lifeline),
+    )
+
+
+class _Watch(asyncio.SubprocessProtocol):
+    """Hears what the worker prints and when it ends."""
+
+    def __init__(self, on_line: OnLine) -> None:
+        self.exited = asyncio.Event()
+        self._frames: FrameProtocol | None = None
+        self._on_line = on_line
+        self._rest = b""
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[:_LINE_BYTES]
+        for line in lines[-100:]:
+            self._on_line(line[:_LINE_BYTES].decode("utf-8", "replace"))
+
+    def process_exited(self) -> None:
+        # A child that outlives the worker can hold the channel open: its end is the end of the answer all the same.
+        self.exited.set()
+        if self._frames is not None:
+            self._frames.fail(ChannelClosed())
+
+    def told(self, frames: FrameProtocol) -> None:
+        """Fail who waits there when the worker ends."""
+        self._frames = frames
+        if self.exited.is_set():
+            frames.fail(ChannelClosed())
+
+
+async def _within(timeout_s: float, event: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,0 +1,52 @@
+"""A worker without LangChain, quick to start: does what it is told in each message. Run as a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from toolhub_service.adapters.langchain.lifeline import bind_to_hub
+
+
+def main() -> None:
+    channel, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    bind_to_hub(lifeline)
+    while True:
+        size = int.from_bytes(channel.recv(4, socket.MSG_WAITALL), "big")
+        told = json.loads(channel.recv(size, socket.MSG_WAITALL)) if size else sys.exit()
+        body = json.dumps(answer(told)).encode()
+        channel.sendall(len(body).to_bytes(4, "big") + body)
+
+
+def answer(told: dict[str, Any]) -> Any:
+    match told["do"]:
+        case "sleep":
+            time.sleep(1000)
+        case "ignore SIGTERM":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("ignoring", flush=True)
+            time.sleep(1000)
+        case "exit":
+            os._exit(3)
+        case "hold the interpreter":
+            if os.fork() == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                print(f"child {os.getpid()}", flush=True)
+                time.sleep(1000)
+            print(f"holding {os.getpid()}", flush=True)
+            re.match("(a+)+$", "a" * 60 + "b")
+        case "large":
+            return "x" * int(told["size"])
+        case "refuse to start":
+            sys.exit(1)
+    return {"pid": os.getpid(), **told}
+
+
+if __name__ == "__main__":
+    main()

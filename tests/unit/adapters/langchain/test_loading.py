@@ -1,0 +1,122 @@
+"""Where LangChain tools may come from, and what becomes of what cannot be loaded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.langchain_source import FAKES, Opened, a_source, opened
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.source import Trust
+from toolhub_service.domain.tool import ToolKind
+
+
+def names(desk: Opened) -> set[str]:
+    return {definition.spec.resource_id for definition in desk.discovery.definitions}
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("echo", {"echo"}),
+        ("LOOP_TOOLS", {"echo", "whoami", "truly_async"}),
+        ("Kit", {"kit_one", "echo"}),
+        ("TrulyAsync", {"truly_async"}),
+        ("made", {"made one!"}),
+    ],
+)
+async def test_a_tool_a_list_a_toolkit_class_a_tool_class_and_a_function_are_loaded(
+    reference: str, expected: set[str]
+) -> None:
+    async with opened(reference) as desk:
+        assert expected <= names(desk)
+
+
+async def test_args_go_to_the_classes_and_functions() -> None:
+    async with opened("Kit", args={"prefix": "own"}) as desk:
+        assert names(desk) == {"own_one", "echo"}
+
+
+async def test_what_cannot_be_loaded_is_told_by_class_and_harms_no_sibling() -> None:
+    async with opened("echo", "fails", "nothing", "absent", "not-a-name", "no_such_module:x", "os:getcwd") as desk:
+        assert names(desk) == {"echo"}
+        problems = desk.discovery.problems
+    assert len(problems) == 6
+    assert f"{FAKES}:fails: it could not be loaded: ConnectionError" in problems
+    assert f"{FAKES}:absent: it could not be loaded: AttributeError" in problems
+    assert "os:getcwd: the module is not in a trusted namespace (tools.trusted_namespaces)" in problems
+    assert "hunter2" not in str(problems)
+
+
+async def test_an_untrusted_module_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tests_fakes_evil.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    source = a_source("tests_fakes_evil:tool", "tests.fakesevil:tool", trusted=["tests_fakes", "tests.fakes"])
+    with pytest.raises(ToolFailure) as caught:
+        await source.discover()
+    assert caught.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
+    assert caught.value.error.message.count("not in a trusted namespace") == 2
+    assert "tests_fakes_evil" not in sys.modules
+
+
+async def test_what_failed_is_tried_again_and_what_was_loaded_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.fakes import langchain_tools
+
+    async with opened("Kit", "late") as desk:
+        first = desk.source.tool("kit_one")
+        assert len(desk.discovery.problems) == 1
+        monkeypatch.setattr(langchain_tools, "late", langchain_tools.whoami, raising=False)
+        again = await desk.source.discover()
+        assert again.problems == ()
+        assert {one.spec.resource_id for one in again.definitions} == {"kit_one", "echo", "whoami"}
+        assert desk.source.tool("kit_one") is first
+
+
+async def test_causes_go_to_the_log_and_not_to_the_problems() -> None:
+    told: list[tuple[str, BaseException]] = []
+    source = a_source(f"{FAKES}:echo", f"{FAKES}:fails")
+    source._troubled = lambda name, error: told.append((name, error))
+    discovery = await source.discover()
+    assert [(name, type(error)) for name, error in told] == [("desk", ConnectionError)]
+    assert "postgresql" not in str(discovery.problems)
+
+
+@pytest.mark.parametrize(("allowed", "found"), [(["desk-kit"], 2), (["*"], 2), ([], 0)])
+async def test_entry_points_are_loaded_when_they_are_named(
+    allowed: list[str], found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "desk_kit-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: desk-kit\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[toolhub.langchain]\ndesk-kit = {FAKES}:Kit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    async with opened(entry_points=allowed, trusted=()) as desk:
+        assert len(desk.discovery.definitions) == found
+
+
+async def test_an_entry_point_that_nobody_offers_is_a_problem() -> None:
+    async with opened("echo", entry_points=["missing"]) as desk:
+        (problem,) = desk.discovery.problems
+        assert problem.startswith("entry point missing: no installed package offers it")
+
+
+async def test_two_tools_of_one_name_and_two_that_read_alike_leave_the_second_out() -> None:
+    async with opened("echo", "BROKEN_TOOLS", "made") as desk:
+        problems = desk.discovery.problems
+        assert "desk/made_one_" in {one.spec.name for one in desk.discovery.definitions}
+        assert sum("reads like" in problem for problem in problems) == 1
+
+
+async def test_the_source_says_what_it_is() -> None:
+    async with opened("echo") as desk:
+        source: Any = desk.source
+        assert (source.name, source.kind, source.trust) == ("desk", ToolKind.LANGCHAIN, Trust.ALWAYS)
+        assert source.endpoint == f"python:{FAKES}:echo"
+        assert desk.discovery.server.startswith("langchain-core 1.")
+        assert desk.discovery.ttl_s is None
+        source.listen(lambda: None)
+        await source.start()
+        assert source.diagnostics() == ()

@@ -1,0 +1,149 @@
+"""Calls of sync LangChain tools, each in a process that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.langchain_source import Door, Opened, gone, opened
+from tests.ports.adapter_suite import SILENT, granted
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.runtime.within import within
+from toolhub_service.settings.sources import ToolTerms
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Opened]:
+    terms = {"dies": ToolTerms(idempotent=True)}
+    async with opened("WORKER_TOOLS", tools=terms, processes=2, max_result_bytes=1000) as desk:
+        yield desk
+
+
+@pytest.fixture
+async def door(tmp_path: Path) -> AsyncIterator[Door]:
+    async with Door(str(tmp_path / "door")) as door:
+        yield door
+
+
+async def test_sync_tools_of_every_kind_run_in_another_process(desk: Opened) -> None:
+    text = (await desk("add", a=1))["text"]
+    assert text.startswith("3 in ")
+    assert int(text.split()[-1]) in desk.source.pool.pids
+    assert (await desk("pretends_async", text="x"))["text"] == f"x in {text.split()[-1]}"
+    assert await desk("single", tool_input="word") == {"text": "got word"}
+    assert await desk("unpicklable", text="door") == {"text": "locked door"}
+    assert await desk("from_runnable", text="a") == {"text": "{'text': 'a'}"}
+    assert await desk("prints", lines=1000) == {"text": "printed"}
+    assert await desk("add", a=2**70, b=0) == {"text": f"{2**70} in {text.split()[-1]}"}
+    lines = desk.source.diagnostics()
+    assert 0 < len(lines) <= 50
+    assert "hunter2" not in str(lines)
+    assert len(desk.source.pool.pids) == 1
+
+
+async def test_failures_are_told_as_those_of_async_tools(desk: Opened) -> None:
+    with pytest.raises(ToolFailure) as caught:
+        await desk("sync_crashes", text="hunter2-canary")
+    assert caught.value.error.kind is ErrorKind.INTERNAL
+    assert "hunter2" not in repr(caught.value.error)
+    assert "RuntimeError: leaked hunter2-canary" in str(caught.value.__cause__)
+    refused = await desk.refused("sync_refuses")
+    assert (refused.kind, "Not today." in refused.message) == (ErrorKind.EXECUTION_ERROR, True)
+    assert (await desk.refused("sync_lengthy", size=1001)).details == {"limit_bytes": 1000}
+    assert len((await desk("sync_lengthy", size=1000))["text"]) == 1000
+
+
+async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(desk: Opened) -> None:
+    await desk("add", a=1)
+    (pid,) = desk.source.pool.pids
+    call = granted(desk.spec("sleeps"), deadline_s=asyncio.get_running_loop().time() + 0.1)
+    with pytest.raises(TimeoutError):
+        await within(call.deadline_s, desk.adapter.execute(call, SILENT))
+    assert await gone(pid, within_s=0)
+    assert (await desk("add", a=1))["text"] != f"3 in {pid}"
+
+
+async def test_a_tool_that_ends_its_process_fails_its_own_call_only(desk: Opened) -> None:
+    dying, living = await asyncio.gather(desk.refused("dies", how="exit"), desk("add", a=1))
+    assert dying.kind is ErrorKind.EXECUTION_ERROR
+    assert living["text"].startswith("3 in ")
+    assert (await desk.refused("dies", how="sys.exit")).kind is ErrorKind.INTERNAL
+    assert (await desk.refused("dies", how="signal")).kind is ErrorKind.EXECUTION_ERROR
+
+
+async def test_nobody_knows_what_a_side_effect_came_to_whose_process_died() -> None:
+    async with opened("dies", processes=1) as desk:
+        error = await desk.refused("dies", how="exit")
+    assert error.kind is ErrorKind.OUTCOME_UNKNOWN
+    assert not error.is_retryable
+
+
+async def test_children_that_ignore_sigterm_end_with_the_cancelled_call(desk: Opened, door: Door) -> None:
+    call = asyncio.create_task(desk("forks", then=door.path))
+    child = int(await asyncio.wait_for(door.words.get(), 30))
+    (pid,) = desk.source.pool.pids
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await gone(child)
+    assert await gone(pid, within_s=0)
+    assert await asyncio.wait_for(door.left.get(), 10) == str(child)
+
+
+async def test_a_fork_that_comes_back_from_the_tool_does_not_answer_too(desk: Opened) -> None:
+    texts = {(await desk("forks", then="returns twice"))["text"] for _ in range(3)}
+    (pid,) = desk.source.pool.pids
+    assert texts == {f"from {pid}"}
+    assert (await desk("add", a=1))["text"] == f"3 in {pid}"
+
+
+async def test_twenty_calls_at_once_share_two_workers(desk: Opened, door: Door) -> None:
+    calls = [asyncio.create_task(desk("holds_on", door=door.path)) for _ in range(20)]
+    first = {int(await asyncio.wait_for(door.words.get(), 30)) for _ in range(2)}
+    assert first == set(desk.source.pool.pids)
+    assert door.words.empty()
+    door.let_go.set()
+    texts = [value["text"] for value in await asyncio.gather(*calls)]
+    assert {text.removeprefix("go ") for text in texts} <= {str(pid) for pid in first}
+    assert len(texts) == 20
+
+
+async def test_a_call_that_waits_for_a_worker_can_be_cancelled(desk: Opened, door: Door) -> None:
+    running = [asyncio.create_task(desk("holds_on", door=door.path)) for _ in range(2)]
+    for _ in running:
+        await asyncio.wait_for(door.words.get(), 30)
+    pids = set(desk.source.pool.pids)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await desk("add", a=1)
+    assert set(desk.source.pool.pids) == pids
+    door.let_go.set()
+    await asyncio.gather(*running)
+
+
+async def test_closing_the_source_ends_its_workers_and_what_runs_there(desk: Opened, door: Door) -> None:
+    running = asyncio.create_task(desk.refused("holds_on", door=door.path))
+    pid = int(await asyncio.wait_for(door.words.get(), 30))
+    await desk.source.close()
+    assert (await running).kind is ErrorKind.TOOL_UNAVAILABLE
+    assert await gone(pid, within_s=0)
+    assert (await desk.refused("add", a=1)).kind is ErrorKind.TOOL_UNAVAILABLE
+
+
+async def test_a_worker_gets_the_environment_without_the_hubs_own_settings(
+    desk: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLHUB_SECRET", "s")
+    monkeypatch.setenv("DESK_SETTING", "kept")
+    monkeypatch.setitem(os.environ, "LANGCHAIN_HANDLER", "langchain")
+    async with opened("environment", max_result_bytes=1_000_000) as fresh:
+        text = (await fresh("environment"))["text"]
+    assert "DESK_SETTING=kept" in text
+    assert "TOOLHUB_SECRET" not in text
+    assert "LANGCHAIN_HANDLER" not in text
