@@ -14,7 +14,7 @@ _PARTS: dict[str, Callable[[], None]] = {
     "remote_jobs": remote_jobs.main,
     "watchers": watchers.main,
     "registry_speed": registry_speed.main,
-    "search_quality": lambda: search_quality.main(()),
+    "search_quality": search_quality.main,
 }
 
 

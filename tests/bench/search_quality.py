@@ -1,27 +1,43 @@
 """How well and how fast tools are found: recall and latency on public tool corpora, as a table.
 
-    python -m tests.bench.search_quality [corpus ...]
+    python -m tests.bench.search_quality [corpus ...] [--write]
 
-R@k is the share of relevant tools among the first k hits; ms is the time of one query.
+R@k is the share of relevant tools among the first k hits; ms is the time of one query. For MetaTool, which has many
+queries a tool, a part of the queries (by digest) is then used as purposes of earlier calls, ten a tool, and the rest is
+asked without and with them.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.bench.page import arguments, at_share, machine, markdown, publish
 from tests.corpora import FOLDER
 from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.registry.analyser import Analyser
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.search import ToolSearch
+from toolhub_service.registry.usage_index import IndexedUse, TenantUsage
 
-CORPORA = ("metatool", "bfcl", "sealtools_in", "toolalpaca", "restbench_tmdb")
+CORPORA = {
+    "metatool": "MetaTool",
+    "bfcl": "BFCL",
+    "sealtools_in": "Seal-Tools",
+    "toolalpaca": "ToolAlpaca",
+    "restbench_tmdb": "RestBench TMDB",
+}
+LEARNT_FROM = "metatool"
+PURPOSES = 10
+_DAY_MS = 24 * 3600 * 1000
+_NOW = 1_700_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +71,10 @@ def load_queries(corpus: str, folder: Path = FOLDER) -> list[Query]:
     return [Query(row["query"], frozenset(row["relevant"])) for row in _rows(path)]
 
 
-def search_over(tools: Sequence[ToolSpec]) -> ToolSearch:
+def search_over(tools: Sequence[ToolSpec], usage: TenantUsage | None = None) -> ToolSearch:
     catalog = CorpusCatalog(check_schema=lambda schema: None)
     catalog.put(tools)
-    return ToolSearch(catalog)
+    return ToolSearch(catalog, learnt=lambda tenant: usage, unix_ms=lambda: _NOW)
 
 
 def measure(search: ToolSearch, queries: Sequence[Query]) -> Quality:
@@ -67,7 +83,7 @@ def measure(search: ToolSearch, queries: Sequence[Query]) -> Quality:
     times_ms = []
     for query in queries:
         start = time.perf_counter()
-        names = [hit.tool.name for hit in search.search(query.text, limit=10).hits]
+        names = [hit.tool.name for hit in search.search(query.text, tenant="someone", limit=10).hits]
         times_ms.append((time.perf_counter() - start) * 1000)
         first += bool(names) and names[0] in query.relevant
         for k in recall:
@@ -77,22 +93,77 @@ def measure(search: ToolSearch, queries: Sequence[Query]) -> Quality:
     return Quality(
         recall_at={k: total / count for k, total in recall.items()},
         hit_at_1=first / count,
-        p50_ms=times_ms[count // 2],
-        p99_ms=times_ms[count * 99 // 100],
+        p50_ms=at_share(times_ms, 0.5),
+        p99_ms=at_share(times_ms, 0.99),
         queries=count,
     )
 
 
-def main(corpora: Sequence[str]) -> None:
-    print(
-        f"{'corpus':16}{'tools':>7}{'queries':>9}{'R@1':>7}{'R@5':>7}{'R@10':>7}{'hit@1':>7}{'p50 ms':>8}{'p99 ms':>8}"
-    )
-    for corpus in corpora or CORPORA:
+def past_and_asked(queries: Sequence[Query]) -> tuple[list[Query], list[Query]]:
+    """Distinct queries in two parts by their digest: seven tenths that may serve as purposes, and the rest."""
+    distinct = {query.text: query for query in queries}
+    past: list[Query] = []
+    asked: list[Query] = []
+    for text in sorted(distinct, key=_digest):
+        (past if _digest(text)[0] < 179 else asked).append(distinct[text])
+    return past, asked
+
+
+def usage_of(past: Sequence[Query], purposes: int) -> TenantUsage:
+    """What a tenant's tools would have been used for: so many of the queries of each."""
+    analyser = Analyser()
+    usage = TenantUsage(_NOW, 30 * _DAY_MS, 180 * _DAY_MS)
+    used: defaultdict[str, int] = defaultdict(int)
+    for query in past:
+        for tool in query.relevant:
+            if used[tool] < purposes:
+                terms = tuple(dict.fromkeys(analyser.terms(query.text)))
+                used[tool] += usage.put(tool, IndexedUse("agent", terms, _NOW), _NOW)
+    return usage
+
+
+def rows(corpora: Sequence[str]) -> Iterator[tuple[str, int, Quality]]:
+    """What was asked, of how many tools, and how well it was found."""
+    for corpus in corpora:
         tools, queries = load_tools(corpus), load_queries(corpus)
-        quality = measure(search_over(tools), queries)
-        recall = "".join(f"{quality.recall_at[k]:7.3f}" for k in (1, 5, 10))
-        times = f"{quality.p50_ms:8.2f}{quality.p99_ms:8.2f}"
-        print(f"{corpus:16}{len(tools):7}{len(queries):9}{recall}{quality.hit_at_1:7.3f}{times}")
+        yield CORPORA[corpus], len(tools), measure(search_over(tools), queries)
+        if corpus == LEARNT_FROM:
+            past, asked = past_and_asked(queries)
+            for purposes in (0, PURPOSES):
+                name = f"{CORPORA[corpus]}, {purposes or 'no'} earlier purposes a tool"
+                yield name, len(tools), measure(search_over(tools, usage_of(past, purposes)), asked)
+
+
+def as_table(found: Sequence[tuple[str, int, Quality]]) -> str:
+    head = ("corpus", "tools", "queries", "R@1", "R@5", "R@10", "p50 ms", "p99 ms")
+    lines = [
+        (
+            name,
+            f"{tools:,}",
+            f"{quality.queries:,}",
+            *(f"{quality.recall_at[k]:.3f}" for k in (1, 5, 10)),
+            f"{quality.p50_ms:.2f}",
+            f"{quality.p99_ms:.2f}",
+        )
+        for name, tools, quality in found
+    ]
+    return markdown([head, *lines])
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("corpora", nargs="*", choices=[[], *CORPORA], metavar="corpus")
+    options = parser.parse_args()
+    if not (FOLDER / "search").is_dir():
+        print("skipped: the corpora are not here; set TEST_CORPORA to the folder that holds them")
+        return
+    found = list(rows(options.corpora or tuple(CORPORA)))
+    figures = {name: asdict(quality) | {"tools": tools} for name, tools, quality in found}
+    publish("search_quality", figures | {"machine": machine()}, as_table(found), write=options.write)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -111,4 +182,4 @@ def _spec(row: dict[str, Any]) -> ToolSpec:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -23,7 +23,7 @@ class Field(IntFlag):
     TAGS = 8
     CAPABILITIES = 16
     USAGE = 32
-    """Past purposes of successful calls, where the hub learns from use."""
+    """Past purposes of successful calls: not of the document, but of one tenant (`usage_index.py`)."""
 
 
 FIELD_WEIGHTS: Final[Mapping[Field, float]] = {
@@ -32,7 +32,6 @@ FIELD_WEIGHTS: Final[Mapping[Field, float]] = {
     Field.ARGUMENTS: 1.0,
     Field.TAGS: 1.0,
     Field.CAPABILITIES: 1.0,
-    Field.USAGE: 1.0,
 }
 
 SCHEMA_MAX_DEPTH: Final = 32

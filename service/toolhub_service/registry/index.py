@@ -2,6 +2,8 @@
 
 Okapi BM25 with Lucene's idf (never negative): score = sum of
 idf x tf x (k1 + 1) / (tf + k1 x (1 - b + b x length / mean)).
+Where a document lacks a word of the query, the best of its related words stands for it, at
+RELATED_WEIGHT / (1 + df / 3): much where no tool has the word itself, next to nothing where many do.
 A term's postings are three growing arrays (slot, weight, fields), read in place by numpy, so that adding a document is
 an append and a query a few vector operations per term. Slots only grow; a removed document leaves a hole that is
 masked and, when holes are many, squeezed out. k1 = 2.0 and b = 0.75 measured best on public tool corpora; the
@@ -13,17 +15,21 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Container, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from toolhub_service.registry.analyser import Analyser
 from toolhub_service.registry.document import FIELD_WEIGHTS, Field
+from toolhub_service.registry.query import QueryTerm
 
 K1: Final = 2.0
 B: Final = 0.75
+RELATED_WEIGHT: Final = 0.7
+RELATED_WEIGHT_MIN: Final = 0.02
+"""Below it related words are not looked up: the word itself is in a hundred tools."""
 HOLES_MIN: Final = 256
 """Holes that are never worth squeezing out."""
 
@@ -49,10 +55,35 @@ class _Posting:
         self.fields.append(fields)
         self.count += 1
 
-    def fields_at(self, slot: int) -> int:
-        """Bits of the fields of a document in which the term occurs; 0 when in none."""
-        at = bisect_left(self.slots, slot)
-        return self.fields[at] if at < len(self.slots) and self.slots[at] == slot else 0
+
+class _Way(NamedTuple):
+    """One posting that a term of a query is looked up in."""
+
+    wanted: QueryTerm
+    term: str
+    posting: _Posting
+    factor: float
+    """Weight x idf x (k1 + 1)."""
+
+    def gains(self, norms: Scores) -> tuple[Slots, Scores]:
+        slots = np.frombuffer(self.posting.slots, np.int64)
+        tf = np.frombuffer(self.posting.weights, np.float32)
+        return slots, tf * np.float32(self.factor) / (tf + norms[slots])
+
+
+Lookup: TypeAlias = Sequence[Sequence[_Way]]
+"""The ways of each term of a query that has any."""
+
+
+class TermMatch(NamedTuple):
+    """How one term of a query, or a related one in its stead, is met by one document."""
+
+    wanted: QueryTerm
+    term: str
+    """The term that the document has."""
+    fields: int
+    """Bits of `Field`."""
+    score: float
 
 
 class InvertedIndex:
@@ -68,6 +99,9 @@ class InvertedIndex:
         self._holes: list[int] = []
         self._length_sum = 0.0
         self._norms: Scores | None = None
+        self._scratch = np.zeros(0, np.float32)
+        self.generation = 0
+        """Grows whenever a document may have got another slot."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -79,6 +113,14 @@ class InvertedIndex:
 
     def key(self, slot: int) -> str:
         return self._keys[slot]
+
+    def slot(self, key: str) -> int | None:
+        return self._slots.get(key)
+
+    def idf(self, term: str) -> float:
+        """How much a term tells documents apart; highest for one that no document has."""
+        posting = self._postings.get(term)
+        return self._idf(posting.count if posting else 0)
 
     def put(self, key: str, texts: Mapping[Field, str]) -> None:
         """Add a document, or replace the one of that key."""
@@ -105,6 +147,7 @@ class InvertedIndex:
     def remove(self, key: str) -> None:
         """Take a document out. Raises KeyError when there is none of that key."""
         slot = self._slots.pop(key)
+        self.generation += 1
         for term in {self.analyser.term(word) for word in self._words[slot]}:
             posting = self._postings[term]
             posting.count -= 1
@@ -117,35 +160,83 @@ class InvertedIndex:
         if len(self._holes) > max(HOLES_MIN, len(self._slots)):
             self._squeeze()
 
-    def rank(self, query_terms: Sequence[str]) -> tuple[Slots, Scores]:
-        """Every document with at least one of the distinct terms and its score, above 0, in order of slots.
+    def lookup(self, query: Sequence[QueryTerm]) -> Lookup:
+        """What of a query this index has; good until a document is added or removed."""
+        found = (self._ways(wanted) for wanted in query)
+        return [ways for ways in found if ways]
 
-        A term counts once however often a query repeats it: what is repeated are mostly values, not wishes.
-        """
+    def scores(self, lookup: Lookup) -> Scores:
+        """The score of every slot: above 0 where the document has a term or a related one."""
         scores = np.zeros(len(self._keys), np.float32)
         norms = self._current_norms()
-        for term in query_terms:
-            posting = self._postings.get(term)
-            if posting is not None:
-                slots = np.frombuffer(posting.slots, np.int64)
-                tf = np.frombuffer(posting.weights, np.float32)
-                scores[slots] += tf * np.float32(self._idf(posting.count) * (K1 + 1)) / (tf + norms[slots])
+        for ways in lookup:
+            parts = [way.gains(norms) for way in ways]
+            if len(parts) == 1:
+                slots, gains = parts[0]
+                scores[slots] += gains
+            else:
+                self._add_best(scores, parts)
         if self._holes:
             scores[self._holes] = 0.0
-        found = np.flatnonzero(scores)
-        return found, scores[found]
+        return scores
 
-    def explain(self, slot: int, query_terms: Sequence[str]) -> tuple[Field, tuple[str, ...]]:
-        """In which fields a document has the terms, and the words that stand for them there."""
-        fields = 0
-        for term in query_terms:
-            posting = self._postings.get(term)
-            if posting is not None:
-                fields |= posting.fields_at(slot)
+    def explain(self, slot: int, lookup: Lookup) -> list[TermMatch]:
+        """What each term brings to the score of a document, in the order of the query; terms that bring nothing are
+        left out."""
+        norm = float(self._current_norms()[slot])
+        found: list[TermMatch] = []
+        for ways in lookup:
+            best, gain_of_best = None, 0.0
+            for way in ways:
+                posting = way.posting
+                at = bisect_left(posting.slots, slot)
+                if at < len(posting.slots) and posting.slots[at] == slot:
+                    tf = posting.weights[at]
+                    gain = way.factor * tf / (tf + norm)
+                    if gain > gain_of_best:
+                        best, gain_of_best = (way, posting.fields[at]), gain
+            if best is not None:
+                found.append(TermMatch(best[0].wanted, best[0].term, best[1], gain_of_best))
+        return found
+
+    def written(self, slot: int, terms: Container[str]) -> dict[str, str]:
+        """How each of the terms is first written in a document, in the order of the document."""
         term_of = self.analyser.term
-        return Field(fields), tuple(word for word in self._words[slot] if term_of(word) in query_terms)
+        found: dict[str, str] = {}
+        for word in self._words[slot]:
+            term = term_of(word)
+            if term in terms:
+                found.setdefault(term, word)
+        return found
+
+    def _ways(self, wanted: QueryTerm) -> list[_Way]:
+        """The posting of a term and of what may stand for it."""
+        own = self._postings.get(wanted.term)
+        ways = [self._way(wanted, wanted.term, own, wanted.weight)] if own is not None else []
+        weight = wanted.weight * RELATED_WEIGHT / (1.0 + (own.count if own else 0) / 3.0)
+        if weight >= RELATED_WEIGHT_MIN:
+            for term in wanted.related:
+                posting = self._postings.get(term)
+                if posting is not None:
+                    ways.append(self._way(wanted, term, posting, weight))
+        return ways
+
+    def _way(self, wanted: QueryTerm, term: str, posting: _Posting, weight: float) -> _Way:
+        return _Way(wanted, term, posting, weight * self._idf(posting.count) * (K1 + 1))
+
+    def _add_best(self, scores: Scores, parts: Sequence[tuple[Slots, Scores]]) -> None:
+        """Add to each slot the highest of what several postings give it; the scratch is all zeros in between."""
+        if len(self._scratch) < len(scores):
+            self._scratch = np.zeros(len(scores) * 2, np.float32)
+        best = self._scratch
+        for slots, gains in parts:
+            best[slots] = np.maximum(best[slots], gains)
+        for slots, _ in parts:
+            scores[slots] += best[slots]
+            best[slots] = 0.0
 
     def _open_slot(self, key: str, words: tuple[str, ...], length: float) -> None:
+        self.generation += 1
         self._slots[key] = len(self._keys)
         self._keys.append(key)
         self._words.append(words)

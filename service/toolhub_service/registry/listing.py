@@ -15,9 +15,11 @@ from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.embedding import Meaning
 from toolhub_service.registry.filter import LISTED, Test, ToolFilter
+from toolhub_service.registry.hit import SearchHit
 from toolhub_service.registry.page_token import page_size_of, read_token, write_token
-from toolhub_service.registry.search import SearchHit, ToolSearch
+from toolhub_service.registry.search import NO_MEANING, ToolSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,10 @@ class HitPage:
     total_size: int
     revision: str
     sources: tuple[SourceStatus, ...]
+    ranked_by: tuple[str, ...]
+    """Which of `words`, `usage`, `meaning` had a say; empty when the query was empty."""
+    note: str
+    """Why meaning had no say, or not of all tools, where an embedder is configured."""
 
 
 def list_tools(
@@ -105,9 +111,10 @@ def search_tools(
     *,
     viewer: Viewer | None = None,
     sources: Iterable[SourceStatus] = (),
+    meaning: Meaning = NO_MEANING,
 ) -> HitPage:
-    """One page of hits, best first. Raises HubFailure: INVALID_ARGUMENT as `list_tools`, or FAILED_PRECONDITION when
-    the catalog has changed since the page before."""
+    """One page of hits, best first. The viewer's own past uses count. Raises HubFailure: INVALID_ARGUMENT as
+    `list_tools`, or FAILED_PRECONDITION when the catalog has changed since the page before."""
     size = page_size_of(page.size)
     fingerprint = where.fingerprint("search", query, viewer.scope if viewer else "")
     place = read_token(page.token, fingerprint)
@@ -120,6 +127,8 @@ def search_tools(
         where,
         allowed=viewer.allowed if viewer else None,
         viewer=(viewer.scope, viewer.revision) if viewer and viewer.revision is not None else None,
+        tenant=viewer.scope if viewer else "",
+        meaning=meaning,
         limit=size,
         offset=offset,
     )
@@ -130,6 +139,8 @@ def search_tools(
         total_size=found.total_size,
         revision=found.revision,
         sources=silent_sources(sources, where),
+        ranked_by=found.ranked_by,
+        note=found.note,
     )
 
 

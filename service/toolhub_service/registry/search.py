@@ -1,65 +1,60 @@
-"""Finding tools by words: BM25 over the catalog, filtered before anything is ranked or counted.
+"""Finding tools: BM25 over the catalog's words, past uses and meaning, filtered before anything is ranked or counted.
 
 The index follows the catalog's changes. What a caller may not see neither takes a place among the hits nor shows in
 their number. Which tools a filter or a viewer may see is worked out once and kept as a bit mask until the catalog
-changes, so that a search costs a few vector operations whatever it matches. Hits say where they matched.
+changes, so that a search costs a few vector operations whatever it matches. What a tenant's tools were used for lifts
+them in its own searches only. Hits say where they matched and why they stand where they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
-from toolhub_service.registry.document import Field, fields_of
+from toolhub_service.registry.document import fields_of
+from toolhub_service.registry.embedding import Meaning
 from toolhub_service.registry.filter import LISTED, Test, ToolFilter
-from toolhub_service.registry.index import InvertedIndex, Scores, Slots
+from toolhub_service.registry.fusion import MEANING_WEIGHT, WORDS_WEIGHT, fused
+from toolhub_service.registry.hit import SearchHit, SearchResult, explained
+from toolhub_service.registry.index import InvertedIndex, Lookup, Scores, Slots
+from toolhub_service.registry.query import QueryReader, QueryTerm
+from toolhub_service.registry.slot_map import SlotMap
+from toolhub_service.registry.usage_index import TenantUsage
 
-QUERY_MAX_TERMS: Final = 64
-"""Distinct terms of one query that are looked up: the first ones."""
 MASKS_MAX: Final = 64
 """Filters and viewers whose masks are kept; 10 kB each for 10,000 tools."""
+CLOSE_TOOLS: Final = 100
+"""Tools that are near the query in meaning and may be hits for that alone."""
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-FieldTexts = Callable[[ToolSpec], Mapping[Field, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class SearchHit:
-    tool: ToolSpec
-    score: float
-    """Above 0, comparable within one answer only; 0 when the query was empty."""
-    fields: tuple[str, ...] = ()
-    """Where it matched: `name`, `description`, `arguments`, `tags`, `capabilities`, `usage`."""
-    terms: tuple[str, ...] = ()
-    """The words that matched, as they stand in the tool, lower case."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    hits: tuple[SearchHit, ...]
-    """Best first, then by name."""
-    total_size: int
-    """How many tools match in all."""
-    revision: str
-    """The catalog that was searched."""
+Learnt = Callable[[str], TenantUsage | None]
+"""What a tenant's tools were used for; None: nothing is known."""
+NO_MEANING: Final = Meaning()
 
 
 class ToolSearch:
-    """A search over one catalog. `texts` says what of a tool is indexed."""
+    """A search over one catalog. `learnt` and `unix_ms` (the wall clock) go together: uses fade."""
 
-    def __init__(self, catalog: ToolCatalog, *, texts: FieldTexts = fields_of) -> None:
+    def __init__(
+        self,
+        catalog: ToolCatalog,
+        *,
+        learnt: Learnt | None = None,
+        unix_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._catalog = catalog
-        self._texts = texts
+        self._learnt = learnt
+        self._unix_ms = unix_ms
         self._index = InvertedIndex()
+        self._reader = QueryReader(self._index.analyser)
         self._masks: dict[Hashable, Mask] = {}
+        self._meaning_slots = SlotMap()
         for spec in catalog.all():
-            self._index.put(spec.name, texts(spec))
+            self._index.put(spec.name, fields_of(spec))
         self.close = catalog.subscribe(self._follow)
         """Stop following the catalog."""
 
@@ -70,44 +65,74 @@ class ToolSearch:
         *,
         allowed: Test | None = None,
         viewer: Hashable = None,
+        tenant: str = "",
+        meaning: Meaning = NO_MEANING,
         limit: int = 10,
         offset: int = 0,
     ) -> SearchResult:
         """The hits `offset` to `offset + limit`. A query without words gives every match of the filter by name.
 
         `viewer` names whom `allowed` speaks for (principal and policy revision): equal viewers are allowed equally,
-        and what they may see is then worked out once. None: asked anew for each match.
+        and what they may see is then worked out once. None: asked anew for each match. `tenant`: whose past uses count;
+        empty: nobody's. `meaning`: what the query is close to, from `ToolMeanings.of`.
         """
-        wanted = self._query_terms(query)
+        wanted = self._reader.read(query)
         if not wanted:
             return self._by_name(where, allowed, limit, offset)
-        slots, scores = self._index.rank(wanted)
-        shown = self._mask(where, where.compiled())[slots]
-        slots, scores = slots[shown], scores[shown]
-        if allowed is not None:
-            seen = self._judge(slots, allowed) if viewer is None else self._mask(("viewer", viewer), allowed)[slots]
-            slots, scores = slots[seen], scores[seen]
+        shown = self._mask(where, where.compiled())
+        if allowed is not None and viewer is not None:
+            shown = shown & self._mask(("viewer", viewer), allowed)
+            allowed = None
+        uses = self._learnt(tenant) if tenant and self._learnt else None
+        lookup = self._index.lookup(wanted)
+        slots, scores = self._by_words(wanted, lookup, uses, shown, allowed)
+        close = self._close(meaning, shown, allowed)
+        ranked_by = ["words"] + ["usage"] * (uses is not None) + ["meaning"] * bool(len(meaning.names))
+        places: dict[int, int] = {}
+        if len(meaning.names):
+            slots, scores = fused([(slots[np.argsort(-scores, kind="stable")], WORDS_WEIGHT), (close, MEANING_WEIGHT)])
+            places = {slot: place for place, slot in enumerate(close.tolist(), 1)}
         best = self._best(slots, scores, offset + limit)[offset:]
-        hits = tuple(self._hit(slot, score, wanted) for slot, score in best)
-        return SearchResult(hits=hits, total_size=len(slots), revision=self._catalog.revision)
-
-    def refresh(self, spec: ToolSpec) -> None:
-        """Index a tool anew, when `texts` has something new to say about it."""
-        self._index.put(spec.name, self._texts(spec))
-        self._masks.clear()
+        hits = tuple(self._hit(slot, score, wanted, lookup, uses, places.get(slot, 0)) for slot, score in best)
+        return SearchResult(hits, len(slots), self._catalog.revision, tuple(ranked_by), meaning.note)
 
     def _follow(self, change: CatalogChange) -> None:
         for spec in change.removed:
             self._index.remove(spec.name)
         self._masks.clear()
         for spec in change.added + change.changed:
-            self.refresh(spec)
+            self._index.put(spec.name, fields_of(spec))
 
-    def _query_terms(self, query: str) -> tuple[str, ...]:
-        """Distinct terms. Numbers beside words are left out: they are values of arguments, not words about a tool."""
-        terms = dict.fromkeys(self._index.analyser.terms(query))
-        words = [term for term in terms if not term.isdigit()]
-        return tuple(words or terms)[:QUERY_MAX_TERMS]
+    def _by_words(
+        self,
+        wanted: Sequence[QueryTerm],
+        lookup: Lookup,
+        uses: TenantUsage | None,
+        shown: Mask,
+        allowed: Test | None,
+    ) -> tuple[Slots, Scores]:
+        scores = self._index.scores(lookup)
+        if uses is not None:
+            slots, gains = uses.gains(wanted, self._index, self._unix_ms())
+            scores[slots] += gains
+        slots = np.flatnonzero(scores)
+        slots = slots[shown[slots]]
+        if allowed is not None:
+            slots = slots[self._judge(slots, allowed)]
+        return slots, scores[slots]
+
+    def _close(self, meaning: Meaning, shown: Mask, allowed: Test | None) -> Slots:
+        """The tools nearest in meaning, best first, among those that are shown."""
+        if meaning.closeness is None:
+            return np.zeros(0, np.int64)
+        slots = self._meaning_slots.slots(self._index, meaning.names, meaning.version)
+        near = np.flatnonzero((slots >= 0) & (meaning.closeness > 0))
+        near = near[shown[slots[near]]]
+        if allowed is not None:
+            near = near[self._judge(slots[near], allowed)]
+        order = np.argsort(-meaning.closeness[near], kind="stable")[:CLOSE_TOOLS]
+        found: Slots = slots[near[order]]
+        return found
 
     def _mask(self, key: Hashable, test: Test) -> Mask:
         mask = self._masks.get(key)
@@ -131,14 +156,24 @@ class ToolSearch:
         )
         return ranked[:count]
 
-    def _hit(self, slot: int, score: float, wanted: Sequence[str]) -> SearchHit:
-        fields, words = self._index.explain(slot, wanted)
+    def _hit(
+        self,
+        slot: int,
+        score: float,
+        wanted: Sequence[QueryTerm],
+        lookup: Lookup,
+        uses: TenantUsage | None,
+        place: int,
+    ) -> SearchHit:
         spec = self._catalog.get(self._index.key(slot))
         assert spec is not None  # the index follows the catalog, change by change
-        return SearchHit(spec, score, tuple(str(field.name).lower() for field in fields), words)
+        matches = self._index.explain(slot, lookup)
+        lifts = uses.explain(spec.name, wanted, self._index, self._unix_ms()) if uses is not None else ()
+        written = self._index.written(slot, {match.term for match in matches})
+        return explained(spec, score, matches, lifts, place, written)
 
     def _by_name(self, where: ToolFilter, allowed: Test | None, limit: int, offset: int) -> SearchResult:
         meant = where.compiled()
         shown = [spec for spec in self._catalog.all() if meant(spec) and (allowed is None or allowed(spec))]
         hits = tuple(SearchHit(spec, 0.0) for spec in shown[offset : offset + limit])
-        return SearchResult(hits=hits, total_size=len(shown), revision=self._catalog.revision)
+        return SearchResult(hits, len(shown), self._catalog.revision)

@@ -7,7 +7,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.capability import canonical
 from toolhub_service.domain.source import SourceStatus
 from toolhub_service.registry.filter import LISTED, ToolFilter
-from toolhub_service.registry.search import SearchHit
+from toolhub_service.registry.hit import SearchHit
 from toolhub_service.registry.snapshot import Snapshot
 from toolhub_service.transport.convert.enums import KINDS, SOURCE_STATES, STATES, TRUST
 from toolhub_service.transport.convert.payload import duration, timestamp
@@ -41,7 +41,21 @@ def is_full(view: int, *, default: bool) -> bool:
 
 def from_hit(hit: SearchHit, *, full: bool) -> pb.SearchHit:
     return pb.SearchHit(
-        tool=from_spec(hit.tool, full=full), score=hit.score, matched_fields=hit.fields, matched_terms=hit.terms
+        tool=from_spec(hit.tool, full=full),
+        score=hit.score,
+        matched_fields=hit.fields,
+        matched_terms=hit.terms,
+        reasons=[
+            pb.SearchReason(
+                part=reason.part,
+                word=reason.word,
+                fields=reason.fields,
+                score=reason.score,
+                rank=reason.place,
+                found=reason.found,
+            )
+            for reason in hit.reasons
+        ],
     )
 
 

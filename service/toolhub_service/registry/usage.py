@@ -1,0 +1,215 @@
+"""Learning from use: purposes of calls that succeeded make their tools easier to find, for the same tenant.
+
+A call costs an append to a bounded buffer. One task does the rest every few seconds, a little at a time: purposes are
+redacted, cut to 300 characters and to terms, put into the tenant's `TenantUsage` and added to the store; what other
+processes learnt is read from there behind a cursor, from the start at the start. Uses that read twice count once, so
+that one's own coming back are no harm. A store that is away is told once an outage and asked again; what it could not
+take is kept, the newest of it, and nothing is ever raised to the caller. Memory is bounded: the tenants and tools that
+have not been used for longest are forgotten first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Final
+
+from toolhub_service.domain.call import Mode
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.settled import SettledCall
+from toolhub_service.domain.usage import ToolUse, UsageStore
+from toolhub_service.registry.analyser import Analyser
+from toolhub_service.registry.usage_index import IndexedUse, TenantUsage
+
+PURPOSE_MAX_CHARS: Final = 300
+PURPOSE_MAX_TERMS: Final = 48
+FLUSH_EVERY_S: Final = 3.0
+HALF_LIFE_DAYS: Final = 30.0
+FORGET_DAYS: Final = 180.0
+MAX_USES: Final = 100_000
+"""Uses kept over all tenants; about 0.5 kB each."""
+PENDING_MAX: Final = 2_000
+"""Uses not yet learnt, or not yet stored; beyond it the oldest are lost."""
+_SLICE: Final = 20
+"""Uses learnt before the event loop gets its turn: about 2 ms."""
+_PAGE: Final = 500
+_DAY_MS: Final = 24 * 3600 * 1000
+_FORGET_EVERY_MS: Final = 3600 * 1000
+_RECENT_MAX: Final = 4_096
+
+
+class UsageLearning:
+    """Implements the search's `Learnt` by `of`. `redact` takes secrets out of a text; `told` hears of store outages."""
+
+    def __init__(
+        self,
+        store: UsageStore,
+        *,
+        clock: Clock,
+        redact: Callable[[str], str],
+        told: Callable[[str], None],
+        flush_every_s: float = FLUSH_EVERY_S,
+        half_life_days: float = HALF_LIFE_DAYS,
+        forget_days: float = FORGET_DAYS,
+        max_uses: int = MAX_USES,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._redact = redact
+        self._told = told
+        self._flush_every_s = flush_every_s
+        self._half_life_ms = round(half_life_days * _DAY_MS)
+        self._forget_ms = round(forget_days * _DAY_MS)
+        self._max_uses = max_uses
+        self._analyser = Analyser()
+        self._tenants: OrderedDict[str, TenantUsage] = OrderedDict()
+        self._size = 0
+        self._heard: deque[ToolUse] = deque(maxlen=PENDING_MAX)
+        self._unstored: deque[ToolUse] = deque(maxlen=PENDING_MAX)
+        self._recent: OrderedDict[tuple[str, str, str, int], int] = OrderedDict()
+        self._cursor = 0
+        self._next_forget_ms = 0
+        self._is_store_away = False
+        self._turn = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def settled(self, settled: SettledCall) -> None:
+        """Learn from a call that has ended: one that was executed now, succeeded and said what for. Cheap."""
+        call, result = settled.call, settled.result
+        if result.ok and call.purpose and call.mode is Mode.EXECUTE and not result.replayed and result.job is None:
+            now = self._clock.unix_ms()
+            self.used(ToolUse(call.principal.id, call.tool, call.context.agent_id, call.purpose, now))
+
+    def used(self, use: ToolUse) -> None:
+        """Learn one use within seconds; the purpose need not be redacted yet. Cheap, and never raises."""
+        self._heard.append(use)
+
+    def of(self, tenant: str) -> TenantUsage | None:
+        """What a tenant's tools were used for; None: nothing is known."""
+        usage = self._tenants.get(tenant)
+        if usage is not None:
+            self._tenants.move_to_end(tenant)
+        return usage
+
+    async def start(self) -> None:
+        """Begin to read the store and to learn; returns at once. The store has been started."""
+        self._task = asyncio.create_task(self._keep_up(), name="learn from use")
+
+    async def close(self) -> None:
+        """Store what was heard, then stop. The store is closed by its owner, afterwards."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Learn and store now what was heard, and what other processes have stored."""
+        async with self._turn:
+            await self._learn_heard()
+            try:
+                await self._store_learnt()
+                await self._follow_others()
+                await self._forget()
+            except ToolFailure as failure:
+                self._store_failed(failure)
+            else:
+                self._is_store_away = False
+
+    async def _keep_up(self) -> None:
+        while True:
+            try:
+                await self.flush()
+            except Exception as defect:  # noqa: BLE001 - learning must outlive a defect, and search goes on without it
+                self._told(f"learning from use failed: {type(defect).__name__}")
+            await asyncio.sleep(self._flush_every_s)
+
+    async def _learn_heard(self) -> None:
+        learnt = 0
+        while self._heard:
+            use = self._heard.popleft()
+            if self._is_news(use):
+                use = use._replace(purpose=self._redact(use.purpose)[:PURPOSE_MAX_CHARS])
+                if self._learn(use):
+                    self._unstored.append(use)
+                learnt += 1
+                if learnt % _SLICE == 0:
+                    await asyncio.sleep(0)
+
+    def _is_news(self, use: ToolUse) -> bool:
+        """False for what the same agent has just been learnt to do for the same purpose: a loop costs nothing."""
+        key = (use.tenant, use.tool, use.agent, hash(use.purpose))
+        last = self._recent.get(key)
+        if last is not None and use.at_unix_ms - last < _DAY_MS:
+            return False
+        self._recent[key] = use.at_unix_ms
+        self._recent.move_to_end(key)
+        if len(self._recent) > _RECENT_MAX:
+            self._recent.popitem(last=False)
+        return True
+
+    def _learn(self, use: ToolUse) -> bool:
+        """False when it counts for nothing."""
+        terms = dict.fromkeys(term for term in self._analyser.terms(use.purpose) if not term.isdigit())
+        now = self._clock.unix_ms()
+        usage = self._tenants.get(use.tenant)
+        if usage is None:
+            usage = TenantUsage(now, self._half_life_ms, self._forget_ms)
+        before = usage.size
+        is_kept = usage.put(use.tool, IndexedUse(use.agent, tuple(terms)[:PURPOSE_MAX_TERMS], use.at_unix_ms), now)
+        if is_kept:
+            self._tenants[use.tenant] = usage
+            self._tenants.move_to_end(use.tenant)
+        self._size += usage.size - before
+        self._stay_within_bounds()
+        return is_kept
+
+    def _stay_within_bounds(self) -> None:
+        while self._size > self._max_uses:
+            tenant, usage = next(iter(self._tenants.items()))
+            before = usage.size
+            if len(self._tenants) > 1:
+                del self._tenants[tenant]
+                self._size -= before
+            else:
+                usage.forget_oldest_tool()
+                self._size += usage.size - before
+
+    async def _store_learnt(self) -> None:
+        """Raises ToolFailure when the store is away; what it did not take is kept for the next time."""
+        uses = tuple(self._unstored)
+        if uses:
+            await self._store.add(uses)
+            for _ in uses:
+                self._unstored.popleft()
+
+    async def _follow_others(self) -> None:
+        while True:
+            uses, self._cursor = await self._store.after(self._cursor, _PAGE)
+            for number, use in enumerate(uses, 1):
+                self._learn(use)
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)
+            if len(uses) < _PAGE:
+                return
+
+    async def _forget(self) -> None:
+        """Once an hour, here and in the store."""
+        now = self._clock.unix_ms()
+        if now < self._next_forget_ms:
+            return
+        self._next_forget_ms = now + _FORGET_EVERY_MS
+        for tenant, usage in list(self._tenants.items()):
+            before = usage.size
+            usage.forget(now - self._forget_ms)
+            self._size += usage.size - before
+            if not usage.size:
+                del self._tenants[tenant]
+        await self._store.forget(now - self._forget_ms, _PAGE)
+
+    def _store_failed(self, failure: ToolFailure) -> None:
+        if not self._is_store_away:
+            self._told(f"what tools are used for cannot be kept or read now: {failure.error.message}")
+        self._is_store_away = True

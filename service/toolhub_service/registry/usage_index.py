@@ -1,0 +1,256 @@
+"""What one tenant's tools were used for, as a field of the index that only this tenant's searches see.
+
+A small inverted index over the purposes, ranked by BM25 of its own and added to the score by words:
+score = share x n / (n + 2) x sum of idf x tf x (k1 + 1) / (tf + k1 x (1 - b + b x length / mean)),
+where each use counts half as much a half-life later, n is how many uses of the tool count, and idf is the lower of the
+purposes' and the catalog's, so that a word that occurs everywhere lifts nothing. `share` is small while there are
+tools that have not been used, lest they be buried, and grows to one only as the used ones become all.
+
+Against flooding: of one tool at most `KEEP` uses count, of one agent at most `KEEP_OF_AGENT` of its newest, a purpose
+once however often it is repeated; an agent that has its fill is heard again when its oldest use is a day old, and when
+there are too many uses, the agent with most gives way.
+All weights are kept relative to one moment (2 ^ (age / half-life)), so that nothing is worked through as time passes.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from toolhub_service.registry.index import InvertedIndex, Scores, Slots
+from toolhub_service.registry.query import QueryTerm
+from toolhub_service.registry.slot_map import SlotMap
+
+KEEP: Final = 30
+KEEP_OF_AGENT: Final = 10
+K1: Final = 1.0
+B: Final = 0.75
+REFILL_MS: Final = 24 * 3600 * 1000
+CONFIDENT_USES: Final = 2.0
+"""With so many uses a tool has half the say of one with endlessly many."""
+PRIOR_TOOLS: Final = 20
+"""Tools that are thought to have been used for other things, so that the first use already says something."""
+SHARE_MIN: Final = 0.4
+
+_Column: TypeAlias = npt.NDArray[np.float64]
+
+
+class IndexedUse(NamedTuple):
+    agent: str
+    terms: tuple[str, ...]
+    """Distinct."""
+    at_unix_ms: int
+
+
+class _Counts:
+    """Which tools were used with one term: parallel arrays, numbers of tools ascending."""
+
+    __slots__ = ("tools", "uses", "weights")
+
+    def __init__(self) -> None:
+        self.tools = array("q")
+        self.weights = array("d")
+        self.uses = array("l")
+
+    def add(self, tool: int, weight: float) -> None:
+        at = bisect_left(self.tools, tool)
+        if at < len(self.tools) and self.tools[at] == tool:
+            self.weights[at] += weight
+            self.uses[at] += 1
+        else:
+            self.tools.insert(at, tool)
+            self.weights.insert(at, weight)
+            self.uses.insert(at, 1)
+
+    def take(self, tool: int, weight: float) -> None:
+        at = bisect_left(self.tools, tool)
+        self.weights[at] -= weight
+        self.uses[at] -= 1
+        if not self.uses[at]:
+            for column in (self.tools, self.weights, self.uses):
+                del column[at]
+
+
+class TenantUsage:
+    """The uses of one tenant. `half_life_ms` is when a use counts half; uses older than `forget_ms` are dropped."""
+
+    def __init__(self, now_unix_ms: int, half_life_ms: int, forget_ms: int) -> None:
+        self._epoch_ms = now_unix_ms
+        self._half_life_ms = half_life_ms
+        self._forget_ms = forget_ms
+        self._uses: OrderedDict[str, list[IndexedUse]] = OrderedDict()
+        self._numbers: dict[str, int] = {}
+        self._names: list[str] = []
+        self._free: list[int] = []
+        self._counts: dict[str, _Counts] = {}
+        self._weights = array("d")
+        self._lengths = array("d")
+        self._slot_map = SlotMap()
+        self._version = 0
+        self.size = 0
+        """Uses kept."""
+
+    def put(self, tool: str, use: IndexedUse, now_unix_ms: int) -> bool:
+        """Learn one use; false when it counts for nothing: too old, without words, or of an agent that has its fill.
+
+        The same terms for the same tool count once, as of the newest time.
+        """
+        if use.at_unix_ms <= now_unix_ms - self._forget_ms or not use.terms:
+            return False
+        uses = self._uses.get(tool, [])
+        same = next((known for known in uses if known.terms == use.terms), None)
+        if same is not None:
+            use = use._replace(agent=same.agent, at_unix_ms=max(same.at_unix_ms, use.at_unix_ms))
+            self._take(tool, uses, same)
+        elif not self._makes_room(tool, uses, use):
+            return False
+        self._add(tool, use._replace(at_unix_ms=min(use.at_unix_ms, now_unix_ms)))
+        return True
+
+    def forget(self, before_unix_ms: int) -> None:
+        """Drop the uses that are older."""
+        for tool, uses in list(self._uses.items()):
+            for known in [known for known in uses if known.at_unix_ms < before_unix_ms]:
+                self._take(tool, uses, known)
+            if not uses:
+                self._drop(tool)
+
+    def forget_oldest_tool(self) -> None:
+        """Drop the uses of the tool that was used longest ago."""
+        tool, uses = next(iter(self._uses.items()))
+        for known in list(uses):
+            self._take(tool, uses, known)
+        self._drop(tool)
+
+    def gains(self, query: Sequence[QueryTerm], index: InvertedIndex, now_unix_ms: int) -> tuple[Slots, Scores]:
+        """The slots of the index that uses speak for, and what they add; each slot once."""
+        faded = self._faded(now_unix_ms)
+        norms = self._norms()
+        found = np.zeros(len(self._names), np.float64)
+        for wanted in query:
+            counts = self._counts.get(wanted.term)
+            if counts is not None:
+                tools = np.frombuffer(counts.tools, np.int64)
+                tf = np.frombuffer(counts.weights, np.float64) * faded
+                found[tools] += tf * (self._idf(wanted, counts, index) * (K1 + 1)) / (tf + norms[tools])
+        found *= self._confidence(faded) * self._share(index)
+        slots = self._slot_map.slots(index, self._names, self._version)
+        (spoken,) = np.nonzero((found > 0) & (slots >= 0))
+        return slots[spoken], found[spoken].astype(np.float32)
+
+    def explain(
+        self, tool: str, query: Sequence[QueryTerm], index: InvertedIndex, now_unix_ms: int
+    ) -> list[tuple[QueryTerm, float]]:
+        """What each term adds to the score of a tool; terms that add nothing are left out."""
+        number = self._numbers.get(tool)
+        if number is None:
+            return []
+        faded = self._faded(now_unix_ms)
+        norm = float(self._norms()[number])
+        factor = float(self._confidence(faded)[number]) * self._share(index)
+        found = []
+        for wanted in query:
+            counts = self._counts.get(wanted.term)
+            at = bisect_left(counts.tools, number) if counts else 0
+            if counts and at < len(counts.tools) and counts.tools[at] == number:
+                tf = counts.weights[at] * faded
+                found.append((wanted, factor * self._idf(wanted, counts, index) * (K1 + 1) * tf / (tf + norm)))
+        return found
+
+    def _makes_room(self, tool: str, uses: list[IndexedUse], use: IndexedUse) -> bool:
+        of_agent = [known for known in uses if known.agent == use.agent]
+        if len(of_agent) >= KEEP_OF_AGENT:
+            oldest = min(of_agent, key=_age)
+            if use.at_unix_ms - oldest.at_unix_ms < REFILL_MS:
+                return False
+            self._take(tool, uses, oldest)
+        elif len(uses) >= KEEP:
+            ((loudest, _),) = Counter(known.agent for known in uses).most_common(1)
+            self._take(tool, uses, min((known for known in uses if known.agent == loudest), key=_age))
+        return True
+
+    def _add(self, tool: str, use: IndexedUse) -> None:
+        self._uses.setdefault(tool, []).append(use)
+        self._uses.move_to_end(tool)
+        self.size += 1
+        number, weight = self._number(tool), self._weight(use)
+        self._weights[number] += weight
+        self._lengths[number] += weight * len(use.terms)
+        for term in use.terms:
+            counts = self._counts.get(term)
+            if counts is None:
+                counts = self._counts[term] = _Counts()
+            counts.add(number, weight)
+
+    def _take(self, tool: str, uses: list[IndexedUse], use: IndexedUse) -> None:
+        uses.remove(use)
+        self.size -= 1
+        number, weight = self._numbers[tool], self._weight(use)
+        self._weights[number] -= weight
+        self._lengths[number] -= weight * len(use.terms)
+        for term in use.terms:
+            counts = self._counts[term]
+            counts.take(number, weight)
+            if not counts.tools:
+                del self._counts[term]
+
+    def _number(self, tool: str) -> int:
+        number = self._numbers.get(tool)
+        if number is None:
+            self._version += 1
+            if self._free:
+                number = self._free.pop()
+                self._names[number] = tool
+            else:
+                number = len(self._names)
+                self._names.append(tool)
+                self._weights.append(0.0)
+                self._lengths.append(0.0)
+            self._numbers[tool] = number
+        return number
+
+    def _drop(self, tool: str) -> None:
+        del self._uses[tool]
+        number = self._numbers.pop(tool)
+        self._names[number] = ""
+        self._weights[number] = self._lengths[number] = 0.0
+        self._free.append(number)
+        self._version += 1
+
+    def _weight(self, use: IndexedUse) -> float:
+        return math.exp2((use.at_unix_ms - self._epoch_ms) / self._half_life_ms)
+
+    def _faded(self, now_unix_ms: int) -> float:
+        """What a use at the epoch is worth now."""
+        return math.exp2((self._epoch_ms - now_unix_ms) / self._half_life_ms)
+
+    def _norms(self) -> _Column:
+        lengths = np.frombuffer(self._lengths, np.float64)
+        mean = lengths.sum() / max(1, len(self._uses)) or 1.0
+        norms: _Column = K1 * (1.0 - B) + lengths * (K1 * B / mean)
+        return norms
+
+    def _confidence(self, faded: float) -> _Column:
+        counted = np.frombuffer(self._weights, np.float64) * faded
+        confidence: _Column = counted / (counted + CONFIDENT_USES)
+        return confidence
+
+    def _share(self, index: InvertedIndex) -> float:
+        used = min(1.0, len(self._uses) / max(1, len(index)))
+        return float(SHARE_MIN + (1.0 - SHARE_MIN) * used**4)
+
+    def _idf(self, wanted: QueryTerm, counts: _Counts, index: InvertedIndex) -> float:
+        tools, used = len(counts.tools), len(self._uses) + PRIOR_TOOLS
+        idf = math.log(1.0 + (used - tools + 0.5) / (tools + 0.5))
+        return wanted.weight * min(idf, index.idf(wanted.term))
+
+
+def _age(use: IndexedUse) -> int:
+    return use.at_unix_ms

@@ -1,0 +1,79 @@
+"""How well tools are found, held to bounds on samples of public corpora."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from tests.bench.search_quality import (
+    PURPOSES,
+    Query,
+    load_queries,
+    load_tools,
+    measure,
+    past_and_asked,
+    search_over,
+    usage_of,
+)
+from tests.corpora import FOLDER
+
+FLOORS = {"metatool": 0.66, "bfcl": 0.90, "sealtools_in": 0.87, "toolalpaca": 0.83, "restbench_tmdb": 0.43}
+"""R@5; the whole sets measure .700, .903, .887, .859 and .466."""
+SAMPLE = 1_000
+
+
+def queries_of(corpus: str) -> list[Query]:
+    if not (FOLDER / "search" / corpus).is_dir():
+        pytest.skip(f"corpus search/{corpus} is not here: set TEST_CORPORA to the folder that holds it")
+    return load_queries(corpus)
+
+
+def sampled(queries: list[Query]) -> list[Query]:
+    return queries[:: max(1, len(queries) // SAMPLE)]
+
+
+@pytest.mark.promise("search.finds")
+@pytest.mark.parametrize("corpus", sorted(FLOORS))
+def test_tools_are_found_at_least_this_well(corpus: str) -> None:
+    quality = measure(search_over(load_tools(corpus)), sampled(queries_of(corpus)))
+    assert quality.recall_at[5] >= FLOORS[corpus]
+
+
+@pytest.mark.parametrize(("half", "floor"), [(0, 0.69), (1, 0.63)])
+def test_words_of_like_meaning_help_both_halves_of_the_tools(half: int, floor: float) -> None:
+    """Words were weighed on one half of the tools; without related words the halves measure .683 and .617."""
+    queries = [query for query in queries_of("metatool") if _half(min(query.relevant)) == half]
+    assert measure(search_over(load_tools("metatool")), sampled(queries)).recall_at[5] >= floor
+
+
+@pytest.mark.promise("search.learns")
+def test_ten_earlier_purposes_a_tool_find_what_its_words_do_not() -> None:
+    tools = load_tools("metatool")
+    past, asked = past_and_asked(queries_of("metatool"))
+    asked = sampled(asked)
+    without = measure(search_over(tools, usage_of(past, 0)), asked).recall_at[5]
+    with_purposes = measure(search_over(tools, usage_of(past, PURPOSES)), asked).recall_at[5]
+    assert with_purposes >= 0.80
+    assert with_purposes >= without + 0.08
+
+
+def test_tools_that_were_never_used_are_not_buried_by_those_that_were() -> None:
+    """The hardest case: half of the tools were used, and the others are asked for as often."""
+    tools = load_tools("metatool")
+    past, asked = past_and_asked(queries_of("metatool"))
+    searches = search_over(tools), search_over(tools, usage_of([query for query in past if _is_used(query)], PURPOSES))
+    used = sampled([query for query in asked if _is_used(query)])
+    unused = sampled([query for query in asked if not _is_used(query)])
+    gain = measure(searches[1], used).recall_at[5] - measure(searches[0], used).recall_at[5]
+    loss = measure(searches[0], unused).recall_at[5] - measure(searches[1], unused).recall_at[5]
+    assert gain >= 0.08
+    assert loss <= 0.08
+
+
+def _is_used(query: Query) -> bool:
+    return _half(min(query.relevant)) == 0
+
+
+def _half(tool: str) -> int:
+    return hashlib.md5(tool.encode(), usedforsecurity=False).digest()[0] % 2
