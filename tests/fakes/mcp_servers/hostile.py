@@ -22,7 +22,7 @@ Words about the rest
     json            answers calls by JSON documents rather than by event streams
 Tools of `calls`
     huge_result, huge_error {megabytes: 100}, deep_result, endless_progress, never, slow {seconds}, die,
-    stderr_flood {lines}, tool_error {times}, asks_forever (input_required after input_required), requests_back,
+    stderr_flood {lines} (stdio), tool_error {times}, asks_forever (input_required after input_required), requests_back,
     bad_structure {missing}, garbage {kind: one of `hostile_calls.KINDS`}
 """
 
@@ -171,8 +171,7 @@ async def _refuse_hello(word: str, request: Message, wire: Wire) -> None:
         case "hello-garbage":
             await wire.raw(b"Starting up...\n\x00\xff\xfe {{{\n" * 100)
         case "hello-exit":
-            sys.stderr.write("Traceback: no such module canary-4711\n")
-            sys.stderr.flush()
+            wire.complain("Traceback: no such module canary-4711\n")
             wire.cut()
         case "hello-version":
             await wire.send(result(request, protocolVersion="1999-01-01", capabilities={}, serverInfo=_IDENTITY))

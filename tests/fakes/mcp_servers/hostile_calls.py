@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -91,7 +90,7 @@ async def _die(request: Message, wire: Wire) -> None:
 
 async def _stderr(request: Message, wire: Wire) -> None:
     for number in range(_argument(request, "lines", 20_000)):
-        sys.stderr.write(f"\x1b[31m{number} Authorization: Bearer canary-4711 {'x' * 200}\n")
+        wire.complain(f"\x1b[31m{number} Authorization: Bearer canary-4711 {'x' * 200}\n")
     await wire.send(text(request, "written"))
 
 

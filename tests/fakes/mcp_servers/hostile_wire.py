@@ -44,12 +44,19 @@ class Wire:
                 await self.raw(part)
             await self.raw(self._closing)
 
+    def complain(self, text: str) -> None:
+        """On standard error, where it is the server's own."""
+
     def cut(self) -> None:
         """Break the connection off; over stdio with the whole process."""
         self._writer.transport.abort()
 
 
 class _StandardOutput(Wire):
+    def complain(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
     def cut(self) -> None:
         os._exit(3)
 
