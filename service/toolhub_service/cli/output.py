@@ -7,6 +7,7 @@ not be able to drive the terminal it is shown on.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -24,6 +25,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _GAP: Final = "  "
 _LAST_COLUMN_MIN: Final = 24
 _PICTURES: Final = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+_HALVES: Final = re.compile("[\ud800-\udfff]")
+"""Half a character, which JSON may hold and a terminal cannot be sent."""
 _CONTROLS: Final = {**_PICTURES, **dict.fromkeys(range(0x7F, 0xA0), "�")}
 
 
@@ -39,9 +42,7 @@ def wants_json(as_json: bool) -> bool:
 
 def print_json(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
-    if not text.isascii() and any(
-        "\ud800" <= char <= "\udfff" for char in text
-    ):  # half a character, which JSON may hold
+    if not text.isascii() and _HALVES.search(text):
         text = json.dumps(value, indent=2 if sys.stdout.isatty() else None)
     click.echo(text)
 

@@ -25,6 +25,7 @@ from toolhub_service.cli.output import (
 )
 from toolhub_service.cli.registry import register, snapshot, state_name, unregister
 from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.search_view import first_line, found_note, print_hits
 
 _PAGE = 1_000
 _FORMATS = {
@@ -87,7 +88,10 @@ def list_tools(as_json: bool, **options: Any) -> None:
 @json_option
 @connection_options
 def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) -> None:
-    """Find tools by what they do.
+    """Find tools by what they do, and see why each stands where it does.
+
+    WHY names what spoke for a tool, the weightiest first: words of the query with their share of the score and where
+    they were found, words of like meaning, words of what it was used for before, its place by meaning.
 
     \b
     Example:
@@ -99,15 +103,8 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
     if wants_json(as_json):
         print_json(message_as_json(answer))
         return
-    rows = [(f"{hit.score:.2f}", hit.tool.name, _first_line(hit.tool.description)) for hit in answer.hits]
-    if rows:
-        print_table(("SCORE", "TOOL", "DESCRIPTION"), rows, is_cut=True)
-    found = (
-        f"{len(rows)} of {answer.total_size} that match, best first"
-        if rows
-        else "No tool matches; `toolhub tools list` shows all"
-    )
-    note(found + _sources_note(answer.sources))
+    print_hits(answer)
+    note(found_note(answer) + _sources_note(answer.sources))
 
 
 @tools.command()
@@ -176,14 +173,10 @@ def _pages(connection: Connection, where: tool_pb2.ToolFilter) -> Iterable[pb.Li
 
 
 def _row(tool: tool_pb2.ToolSpec, all_active: bool) -> tuple[str, ...]:
-    needs, does = ", ".join(tool.capabilities) or "nothing", _first_line(tool.description)
+    needs, does = ", ".join(tool.capabilities) or "nothing", first_line(tool.description)
     if all_active:
         return tool.name, needs, does
     return tool.name, state_name(tool), needs, tool.state_reason or does
-
-
-def _first_line(text: str) -> str:
-    return text.partition(". ")[0].partition("\n")[0].rstrip(".")
 
 
 def _facts(tool: tool_pb2.ToolSpec) -> Iterable[tuple[str, str]]:

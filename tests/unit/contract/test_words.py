@@ -15,6 +15,7 @@ from toolhub.v1 import (
     error_pb2,
     event_pb2,
     job_state_pb2,
+    pin_pb2,
     result_pb2,
     source_pb2,
     step_pb2,
@@ -25,8 +26,9 @@ from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.pin import PinState
 from toolhub_service.domain.result import EvidenceType
-from toolhub_service.domain.source import SourceState
+from toolhub_service.domain.source import SourceState, Trust
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState
 from toolhub_service.transport.convert.approval import to_decision
@@ -53,6 +55,8 @@ PAIRS: list[tuple[WireEnum, str, type[Enum]]] = [
     (job_state_pb2.JobState, "JOB_STATE_", JobState),
     (result_pb2.EvidenceType, "EVIDENCE_TYPE_", EvidenceType),
     (source_pb2.SourceState, "SOURCE_STATE_", SourceState),
+    (source_pb2.SourceTrust, "SOURCE_TRUST_", Trust),
+    (pin_pb2.PinState, "PIN_STATE_", PinState),
     (step_pb2.StepName, "STEP_NAME_", StepName),
     (tool_pb2.ArgumentRole, "ARGUMENT_ROLE_", ArgumentRole),
     (tool_pb2.IdempotencyMode, "IDEMPOTENCY_MODE_", IdempotencyMode),

@@ -27,15 +27,10 @@ def pin_diff(before: JsonObject, after: JsonObject, *, approved: str, seen: str)
     return "\n".join(_bounded(lines))
 
 
-def readable(definition: JsonObject) -> str:
-    """The definition as it stands in a diff."""
-    text = escaped(json.dumps(definition, indent=2, sort_keys=True, ensure_ascii=False))
-    return _ESCAPE.sub(lambda found: found.group() + ("\n" if found.group(1) == "n" else ""), text)
-
-
 def _lines(definition: JsonObject) -> list[str]:
-    text = readable(definition)
-    lines = text[:_COMPARED_MAX_CHARS].splitlines()
+    text = json.dumps(definition, indent=2, sort_keys=True, ensure_ascii=False)
+    shown = escaped(text[:_COMPARED_MAX_CHARS])
+    lines = _ESCAPE.sub(lambda found: found.group() + ("\n" if found.group(1) == "n" else ""), shown).splitlines()
     if len(text) > _COMPARED_MAX_CHARS or len(lines) > _COMPARED_MAX_LINES:
         return [*lines[:_COMPARED_MAX_LINES], f"… cut; the whole definition has {len(text):,} characters"]
     return lines

@@ -1,0 +1,95 @@
+"""Sources as operators and as agents see them, read anew when asked, and guarded against tools slipped in by name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.fakes.source_desk import ScriptedDesk, a_source
+from tests.hub import RunningHub, running_hub
+from tests.rpc.statuses import failed
+from tests.rpc.test_registry import a_tool
+from toolhub.v1 import registry_service_pb2 as pb
+from toolhub.v1 import source_pb2, tool_pb2
+from toolhub.v1 import tool_service_pb2 as tools_pb
+from toolhub_service.domain.source import SourceState
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.transport.registry_servicer import RegistryServicer
+
+
+@pytest.fixture
+async def desk() -> ScriptedDesk:
+    return ScriptedDesk([a_source(), a_source("files", state=SourceState.DOWN, reason="exited with 1")])
+
+
+@pytest.fixture
+async def sourced(tmp_path: Path, desk: ScriptedDesk) -> AsyncIterator[RunningHub]:
+    async with running_hub(tmp_path) as running:
+        running.hub.server.registry.desk = desk
+        running.hub.server.tools.discovery.sources = desk.statuses
+        yield running
+
+
+async def test_operator_sees_how_a_source_fares_and_what_it_says(sourced: RunningHub) -> None:
+    github, files = (await sourced.registry.ListSources(pb.ListSourcesRequest())).sources
+    assert github.refresh_duration.ToMicroseconds() == 42_500
+    assert github.breaker == source_pb2.BREAKER_STATE_HALF_OPEN
+    assert github.trust == source_pb2.SOURCE_TRUST_APPROVAL
+    assert (github.server, github.protocol) == ("code host 1.2", "2026-07-28")
+    assert github.endpoint == "https://mcp.example.com/mcp"
+    assert list(github.diagnostics) == ["starting", "careful \x1b[2J"]
+    assert (files.state, files.message) == (source_pb2.SOURCE_STATE_DOWN, "exited with 1")
+    (snapshot,) = [await sourced.registry.GetSnapshot(pb.GetSnapshotRequest())]
+    assert list(snapshot.sources) == [github, files]
+
+
+async def test_agent_learns_that_a_source_is_down_and_nothing_of_where_it_stands(sourced: RunningHub) -> None:
+    listed = await sourced.stub.ListTools(tools_pb.ListToolsRequest())
+    found = await sourced.stub.SearchTools(tools_pb.SearchToolsRequest(query="read"))
+    for answer in (listed, found):
+        (files,) = answer.sources
+        assert (files.source, files.message) == ("files", "exited with 1")
+        assert not files.endpoint
+        assert not files.server
+        assert not files.diagnostics
+
+
+async def test_named_sources_are_read_anew(sourced: RunningHub, desk: ScriptedDesk) -> None:
+    desk.failing = {"github"}
+    answer = await sourced.registry.RefreshSources(pb.RefreshSourcesRequest(sources=["github"]))
+    (github,) = answer.sources
+    assert (github.source, github.state) == ("github", source_pb2.SOURCE_STATE_DOWN)
+    assert answer.revision == sourced.hub.toolbox.catalog.revision
+    assert len((await sourced.registry.RefreshSources(pb.RefreshSourcesRequest())).sources) == 2
+
+
+async def test_unknown_source_cannot_be_read(sourced: RunningHub, hub: RunningHub) -> None:
+    for running in (sourced, hub):
+        failure = await failed(running.registry.RefreshSources(pb.RefreshSourcesRequest(sources=["nowhere"])))
+        assert (failure.code, failure.reason) == (grpc.StatusCode.NOT_FOUND, "SOURCE_NOT_FOUND")
+
+
+async def test_hub_without_remote_sources_has_nothing_to_read(hub: RunningHub) -> None:
+    answer = await hub.registry.RefreshSources(pb.RefreshSourcesRequest())
+    assert {status.source for status in answer.sources} <= {"core"}
+    assert answer.revision
+
+
+@pytest.mark.parametrize("fields", [{"name": "github/create_issue"}, {"name": "acme/x", "source": "github"}])
+async def test_nobody_slips_a_tool_in_among_those_of_a_source(sourced: RunningHub, fields: dict[str, Any]) -> None:
+    request = pb.RegisterToolRequest(tool=a_tool(**fields), upsert=True)
+    failure = await failed(sourced.registry.RegisterTool(request))
+    assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SOURCE_OWNS_NAME")
+    assert sourced.hub.toolbox.catalog.get(fields["name"]) is None
+
+
+@pytest.mark.parametrize("kind", [tool_pb2.TOOL_KIND_MCP, tool_pb2.TOOL_KIND_LANGCHAIN])
+async def test_tool_of_a_sources_kind_without_a_source_cannot_be_called(sourced: RunningHub, kind: int) -> None:
+    registry: RegistryServicer = sourced.hub.server.registry
+    registry.adapted = {ToolKind.CORE, ToolKind.MCP, ToolKind.LANGCHAIN}
+    answer = await sourced.registry.RegisterTool(pb.RegisterToolRequest(tool=a_tool(kind=kind)))
+    assert answer.tool.state == tool_pb2.TOOL_STATE_UNAVAILABLE
