@@ -52,8 +52,10 @@ def time_left(approval: Approval) -> str:
 
 
 def row(approval: Approval) -> tuple[str, ...]:
-    """Cells under `HEADINGS`."""
+    """Cells under `HEADINGS`; what its tool asks is told before the arguments."""
     args = plain(" ".join(approval.args_summary_json.decode().split()))
+    if approval.HasField("question"):
+        args = f"asks {plain(' '.join(approval.question.message.split()))!r} for {args}"
     id, who, tool = approval.approval_id, plain(approval.principal), plain(approval.tool)
     return id, state_of(approval), time_left(approval), who, tool, args
 

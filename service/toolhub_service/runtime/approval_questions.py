@@ -25,6 +25,8 @@ MESSAGE_MAX_BYTES: Final = 4 * 1_024
 QUESTION_MAX_BYTES: Final = 16 * 1_024
 """Message and schema together, canonical JSON."""
 CONTINUATION_MAX_BYTES: Final = 64 * 1_024
+UNASKED: Final = "unasked"
+"""Among the details of a call whose tool asked, and nobody was."""
 ROUNDS_MAX: Final = 8
 """Questions in one call."""
 
@@ -74,6 +76,14 @@ def reply_to(approval: Approval | None) -> Reply | None:
     if approval is None or approval.question is None:
         return None
     return Reply(approval.answer, approval.question.continuation)
+
+
+def marked_unasked(refused: ToolFailure) -> ToolFailure:
+    """Why nobody could be asked, so that a job knows that it has done nothing; APPROVAL_REQUIRED as it is."""
+    error = refused.error
+    if error.kind is ErrorKind.APPROVAL_REQUIRED:
+        return refused
+    return ToolFailure(replace(error, details={**error.details, UNASKED: True}))
 
 
 def without_reply(approval: Approval) -> Approval:

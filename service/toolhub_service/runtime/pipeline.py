@@ -35,7 +35,7 @@ from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.apply_defaults import apply_defaults
-from toolhub_service.runtime.approval_questions import reply_to
+from toolhub_service.runtime.approval_questions import marked_unasked, reply_to
 from toolhub_service.runtime.artifact_results import keep_whole
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
@@ -173,9 +173,12 @@ class Pipeline:
         claim, walk.claim = walk.claim, None
         if claim is not None:
             await to_its_end(self.keys.end(claim, walk, None))
-        if walk.call.job_id:
-            await self.running.asks(walk.call.job_id)
-        await self.approvals.pose(granted.planned, granted.verdict, question, walk.approval)
+        try:
+            if walk.call.job_id:
+                await self.running.asks(walk.call.job_id)
+            await self.approvals.pose(granted.planned, granted.verdict, question, walk.approval)
+        except ToolFailure as refused:
+            raise marked_unasked(refused) from refused
 
     async def _stop(self, walk: Walk, granted: GrantedCall, adapter: Adapter) -> ToolResult | Plan:
         """After step 5: the end of a dry run, which shows its plan, and of a submission, whose job is kept."""

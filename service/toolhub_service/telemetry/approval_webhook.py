@@ -164,7 +164,7 @@ def signature(secret: bytes, timestamp: str, body: bytes) -> str:
 def payload(approval: Approval) -> bytes:
     """The question as JSON; names are those of the protobuf message's JSON form."""
     binding = approval.binding
-    asked = {
+    asked: dict[str, object] = {
         "approvalId": approval.approval_id,
         "state": f"APPROVAL_STATE_{approval.state.value}",
         "principal": binding.principal,
@@ -185,6 +185,9 @@ def payload(approval: Approval) -> bytes:
         "requestedAt": _iso(approval.requested_at_unix_ms),
         "expiresAt": _iso(approval.expires_at_unix_ms),
     }
+    if (question := approval.question) is not None:
+        asked["question"] = {"message": question.message, "schema": question.schema, "round": approval.round}
+        asked["coversRuleId"] = approval.covers_rule_id
     return orjson.dumps({"type": "approval.asked", "approval": asked})
 
 

@@ -21,6 +21,7 @@ from toolhub_service.domain.tool import IdempotencyMode, ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_questions import CONTINUATION_MAX_BYTES, QUESTION_MAX_BYTES, ROUNDS_MAX
 from toolhub_service.stores.memory_approvals import MemoryApprovals
+from toolhub_service.telemetry.approval_webhook import payload
 from toolhub_service.transport.convert.approval import from_approval
 
 ALLOWING = """
@@ -144,7 +145,7 @@ class TestAsking:
 
         it = asking(store=Away())
         error = await it.refused(idempotency_key="k")
-        assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
+        assert (error.kind, error.is_retryable, error.details["unasked"]) == (ErrorKind.TOOL_UNAVAILABLE, True, True)
         assert (await it.refused(idempotency_key="k", number=2)).kind is ErrorKind.TOOL_UNAVAILABLE
         assert it.runs == 2, "the key was free again"
 
@@ -456,9 +457,11 @@ class TestEvidence:
         error = await it.refused()
         approval_id = str(error.details["approval_id"])
         decided = await it.answer(approval_id, {"colour": "green", "password": "answer-canary"})
-        wire = [from_approval(approval) for approval in (*it.door.asked, decided)]
+        wire: list[Any] = [from_approval(approval) for approval in (*it.door.asked, decided)]
         await it.call(approval_id)
         assert it.adapter.done == [{"colour": "green", "password": "answer-canary"}]
+        wire += [payload(approval) for approval in (*it.door.asked, decided)]
+        assert b"Which colour?" in wire[-1]
         seen = f"{error!r} {wire!r} {it.door.door.events!r} {it.door.asked!r} {decided!r} {it.adapter.calls!r}"
         assert CANARY not in seen
         assert "answer-canary" not in seen

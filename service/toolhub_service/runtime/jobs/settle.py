@@ -14,6 +14,7 @@ from toolhub_service.domain.job_machine import amended, moved
 from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.progress import Progress
 from toolhub_service.domain.result import ToolResult
+from toolhub_service.runtime.approval_questions import UNASKED
 from toolhub_service.runtime.failures import crash
 from toolhub_service.runtime.jobs.ending import (
     ended,
@@ -147,7 +148,10 @@ class Settling:
 
 def _comes_back(job: Job, result: ToolResult) -> bool:
     """Whether the run was turned away by what passes (no room, a resting upstream, a store that is away) before it did
-    anything: a job can wait, so it queues again and the next sweep delivers it, until its deadline."""
+    anything, its tool's question included: a job can wait, so it queues again and the next sweep delivers it, until
+    its deadline."""
     error = result.error
-    is_passing = error is not None and error.kind in _LATER and error.is_retryable
-    return is_passing and result.attempts == 0 and job.state is JobState.RUNNING and job.runs < _RUNS_MAX
+    if error is None or error.kind not in _LATER or not error.is_retryable:
+        return False
+    has_done_nothing = result.attempts == 0 or error.details.get(UNASKED) is True
+    return has_done_nothing and job.state is JobState.RUNNING and job.runs < _RUNS_MAX

@@ -121,6 +121,24 @@ async def test_death_after_the_answer_is_told_as_what_it_is(stage: Stage) -> Non
     await asyncio.wait({dying})
 
 
+async def test_job_whose_question_could_not_be_put_to_anybody_for_now_is_run_again(
+    stage: Stage, process: Process
+) -> None:
+    async def play(hand: Stagehand) -> ToolResult:
+        await hand.begin()
+        if len(stage.world.calls) > 1:
+            return hand.ok()
+        return failed(hand.call, ErrorKind.TOOL_UNAVAILABLE, unasked=True)
+
+    stage.world.play = play
+    await stage.kept(a_job())
+    await process.deliver()
+    job = await stage.job()
+    assert (job.state, job.begun) == (JobState.QUEUED, False)
+    await process.deliver()
+    assert (await stage.check(effects_max=0)).state is JobState.SUCCEEDED
+
+
 async def test_job_that_is_cancelled_while_its_tool_asks_is_cancelled(stage: Stage, process: Process) -> None:
     async def play(hand: Stagehand) -> ToolResult:
         process.runs.stopping(hand.call.job_id)  # it ends by itself
