@@ -94,6 +94,11 @@ async def test_search_finds_by_meaningful_words_and_says_what_matched(reader: Ru
     assert found.hits[0].matched_fields
     assert "read" in {term.lower() for term in found.hits[0].matched_terms}
     assert [hit.score for hit in found.hits] == sorted((hit.score for hit in found.hits), reverse=True)
+    assert list(found.ranked_by) == ["words"]
+    reasons = found.hits[0].reasons
+    assert {reason.part for reason in reasons} <= {"words", "related"}
+    assert {"read", "text", "file"} <= {reason.word for reason in reasons}
+    assert all(reason.score > 0 and reason.fields for reason in reasons)
 
 
 @pytest.mark.promise("registry.hidden-is-hidden")

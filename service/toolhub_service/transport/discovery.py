@@ -75,6 +75,8 @@ class Discovery:
             total_size=page.total_size,
             sources=_sources(page.sources),
             revision=page.revision,
+            ranked_by=page.ranked_by,
+            note=page.note,
         )
 
     def get_tool(self, request: pb.GetToolRequest, principal: Principal) -> pb.GetToolResponse:
