@@ -106,11 +106,8 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     Raises OSError, ListenRefused, KeyFileInvalid, HubFailure or ToolFailure with a message for the operator.
     """
     listening_of(settings)  # refused before anything is made
-    paths = Paths(settings)
-    paths.make()
-    redactor = Redactor(known_secrets(settings, os.environ))
-    observing = open_observing(settings, redactor, is_worker=worker is not None)
-    means = Means(settings, paths, SystemClock(), SystemRandomness(), redactor, observing)
+    means = _means(settings, is_worker=worker is not None)
+    paths, observing = means.paths, means.observing
     policy = LivePolicy(on_difference=observing.shadow_differs)
     policy_file = PolicyFile(paths.policy, policy, required=bool(settings.policy.file))
     async with AsyncExitStack() as on_refusal:
@@ -122,7 +119,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         webhook = make_webhook(means)
         approvals = make_approvals(means, stores, audit, webhook)
         long_work = make_long_work(means, stores, audit, approvals, describe(policy), [artifacts.sweep])
-        toolbox = open_toolbox(settings, means.clock, redactor, long_work.desk, artifacts)
+        toolbox = open_toolbox(settings, means.clock, means.redactor, long_work.desk, artifacts)
         on_refusal.push_async_callback(toolbox.close)
         budgets, keys = make_budgets(means, stores), make_keys(means, policy)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
@@ -152,3 +149,12 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         sourcing,
         searching,
     )
+
+
+def _means(settings: Settings, *, is_worker: bool) -> Means:
+    """Raises OSError when the data folder cannot be made."""
+    paths = Paths(settings)
+    paths.make()
+    redactor = Redactor(known_secrets(settings, os.environ))
+    observing = open_observing(settings, redactor, is_worker=is_worker)
+    return Means(settings, paths, SystemClock(), SystemRandomness(), redactor, observing)
