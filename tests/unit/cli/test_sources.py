@@ -1,0 +1,107 @@
+"""`toolhub sources list|show|refresh`: how sources fare, told to people and to programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner, Result
+
+from tests.e2e.terminal import BIN, Shown, environment, in_terminal
+from tests.fakes.source_desk import ScriptedDesk, a_source
+from tests.hub import RunningHub, running_hub
+from toolhub_service.cli.root import toolhub
+from toolhub_service.domain.source import SourceState, SourceStatus
+from toolhub_service.domain.tool import ToolKind
+
+DOWN = a_source("files", state=SourceState.DOWN, reason="exited with 1 \x1b[2J", latency_ms=0, refreshed_at_unix_ms=0)
+CORE = SourceStatus("core", ToolKind.CORE, tool_count=25)
+
+
+@pytest.fixture
+async def desk() -> ScriptedDesk:
+    return ScriptedDesk([CORE, a_source(quarantined_count=1), DOWN])
+
+
+@pytest.fixture
+async def sourced(tmp_path: Path, desk: ScriptedDesk) -> AsyncIterator[RunningHub]:
+    async with running_hub(tmp_path) as hub:
+        hub.hub.server.registry.desk = desk
+        yield hub
+
+
+async def cli(hub: RunningHub, *words: str, code: int = 0) -> Result:
+    env = {"TOOLHUB_ADDRESS": hub.address}
+    result = await asyncio.to_thread(CliRunner().invoke, toolhub, ["sources", *words], env=env)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+async def typed(hub: RunningHub, tmp_path: Path, *words: str) -> Shown:
+    env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address)
+    shown = await asyncio.to_thread(in_terminal, [str(BIN / "toolhub"), "sources", *words], env)
+    assert "Traceback" not in shown.text
+    assert "\x1b[2J" not in shown.text
+    return shown
+
+
+def told(result: Result) -> list[Any]:
+    return list(json.loads(result.stdout)["sources"])
+
+
+async def test_list_tells_how_each_fares_and_why_one_is_down(sourced: RunningHub, tmp_path: Path) -> None:
+    shown = await typed(sourced, tmp_path, "list")
+    for words in ("github", "READY", "3 (1 quarantined)", "2026-07-28", "42 ms", "half-open", "DOWN", "never"):
+        assert words in shown.text
+    assert "files: exited with 1" in shown.text
+    names = [status["source"] for status in told(await cli(sourced, "list"))]
+    assert names == ["core", "github", "files"]
+
+
+async def test_wide_list_tells_where_each_stands(sourced: RunningHub, tmp_path: Path) -> None:
+    shown = await typed(sourced, tmp_path, "list", "--wide")
+    assert "approval" in shown.text
+    assert "code host 1.2" in shown.text
+
+
+async def test_one_source_is_shown_with_what_its_process_wrote(sourced: RunningHub, tmp_path: Path) -> None:
+    shown = await typed(sourced, tmp_path, "show", "github")
+    for words in ("https://mcp.example.com/mcp", "code host 1.2 (its own words)", "untrusted:", "careful \\u001b[2J"):
+        assert words in shown.text
+    assert json.loads((await cli(sourced, "show", "github")).stdout)["diagnostics"][0] == "starting"
+    assert "there are core, github, files" in (await cli(sourced, "show", "gitub", code=1)).stderr
+
+
+async def test_refresh_tells_of_each_and_exits_1_when_one_is_down(
+    sourced: RunningHub, desk: ScriptedDesk, tmp_path: Path
+) -> None:
+    (github,) = told(await cli(sourced, "refresh", "github"))
+    assert github["state"] == "SOURCE_STATE_READY"
+    everything = told(await cli(sourced, "refresh", code=1))
+    assert [status["source"] for status in everything] == ["files", "github"], "all that can be read"
+    desk.failing = {"github"}
+    shown = await typed(sourced, tmp_path, "refresh", "github")
+    assert shown.code == 1
+    assert "github  DOWN" in shown.text
+    assert "does not answer" in shown.text
+    await cli(sourced, "refresh", "nowhere", code=1)
+
+
+async def test_hub_without_sources_says_how_to_add_some(hub: RunningHub, tmp_path: Path) -> None:
+    assert "toolhub sources add" in (await typed(hub, tmp_path, "list")).text
+    assert "nothing to read" in (await typed(hub, tmp_path, "refresh")).text
+
+
+async def test_shell_completes_names(sourced: RunningHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLHUB_ADDRESS", sourced.address)
+    completer = BashComplete(toolhub, {}, "toolhub", "X")
+    completed = await asyncio.to_thread(completer.get_completions, ["sources", "show"], "g")
+    assert [(item.value, item.help) for item in completed] == [("github", "ready")]
+    monkeypatch.setenv("TOOLHUB_ADDRESS", "127.0.0.1:1")
+    assert await asyncio.to_thread(completer.get_completions, ["sources", "show"], "g") == []
