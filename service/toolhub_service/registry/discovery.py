@@ -103,8 +103,12 @@ class Sources:
             life.begin()
 
     def add_disabled(self, status: SourceStatus) -> None:
-        """A source that is configured and not to be read. Raises as `add`."""
-        self._check_name(status.name)
+        """A source that is configured and not to be read, whatever its name reads like.
+
+        Raises HubFailure ALREADY_EXISTS when there is one of exactly that name.
+        """
+        if status.name in self._lives or status.name in self._not_read:
+            raise _taken(status.name, status.name)
         self._not_read[status.name] = status
         self._shadows.reserve(status.name)
 
@@ -195,13 +199,15 @@ class Sources:
     def _check_name(self, name: str) -> None:
         twin = self._shadows.twin(name)
         if twin in self._lives or twin in self._not_read:
-            message = (
-                f"the source `{name}` has, but for case and separators, the name of the source `{twin}`: rename one"
-            )
-            raise HubFailure(HubStatus.ALREADY_EXISTS, "SOURCE_EXISTS", message, source=name, known=twin)
+            raise _taken(name, twin)
         if twin:
             message = f"a source must not be called `{name}`: it reads like the hub's own `{twin}`"
             raise HubFailure(HubStatus.PERMISSION_DENIED, "SOURCE_NAME_RESERVED", message, source=name)
+
+
+def _taken(name: str, known: str) -> HubFailure:
+    message = f"the source `{name}` has, but for case and separators, the name of the source `{known}`: rename one"
+    return HubFailure(HubStatus.ALREADY_EXISTS, "SOURCE_EXISTS", message, source=name, known=known)
 
 
 def _unknown(name: str) -> HubFailure:

@@ -2,7 +2,7 @@
 
 Approving a definition ends what it takes the place of: the approved pin of the same tool, and definitions of it that
 were seen earlier and still waited. A definition seen later goes on waiting. Rejecting changes that one pin, an approved
-one too. Deciding the same twice changes nothing.
+one too. Deciding the same twice changes nothing, but that a person's word takes the place of trust on first use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from toolhub_service.domain.errors import HubFailure, HubStatus
-from toolhub_service.domain.pin import Pin, PinState
+from toolhub_service.domain.pin import FIRST_USE, Pin, PinState
 
 
 def find_pin(known: Sequence[Pin], source: str, tool: str, digest: str) -> Pin:
@@ -34,7 +34,7 @@ def decided(
 ) -> tuple[Pin, ...]:
     """The records to put, the decided one first; none when that is what stands already."""
     wanted = PinState.APPROVED if approve else PinState.REJECTED
-    if pin.state is wanted:
+    if pin.state is wanted and pin.decided_by != FIRST_USE:
         return ()
     now = replace(
         pin,

@@ -4,7 +4,8 @@ The digest says what is meant; a name never does. Rules, for a source that is no
 
 - first use: a source without pins gets what it offers approved by `first-use`, save what has serious findings or reads
   like somebody else's tool; trust `approval`: all of it waits for a person.
-- an approved digest is callable, also after a time in which something else was offered or nothing at all.
+- an approved digest is callable, also after a time in which something else was offered or nothing at all; with trust
+  `approval` only one that a person has approved.
 - anything else of a source that has pins is drift: a new record, PENDING, and the tool is quarantined. It is RENAMED
   when it is, but for its name, what an approved tool was that is offered no more: a rename does not get around a pin.
 - a rejected definition stays quarantined; a superseded one that comes back waits for a person again.
@@ -76,6 +77,11 @@ def judge(
     return Judgement(specs, tuple(bench.created), (*bench.drifted, *missing), tuple(back))
 
 
+def is_believed(pin: Pin, trust: Trust) -> bool:
+    """Whether what it pins may be called: what nobody was asked about counts only where first use is trusted."""
+    return pin.state is PinState.APPROVED and (trust is not Trust.APPROVAL or pin.decided_by != FIRST_USE)
+
+
 class _Bench:
     """One judgement in the making."""
 
@@ -111,7 +117,7 @@ class _Bench:
             pin = self._seen_again(pin)
         if pin is None:
             return quarantined(offer.definition, TOO_MANY_PINS)
-        if pin.state is PinState.APPROVED:
+        if is_believed(pin, self._trust):
             return with_problem(offer.definition)
         return quarantined(offer.definition, reason_of(pin))
 

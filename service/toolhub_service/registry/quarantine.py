@@ -51,6 +51,8 @@ def reason_of(pin: Pin) -> str:
     """Why a tool whose pin is not APPROVED is quarantined, with the command that shows it."""
     if pin.state is PinState.REJECTED:
         return f"its definition was rejected: `toolhub pins diff {pin.tool}`"
+    if pin.state is PinState.APPROVED:
+        return f"it was trusted on first use, and now its source asks for approval: `toolhub pins accept {pin.tool}`"
     advice = f"`toolhub pins diff {pin.tool}`, then `toolhub pins accept {pin.tool}` or reject it"
     former = f" (`{pin.renamed_from}` before)" if pin.renamed_from else ""
     return f"{_WHY[pin.change]}{former}: {advice}"

@@ -32,10 +32,11 @@ class Shadows:
 
     def reserve(self, source: str) -> None:
         """Other sources' tools must not read as if they belonged to this one."""
-        self._namespaces[skeleton(source)] = source
+        self._namespaces.setdefault(skeleton(source), source)
 
     def release(self, source: str) -> None:
-        self._namespaces.pop(skeleton(source), None)
+        if self.twin(source) == source and source not in BUILT_IN_NAMESPACES:
+            del self._namespaces[skeleton(source)]
 
     def twin(self, source: str) -> str:
         """The namespace that reads like this name; empty when there is none."""

@@ -1,7 +1,8 @@
 """The life of one source: read it, judge what it offers, publish that, rest, again; alone, so that it holds up nobody.
 
 A reading is bounded in time. One that fails leaves the tools in the catalog, UNAVAILABLE with the reason, and is tried
-again with growing pauses; the next one that succeeds gives them back their state. After a restart the tools whose
+again with growing pauses; the next one that succeeds gives them back their state. One that is not complete does so to
+the tools that it lacks. After a restart the tools whose
 definitions are approved stand there the same way until the source has been read. A decision on a pin, here or in
 another process, is followed at once from what was read last.
 """
@@ -9,13 +10,13 @@ another process, is followed at once from what was read last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.pin import PinChange, PinState
+from toolhub_service.domain.pin import Pin, PinChange, PinState
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.source import Definition, Discovery, SourceState, SourceStatus, Trust
 from toolhub_service.domain.source_ports import SourceObserver, ToolSource
@@ -31,10 +32,13 @@ _REASON_MAX_CHARS: Final = 500
 _PROBLEMS_TOLD: Final = 3
 _CLOSE_S: Final = 15.0
 _NOT_READ_YET: Final = "it has not been read yet"
+_NOT_SEEN: Final = "it was not in the last reading of its source, which was not complete"
+_MISSING_MAX: Final = 2_000
+"""Tools kept so at most, whatever a source leaves out of its readings in turn."""
 _UNEXPECTED: Final = "reading it failed unexpectedly; the log says how"
 
 Restored = Callable[[JsonObject], Definition | None]
-"""Makes a definition anew from the source's own words, as `Pin.definition` has them; for use after a restart."""
+"""Makes a definition anew from what `Pin.definition` has kept, after a restart; None: it is not to be offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class SourceLife:
         self._asked: list[asyncio.Future[None]] = []
         self._specs: tuple[ToolSpec, ...] = ()
         self._offers: tuple[Offer, ...] = ()
+        self._missing: frozenset[str] = frozenset()
         self._discovery = Discovery(())
         self._down = _NOT_READ_YET
         self._failures = 0
@@ -175,14 +180,19 @@ class SourceLife:
         """What was approved stands there before the source has answered, though it cannot be called."""
         if self._restored is None or self._source.trust is Trust.ALWAYS:
             return
-        specs = {}
-        for pin in await self._around.ledger.of_source(self._source.name):
-            if pin.state is PinState.APPROVED and pin.change is not PinChange.REMOVED:
-                definition = self._restored(pin.definition)
-                if definition is not None and definition.spec.name == pin.tool:
-                    specs[pin.tool] = with_problem(definition)
+        pins = await self._around.ledger.of_source(self._source.name)
+        approved = (pin for pin in pins if pin.state is PinState.APPROVED and pin.change is not PinChange.REMOVED)
+        specs = {pin.tool: spec for pin in approved if (spec := self._restored_spec(pin, self._restored)) is not None}
         self._specs = tuple(specs.values())
         self._publish()
+
+    def _restored_spec(self, pin: Pin, restored: Restored) -> ToolSpec | None:
+        try:
+            definition = restored(pin.definition)
+        except Exception as problem:  # noqa: BLE001 - the others can be restored
+            self._around.observer.troubled(self._source.name, problem)
+            return None
+        return with_problem(definition) if definition is not None and definition.spec.name == pin.tool else None
 
     async def _read(self) -> float:
         """One reading; how many seconds to rest after it."""
@@ -227,12 +237,19 @@ class SourceLife:
         latency_ms = (clock.monotonic_s() - began_s) * 1_000
         offers = await offers_of(self._source.name, discovery.definitions, self._offers)
         async with self._judging:
-            self._discovery, self._offers = discovery, offers
+            missing = self._missing_from(offers) if discovery.problems else ()
+            self._missing = frozenset(offer.name for offer in missing)
+            self._discovery, self._offers = discovery, (*offers, *missing)
             self._latency_ms = latency_ms
             self._refreshed_at_unix_ms = clock.unix_ms()
             self._down = ""
             await self._judge(is_reading=not discovery.problems)
         self._failures = self._failures + 1 if self._pin_problem else 0
+
+    def _missing_from(self, offers: Sequence[Offer]) -> Sequence[Offer]:
+        """What was there before and may stand in the part that could not be read."""
+        names = {offer.name for offer in offers}
+        return [offer for offer in self._offers if offer.name not in names][:_MISSING_MAX]
 
     def _failed(self, reason: str) -> None:
         self._failures += 1
@@ -246,9 +263,13 @@ class SourceLife:
         self._publish()
 
     def _publish(self) -> None:
-        why = f"its source `{self._source.name}` is not there: {self._down}"
-        specs = (unavailable(spec, why) for spec in self._specs) if self._down else self._specs
-        self._problems = self._tools.publish(specs)
+        gone, why = self._missing, _NOT_SEEN
+        if self._down:
+            gone = frozenset(spec.name for spec in self._specs)
+            why = f"its source `{self._source.name}` is not there: {self._down}"
+        self._problems = self._tools.publish(
+            unavailable(spec, why) if spec.name in gone else spec for spec in self._specs
+        )
 
     def _delay_s(self) -> float:
         if self._failures:

@@ -11,7 +11,7 @@ from tests.fakes.hand_timer import HandTimer
 from tests.fakes.tool_sources import Witness
 from toolhub_service.domain.pin import Pin
 from toolhub_service.domain.source import SourceStatus
-from toolhub_service.domain.source_ports import PinStore
+from toolhub_service.domain.source_ports import PinStore, SourceDesk
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.discovery import Sources
@@ -40,6 +40,11 @@ class Stage:
             self.witness,
             **terms,
         )
+
+    @property
+    def desk(self) -> SourceDesk:
+        """As the servicer sees it."""
+        return self.sources
 
     def state(self, tool: str) -> ToolState | None:
         spec = self.catalog.get(tool)

@@ -241,6 +241,20 @@ async def test_what_could_not_be_read_is_told(staged: Staged) -> None:
     assert stage.status().reason == "Page 0 failed. Page 1 failed. Page 2 failed. And 2 more."
 
 
+async def test_what_a_reading_lacks_that_was_not_complete_is_unavailable_until_one_is(staged: Staged) -> None:
+    source = ScriptedSource("files", READ, WRITE)
+    stage = await begun(staged(), source)
+    source.definitions, source.discovery = (READ,), {"problems": ("Page 2 failed.",)}
+    for _ in range(2):
+        await stage.sources.refresh([])
+        assert stage.state("files/read") is ToolState.ACTIVE
+        assert stage.state("files/write") is ToolState.UNAVAILABLE
+    assert stage.witness.drift == []
+    source.discovery = {}
+    await stage.sources.refresh([])
+    assert stage.state("files/write") is None
+
+
 async def test_a_tool_with_an_unusable_schema_is_quarantined_and_its_siblings_work(staged: Staged) -> None:
     broken = definition("files", "broken", problem="Its inputSchema cannot be used: it is too deep.")
     stage = await begun(staged(), ScriptedSource("files", READ, broken))
@@ -294,6 +308,11 @@ async def test_a_source_whose_name_reads_like_another_is_refused(staged: Staged,
     with pytest.raises(HubFailure) as caught:
         stage.sources.add(ScriptedSource(name))
     assert caught.value.reason == reason
+    if name != "files":
+        stage.sources.add_disabled(SourceStatus(name, ToolKind.MCP, SourceState.DOWN, caught.value.message))
+        await stage.sources.remove(name)
+    with pytest.raises(HubFailure):
+        stage.sources.add(ScriptedSource(name))
 
 
 async def test_closing_closes_every_source_even_where_one_fails_at_it(staged: Staged) -> None:

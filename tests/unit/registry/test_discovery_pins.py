@@ -13,8 +13,9 @@ from tests.fakes.tool_sources import ScriptedSource, away, definition, restored
 from tests.ports.catalog_suite import tool
 from tests.unit.registry.discovery_stage import POLL_S, Stage
 from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinFilter, PinState
-from toolhub_service.domain.source import SourceState, Trust
+from toolhub_service.domain.source import Definition, SourceState, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.shadows import Shadows
@@ -87,7 +88,7 @@ async def drifted(stage: Stage, source: ScriptedSource) -> Pin:
 
 
 async def decide(stage: Stage, pin: Pin, *, approve: bool = True) -> Pin:
-    return await stage.sources.decide(pin.source, pin.tool, pin.digest, approve=approve, by="ann", comment="seen")
+    return await stage.desk.decide(pin.source, pin.tool, pin.digest, approve=approve, by="ann", comment="seen")
 
 
 async def test_first_use_is_told_and_drift_is_told_once(staged: Staged) -> None:
@@ -138,10 +139,10 @@ async def test_pins_can_be_paged_and_compared(staged: Staged) -> None:
     pin = await drifted(stage, source)
     pins, total = await stage.sources.pins(PinFilter(states=frozenset({PinState.PENDING})), after=None, limit=10)
     assert (list(pins), total) == ([pin], 1)
-    before = await stage.sources.approved(pin)
+    before = await stage.desk.approved(pin)
     assert before is not None
     assert before.definition == READ.remote
-    assert await stage.sources.approved(before) is None
+    assert await stage.desk.approved(before) is None
 
 
 async def test_a_decision_in_another_process_is_followed_without_a_reading(staged: Staged) -> None:
@@ -214,6 +215,21 @@ async def test_after_a_restart_approved_tools_are_unavailable_until_the_source_a
     source.failure = None
     await again.sources.refresh([])
     assert again.state("files/write") is ToolState.ACTIVE
+
+
+async def test_what_cannot_be_restored_harms_nothing_else(staged: Staged) -> None:
+    shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
+    await begun(staged(pins=shared), source)
+    source.failure = away()
+
+    def restore(remote: JsonObject) -> Definition:
+        if remote["name"] == "read":
+            raise ValueError("no longer understood")
+        return WRITE
+
+    again = await begun(staged(pins=shared), source, restored=restore)
+    assert [spec.name for spec in again.catalog.all()] == ["files/write"]
+    assert [source for source, _ in again.witness.troubles] == ["files"]
 
 
 async def test_what_was_rejected_or_removed_is_not_restored(staged: Staged) -> None:

@@ -245,8 +245,18 @@ def test_approving_leaves_what_was_seen_later_waiting() -> None:
 
 
 def test_deciding_the_same_twice_changes_nothing() -> None:
-    known = pinned(READ)
+    known = after(pinned(READ), "files/read", pinned(READ)[0].digest, approve=True)
     assert decided(known, known[0], approve=True, by="bob", comment="", now_unix_ms=T0) == ()
+
+
+def test_where_approval_is_asked_for_trust_on_first_use_counts_no_longer_and_can_be_confirmed() -> None:
+    known = pinned(READ)
+    judgement = judged(known, READ, trust=Trust.APPROVAL)
+    assert states(judgement) == {"read": ToolState.QUARANTINED}
+    assert "toolhub pins accept files/read" in reason(judgement)
+    known = after(known, "files/read", known[0].digest, approve=True)
+    assert known[0].decided_by == "ann"
+    assert states(judged(known, READ, trust=Trust.APPROVAL)) == {"read": ToolState.ACTIVE}
 
 
 def test_a_decision_on_what_was_never_seen_is_refused_typed() -> None:
