@@ -86,11 +86,8 @@ class LangChainAdapter:
         return source, tool
 
     def _request(self, call: GrantedCall, source: LangChainToolSource, tool: BoundTool) -> dict[str, Any]:
-        from toolhub_service.adapters.langchain.bound_tool import request_of
-
         asked = call.call
-        return request_of(
-            tool,
+        return tool.request(
             call.args,
             {name: injected_value(asked, what) for name, what in source.terms.inject.items()},
             call_id=asked.call_id,

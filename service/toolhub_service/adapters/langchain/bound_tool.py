@@ -38,6 +38,7 @@ class BoundTool:
     """A tool and what is known of it."""
 
     tool: BaseTool
+    """What is called: for async tools a copy of what was loaded."""
     own_name: str
     description: str
     on_loop: bool
@@ -49,8 +50,24 @@ class BoundTool:
     def schema(self) -> dict[str, Any]:
         return self.contract.schema
 
+    def request(
+        self,
+        args: Mapping[str, Any],
+        injected: Mapping[str, str],
+        *,
+        call_id: str,
+        metadata: Mapping[str, str],
+        traced: bool,
+    ) -> dict[str, Any]:
+        """One call as plain JSON: nothing injected that the caller sent, and all that the operator injects."""
+        hidden = self.contract.injected
+        if hidden:
+            args = {name: value for name, value in args.items() if name not in hidden}
+            args |= {name: value for name, value in injected.items() if name in hidden}
+        return {"tool": self.own_name, "args": args, "call_id": call_id, "metadata": metadata, "traced": traced}
+
     async def ask(self, call: Mapping[str, Any], max_bytes: int) -> tuple[Reply, Exception | None]:
-        """Call it on the event loop; the exception is for the log. `call`: as `request_of` makes it."""
+        """Call it on the event loop; the exception is for the log. `call`: as `request` makes it."""
         recorder = RunRecorder() if call["traced"] else None
         try:
             message = await self.tool.ainvoke(_tool_call(call), config=_config(call, recorder))
@@ -63,7 +80,7 @@ class BoundTool:
         recorder = RunRecorder() if call["traced"] else None
         try:
             return _replied(self.tool.invoke(_tool_call(call), config=_config(call, recorder)), max_bytes, recorder)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
+        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001
             trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
             return self._failed(error, recorder) | {"trace": _printable(trace)}
 
@@ -99,25 +116,13 @@ def bound(tool: BaseTool, given: frozenset[str]) -> BoundTool:
     if is_generator(tool):
         problem = "It gives a generator, and a call has one result."
     on_loop = runs_on_loop(tool)
-    if on_loop:
-        _keep_exit_inside(tool)
-    return BoundTool(tool, tool.name, tool.description or "", on_loop, contract, problem)
-
-
-def request_of(
-    tool: BoundTool,
-    args: Mapping[str, Any],
-    injected: Mapping[str, str],
-    *,
-    call_id: str,
-    metadata: Mapping[str, str],
-    traced: bool,
-) -> dict[str, Any]:
-    """One call as plain JSON: nothing injected that the caller sent, and all that the operator injects."""
-    hidden = tool.contract.injected
-    given = {name: value for name, value in args.items() if name not in hidden}
-    given |= {name: value for name, value in injected.items() if name in hidden}
-    return {"tool": tool.own_name, "args": given, "call_id": call_id, "metadata": dict(metadata), "traced": traced}
+    called = tool
+    if on_loop and not problem:
+        try:
+            called = _exit_kept_inside(tool)
+        except Exception as error:  # noqa: BLE001  likewise
+            problem = f"It cannot be prepared for calls: {type(error).__name__}."
+    return BoundTool(called, tool.name, tool.description or "", on_loop, contract, problem)
 
 
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,15 +152,17 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _keep_exit_inside(tool: BaseTool) -> None:
-    """LangChain runs `_arun` in a task of its own, and a task that ends in SystemExit ends the event loop."""
-    inner = tool._arun  # noqa: SLF001
+def _exit_kept_inside(tool: BaseTool) -> BaseTool:
+    """A copy whose `_arun` never raises SystemExit: LangChain runs it in a task, where that ends the event loop."""
+    copy = tool.model_copy()
+    inner = copy._arun  # noqa: SLF001
 
     @functools.wraps(inner)
     async def arun(*args: Any, **kwargs: Any) -> Any:
         try:
             return await inner(*args, **kwargs)
-        except SystemExit as left:
+        except (SystemExit, KeyboardInterrupt) as left:
             raise ToolExited from left
 
-    object.__setattr__(tool, "_arun", arun)
+    object.__setattr__(copy, "_arun", arun)
+    return copy

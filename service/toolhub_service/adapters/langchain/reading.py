@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import langchain_core
+from langchain_core.tools import BaseTool
 
 from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
 from toolhub_service.adapters.langchain.definitions import CheckSchema, definitions_of
@@ -38,15 +39,15 @@ class Reader:
         self._overrides = overrides
         self._check_schema = check_schema
         self._loader = Loader(terms.loads)
-        self._bound: dict[str, BoundTool] = {}
+        self._bound: dict[str, tuple[BaseTool, BoundTool]] = {}
 
     def read(self) -> Read:
         loaded, unloaded = self._loader.load()
         given = frozenset(self._terms.inject)
         for tool in loaded:
             known = self._bound.get(tool.name)
-            if known is None or known.tool is not tool:
-                self._bound[tool.name] = bound(tool, given)
-        tools = {tool.name: self._bound[tool.name] for tool in loaded}
+            if known is None or known[0] is not tool:
+                self._bound[tool.name] = tool, bound(tool, given)
+        tools = {tool.name: self._bound[tool.name][1] for tool in loaded}
         definitions, left_out = definitions_of(tools.values(), self._terms, self._overrides, self._check_schema)
         return Read(tools, definitions, left_out, unloaded)

@@ -109,4 +109,4 @@ class RunRecorder(BaseCallbackHandler):
 
 def _name(serialized: Any, about: Mapping[str, Any]) -> str:
     named = about.get("name") or (serialized.get("name") if isinstance(serialized, Mapping) else None) or ""
-    return str(named)[:_NAME_CHARS]
+    return str(named)[:_NAME_CHARS].encode("utf-8", "replace").decode()

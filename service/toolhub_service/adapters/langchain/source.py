@@ -102,7 +102,7 @@ class LangChainToolSource:
         """Loaded code does not change."""
 
     def diagnostics(self) -> Sequence[str]:
-        return tuple(self._lines)
+        return tuple(map(self._redact, self._lines))
 
     async def start(self) -> None:
         """Nothing to connect to: workers start with the first call that needs one."""
@@ -149,10 +149,7 @@ class LangChainToolSource:
             greeting=greeting,
             max_frame_bytes=2 * self.max_result_bytes + _FRAME_ROOM_BYTES,
         )
-        return await start_worker(terms, self._hear)
-
-    def _hear(self, line: str) -> None:
-        self._lines.append(self._redact(line))
+        return await start_worker(terms, self._lines.append)
 
 
 def _in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:

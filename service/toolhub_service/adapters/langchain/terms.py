@@ -17,8 +17,8 @@ class LoadTerms:
 
     load: tuple[str, ...] = ()
     """`package.module:name` of a tool, a list of tools, a toolkit, or a class or function that gives one of these."""
-    args: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the classes and functions."""
+    args: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Keyword arguments of the classes and functions; values may be secrets."""
     entry_points: tuple[str, ...] = ()
     """Names of `toolhub.langchain` entry points; `*`: all."""
     trusted_namespaces: tuple[str, ...] = ()

@@ -177,6 +177,13 @@ async def test_neither_sys_exit_nor_a_cancellation_of_its_own_ends_more_than_the
     assert await desk("echo", text="still here") == {"text": "still here"}
 
 
+async def test_loading_a_tool_again_leaves_the_operators_object_as_it_is(desk: Opened) -> None:
+    before = dict(langchain_tools.echo.__dict__)
+    await desk("echo", text="x")
+    assert "_arun" not in langchain_tools.echo.__dict__
+    assert langchain_tools.echo.__dict__ == before
+
+
 async def test_a_tool_of_a_source_that_went_away_is_unavailable(desk: Opened) -> None:
     desk.adapter.remove("desk")
     assert (await desk.refused("echo")).kind is ErrorKind.TOOL_UNAVAILABLE

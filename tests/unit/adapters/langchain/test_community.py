@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.fakes.langchain_source import Opened, opened
+from toolhub_service.app.sources_file import read_sources
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.schema.tool_schemas import ToolSchemas
-from toolhub_service.settings.sources import LangChainSource, SourcesDocument
+from toolhub_service.settings.sources import LangChainSource
 
 EXAMPLE = Path(__file__).parents[4] / "examples/langchain_files/sources.yaml"
 
@@ -23,8 +23,7 @@ pytestmark = [
 
 @pytest.fixture
 async def papers(tmp_path: Path) -> AsyncIterator[Opened]:
-    document = msgspec.yaml.decode(EXAMPLE.read_bytes(), type=SourcesDocument)
-    source = document.sources["papers"]
+    source = read_sources(EXAMPLE).sources["papers"]
     assert isinstance(source, LangChainSource)
     root = tmp_path / "papers"
     root.mkdir()

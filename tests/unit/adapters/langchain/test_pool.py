@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -150,7 +152,7 @@ async def test_closing_ends_the_workers_and_the_calls_that_run(pool: WorkerPool,
 
 async def test_fifty_kills_leave_no_descriptor_no_process_and_no_task(pool: WorkerPool, workers: Workers) -> None:
     await asked(pool)
-    before, tasks = _descriptors(), len(asyncio.all_tasks())
+    before, tasks, threads = _descriptors(), len(asyncio.all_tasks()), threading.active_count()
     for _ in range(50):
         call = asyncio.create_task(asked(pool, "ignore SIGTERM" if _ == 0 else "sleep"))
         await asyncio.sleep(0)
@@ -163,6 +165,9 @@ async def test_fifty_kills_leave_no_descriptor_no_process_and_no_task(pool: Work
     assert all([await gone(pid, within_s=0) for pid in workers.started if pid not in pool.pids])
     assert _descriptors() <= before + 6  # the second worker
     assert len(asyncio.all_tasks()) <= tasks + 1
+    assert threading.active_count() <= threads + 2  # asyncio has one for each process that runs
+    gc.collect()
+    assert sum(isinstance(thing, WorkerProcess) for thing in gc.get_objects()) <= 2
 
 
 @pytest.mark.slow
