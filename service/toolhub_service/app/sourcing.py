@@ -160,7 +160,7 @@ def _breakers(budgets: Budgets) -> Callable[[str], str]:
     """The state of an upstream's breaker; empty where nothing was called yet."""
 
     def of(upstream: str) -> str:
-        return next((state.value for key, state in budgets.breaker_states() if key == upstream), "")
+        return next((state.name for key, state in budgets.breaker_states() if key == upstream), "")
 
     return of
 
