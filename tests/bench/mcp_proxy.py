@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 
 import uvicorn
+
+from tests.bench.mcp_server import listening_socket
 
 
 async def main(url: str) -> None:
@@ -15,7 +16,7 @@ async def main(url: str) -> None:
 
     async with Client(url) as client:
         app = create_proxy(client).http_app(stateless_http=True, json_response=True)
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = listening_socket()
         print(f"port {listening.getsockname()[1]}", flush=True)
         await uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).serve(sockets=[listening])
 

@@ -17,11 +17,19 @@ def echo(text: str) -> str:
     return text
 
 
+def listening_socket() -> socket.socket:
+    """Of a stated protocol: asyncio sets TCP_NODELAY on no other, and each answer would wait 40 ms for an ACK."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(128)
+    return listening
+
+
 def main() -> None:
     if "--stdio" in sys.argv:
         server.run("stdio")
         return
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listening_socket()
     print(f"port {listening.getsockname()[1]}", flush=True)
     app = server.streamable_http_app(stateless_http=True, json_response=True)
     uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[listening])
