@@ -416,9 +416,11 @@ single = Tool(name="single", func=lambda text: f"got {text}", description="One t
 with warnings.catch_warnings(action="ignore"):  # as_tool is said to be in beta
     from_runnable = RunnableLambda(str).as_tool(name="from_runnable", description="A chain.", arg_types={"text": str})
 
+talkative = echo.model_copy(update={"name": "talkative", "verbose": True})
+
 LOOP_TOOLS = [
     *(echo, refuses, crashes, waits, exits, gives_up, handled, charted, blocks, lengthy, broken_text, own_message),
-    *(whoami, dict_schema, listed_injection, even, reads_badly, nested, LoopTracers(), TrulyAsync()),
+    *(whoami, dict_schema, listed_injection, even, reads_badly, nested, LoopTracers(), TrulyAsync(), talkative),
 ]
 WORKER_TOOLS = [
     *(add, sleeps, dies, prints, forks, holds_on, sync_crashes, sync_refuses, sync_lengthy, environment, Tracers()),

@@ -153,8 +153,11 @@ def _printable(text: str) -> str:
 
 
 def _exit_kept_inside(tool: BaseTool) -> BaseTool:
-    """A copy whose `_arun` never raises SystemExit: LangChain runs it in a task, where that ends the event loop."""
-    copy = tool.model_copy()
+    """A copy whose `_arun` never raises SystemExit: LangChain runs it in a task, where that ends the event loop.
+
+    It is not verbose either: arguments would be printed to the hub's own output.
+    """
+    copy = tool.model_copy(update={"verbose": False})
     inner = copy._arun  # noqa: SLF001
 
     @functools.wraps(inner)

@@ -37,7 +37,6 @@ def main() -> None:
     """Serve until the hub is gone."""
     channel_fd, lifeline_fd = int(sys.argv[1]), int(sys.argv[2])
     bind_to_hub(lifeline_fd)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(channel_fd, False)
     channel = socket.socket(fileno=channel_fd)
     try:

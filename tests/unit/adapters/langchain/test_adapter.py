@@ -177,6 +177,13 @@ async def test_neither_sys_exit_nor_a_cancellation_of_its_own_ends_more_than_the
     assert await desk("echo", text="still here") == {"text": "still here"}
 
 
+async def test_a_verbose_tool_does_not_print_its_arguments_on_the_hubs_output(
+    desk: Opened, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert await desk("talkative", text="canary") == {"text": "canary"}
+    assert "canary" not in "".join(capfd.readouterr())
+
+
 async def test_loading_a_tool_again_leaves_the_operators_object_as_it_is(desk: Opened) -> None:
     before = dict(langchain_tools.echo.__dict__)
     await desk("echo", text="x")
