@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from toolhub_service.domain.ports import Randomness
 
-FLOOR_S = 0.25
+FLOOR_S = 0.1
 FIRST_S = 0.5
 CAP_S = 30.0
 STOOD_S = 20.0

@@ -1,13 +1,14 @@
 """What goes to an MCP server over HTTP and comes back, judged and bounded.
 
 Only the origins of the source are dialled. A response that is not an event stream is read here, at most
-`max_message_bytes` of it after inflation; an event stream is inflated in bounded steps (the SDK bounds each event).
+`max_message_bytes` of it after inflation; of an event stream each event is bounded so.
 Whatever breaks becomes a response with a JSON-RPC error (breakage.py): raised, it would end the task group of the
 SDK's transport and with it every other call of the connection (python-sdk #3560). Cookies are dropped.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +23,13 @@ from toolhub_service.tools.egress.breakage import WireError
 _SESSION = "mcp-session-id"
 _PRIMARY = b"connection", b"content-encoding", b"content-length", b"set-cookie", b"set-cookie2", b"transfer-encoding"
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-_DELETE_S = 2.0
+_SHORT = httpx2.Timeout(2.0).as_dict()
+"""For what is sent out of politeness: a notification holds up every later request of the connection (the SDK posts it
+in its writing loop), and the end of a session the end of the connection."""
+_NOTIFIES = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"method":\s*"notifications/|\{\s*"method":\s*"notifications/')
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_END_MAX_BYTES = 3
+"""Of an end of an event that stand before the piece that completes it."""
 
 
 def origin_of(url: httpx2.URL) -> tuple[str, str, int]:
@@ -51,8 +58,8 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if origin_of(request.url) not in self._origins:
             return self._broken(Breakage.REFUSED, 403)
-        if request.method == "DELETE":
-            request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_DELETE_S).as_dict()}
+        if request.method == "DELETE" or _NOTIFIES.match(request.content):
+            request.extensions = {**request.extensions, "timeout": _SHORT}
         try:
             response = await self._inner.handle_async_request(request)
         except _NOT_SENT as error:
@@ -70,14 +77,16 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
     async def _judged(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         if response.status_code == 404 and _SESSION in request.headers:
-            self._on_lost("The server does not know the session any more.")
+            self._on_lost(Breakage.NO_SESSION.value)
+            await response.aclose()
+            return self._broken(Breakage.NO_SESSION, 404)
         try:
             pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
         except WireError:
             await response.aclose()
             return self._broken(Breakage.UNDECODABLE, 502)
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            return _rebuilt(response, stream=_Events(pull, response))
+            return _rebuilt(response, stream=_Events(pull, response, self._max_message_bytes))
         return await self._read(request, response, pull)
 
     async def _read(self, request: httpx2.Request, response: httpx2.Response, pull: Pull) -> httpx2.Response:
@@ -112,25 +121,53 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
     def _content(self, breakage: Breakage, trouble: str = "") -> bytes:
         self.trouble = trouble or breakage.value
-        return orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error_of(breakage)})
+        return _message(breakage)
 
 
 class _Events(httpx2.AsyncByteStream):
-    """An event stream, inflated in bounded steps."""
+    """An event stream, inflated in bounded steps, whole events at a time.
 
-    def __init__(self, pull: Pull, response: httpx2.Response) -> None:
+    An event that is too large, or cannot be inflated, becomes one that fails the request that the stream answers (the
+    SDK puts the request's id into it), and the last one.
+    """
+
+    def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int) -> None:
         self._pull = pull
         self._response = response
+        self._max_event_bytes = max_event_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        held = bytearray()
         try:
             while piece := await self._pull():
-                yield piece
+                seen = max(0, len(held) - _END_MAX_BYTES)
+                held += piece
+                if end := _end_of_events(held, seen):
+                    yield bytes(held[:end])
+                    del held[:end]
+                if len(held) > self._max_event_bytes:
+                    yield _failing_event(Breakage.TOO_LARGE)
+                    return
+            yield bytes(held)
         except WireError:
-            raise httpx2.ReadError(Breakage.UNDECODABLE.value) from None
+            yield _failing_event(Breakage.UNDECODABLE)
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+def _end_of_events(held: bytearray, start: int) -> int:
+    """Where the last whole event ends, looked for from `start`; 0 when there is no end."""
+    found = ((held.rfind(end, start), len(end)) for end in _ENDS)
+    return max(at + length if at >= 0 else 0 for at, length in found)
+
+
+def _failing_event(breakage: Breakage) -> bytes:
+    return b"event: message\ndata: " + _message(breakage) + b"\n\n"
+
+
+def _message(breakage: Breakage) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error_of(breakage)})
 
 
 def _pieces_of(response: httpx2.Response) -> Pull:

@@ -26,6 +26,7 @@ class Breakage(Enum):
     UNDECODABLE = "The server sent what cannot be decoded."
     REFUSED = "The request would have gone to an origin that the source does not name."
     UNAUTHORIZED = "The server or its authorization server refused the hub's credentials."
+    NO_SESSION = "The server does not know the session any more."
     BUSY = "The server has no room for the request now (HTTP 429)."
     STATUS = "The server answered with an HTTP error (5xx)."
 

@@ -33,6 +33,8 @@ for _name in ("client", "httpcore2", "httpx2", "mcp"):
     # They log what servers send, and URLs with their queries.
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
+_LAST_ANSWERS_S = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Means:
@@ -55,6 +57,7 @@ class Connection:
         self._stands = stands
         self._falls = falls
         self._over = asyncio.Event()
+        self._is_falling = False
         self._program: StdioTransport | None = None
         self._bounded: BoundedTransport | None = None
         self.stood = False
@@ -81,9 +84,18 @@ class Connection:
 
     def leave(self, why: str) -> None:
         """Have `run` end once the connection stands; calls must not begin on it. The first reason counts."""
-        if not self._over.is_set():
+        self._fall(why)
+        self._over.set()
+
+    def leave_soon(self, why: str) -> None:
+        """Leave once the answer that told why has reached the call that waits for it."""
+        self._fall(why)
+        asyncio.get_running_loop().call_later(_LAST_ANSWERS_S, self._over.set)
+
+    def _fall(self, why: str) -> None:
+        if not self._is_falling:
+            self._is_falling = True
             self.why_over = why
-            self._over.set()
             self._falls()
 
     def diagnostics(self) -> list[str]:
@@ -102,7 +114,7 @@ class Connection:
             raise NotConnected(self._bounded.trouble)  # An outage during the probe says nothing of the era.
         if era.is_modern(client.protocol_version) and era.announces_changes(client):
             await stack.enter_async_context(Listening(client, self._means.randomness, self._means.changed))
-        if not self._over.is_set():
+        if not self._is_falling:
             self.stood = True
             self._stands(client)
 
@@ -131,7 +143,7 @@ class Connection:
                 yield streams
             return
         assert self._means.road is not None
-        async with self._means.road.transport(self.leave) as (streams, bounded):
+        async with self._means.road.transport(self.leave_soon) as (streams, bounded):
             self._bounded = bounded
             try:
                 yield streams

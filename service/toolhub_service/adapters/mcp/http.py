@@ -63,9 +63,7 @@ class HttpRoad:
                 trust_env=False,
                 follow_redirects=False,
             ) as client,
-            streamable_http_client(
-                self._terms.url, http_client=client, max_sse_event_size=self._max_message_bytes
-            ) as streams,
+            streamable_http_client(self._terms.url, http_client=client, max_sse_event_size=None) as streams,
         ):
             yield streams, bounded
 

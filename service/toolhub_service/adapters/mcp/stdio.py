@@ -127,6 +127,7 @@ class Wire(asyncio.SubprocessProtocol):
         self._too_long = 0
         self.ended = ""
         self.is_signalled = False
+        self.has_input = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
@@ -144,6 +145,8 @@ class Wire(asyncio.SubprocessProtocol):
                 self._parsed(line)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 0:
+            self.has_input = False
         if fd != 2:
             self.end(_NO_OUTPUT if fd == 1 else _NO_INPUT)
 
@@ -167,11 +170,11 @@ class Wire(asyncio.SubprocessProtocol):
         self.outbox.hold(False)
 
     def end(self, why: str) -> None:
-        """No message goes either way any more; requests in flight fail at once."""
+        """No message goes either way any more; requests in flight fail at once. An empty reason is told nobody."""
         self.inbox.end()
         self.outbox.end()
         on_end, self._on_end = self._on_end, None
-        if on_end is not None:
+        if why and on_end is not None:
             on_end(why)
 
     def diagnostics(self) -> list[str]:
@@ -226,7 +229,7 @@ class Wire(asyncio.SubprocessProtocol):
 async def _end(transport: asyncio.SubprocessTransport, wire: Wire, grace_s: float) -> None:
     """Leave nothing running. When it is cancelled it kills at once."""
     group = transport.get_pid()
-    wire.end("The connection was left.")
+    wire.end("")
     stdin = transport.get_pipe_transport(0)
     try:
         if isinstance(stdin, asyncio.WriteTransport):
@@ -241,8 +244,8 @@ async def _end(transport: asyncio.SubprocessTransport, wire: Wire, grace_s: floa
         try:
             await _within(_DRAIN_S, wire.gone)
         finally:
-            if isinstance(stdin, asyncio.WriteTransport):
-                stdin.abort()
+            if wire.has_input and isinstance(stdin, asyncio.WriteTransport):
+                stdin.abort()  # What it did not read keeps the pipe open else.
             transport.close()
             REAPER.forget(group)
 

@@ -14,10 +14,12 @@ from typing import Self
 
 import anyio
 from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCNotification
 
 HELD_MAX = 256
 """Messages, after which the pipe is not read until half of them are taken."""
 HELD_MAX_BYTES = 1024 * 1024
+_CANCELLED = "notifications/cancelled"
 _TURN = 32
 """Messages in a row before the loop gets its turn."""
 
@@ -113,8 +115,14 @@ class Outbox:
         self._open.set()
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Raises anyio.BrokenResourceError when the program cannot be written to any more."""
-        data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        """Raises anyio.BrokenResourceError when the program cannot be written to any more.
+
+        While the pipe is full a cancellation is dropped: the SDK would hold the cancelled call back for its sake.
+        """
+        message = item.message
+        if not self._open.is_set() and isinstance(message, JSONRPCNotification) and message.method == _CANCELLED:
+            return
+        data = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         await self._open.wait()
         if self._is_over:
             raise anyio.BrokenResourceError

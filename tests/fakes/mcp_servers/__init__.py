@@ -1,0 +1,1 @@
+"""MCP servers of our own for tests, on the SDK's server side."""
