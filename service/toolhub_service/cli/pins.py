@@ -113,7 +113,7 @@ def accept(
       toolhub pins accept --all --source github
     """
     with connected_by(options) as connection:
-        found = _meant(connection, tool, digest, source, is_all=is_all)
+        found = _newest_of_each(_meant(connection, tool, digest, source, is_all=is_all))
         if not is_sure and not digest and found:
             _confirm(found, can_ask=sys.stdin.isatty() and not wants_json(as_json))
         _decide(connection, found, approval_pb2.DECISION_APPROVE, comment, as_json)
@@ -158,6 +158,11 @@ def _meant(connection: Connection, tool: str, digest: str, source: str, *, is_al
         told = state_of(pin).lower()
         raise HubRefused(f"{tool} has nothing that waits: it is {told} as {pin.digest[:12]}; --digest decides anew")
     return [pin]
+
+
+def _newest_of_each(found: Sequence[pin_pb2.Pin]) -> list[pin_pb2.Pin]:
+    """One for each tool, of pins newest first: accepting an older one afterwards would take the newest back."""
+    return list({pin.tool: pin for pin in reversed(found)}.values())
 
 
 def _confirm(found: Sequence[pin_pb2.Pin], *, can_ask: bool) -> None:

@@ -52,7 +52,8 @@ def reason_of(pin: Pin) -> str:
     if pin.state is PinState.REJECTED:
         return f"its definition was rejected: `toolhub pins diff {pin.tool}`"
     if pin.state is PinState.APPROVED:
-        return f"it was trusted on first use, and now its source asks for approval: `toolhub pins accept {pin.tool}`"
+        command = f"toolhub pins accept {pin.tool} --digest {pin.digest[:12]}"
+        return f"it was trusted on first use, and now its source asks for approval: `{command}`"
     advice = f"`toolhub pins diff {pin.tool}`, then `toolhub pins accept {pin.tool}` or reject it"
     former = f" (`{pin.renamed_from}` before)" if pin.renamed_from else ""
     return f"{_WHY[pin.change]}{former}: {advice}"
