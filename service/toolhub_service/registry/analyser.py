@@ -50,7 +50,9 @@ class Analyser:
 
     def words(self, text: str) -> list[str]:
         """Lower-case words and CJK bigrams in order, stop words included."""
-        folded = unicodedata.normalize("NFKC", text[:TEXT_MAX_CHARS])
+        folded = text[:TEXT_MAX_CHARS]
+        if not folded.isascii():
+            folded = unicodedata.normalize("NFKC", folded)
         words: list[str] = []
         for run in _WORD.findall(_CAMEL.sub(" ", folded).lower()):
             if len(run) > 1 and _IDEOGRAPH.match(run):

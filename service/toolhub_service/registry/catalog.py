@@ -1,8 +1,8 @@
 """The tools that exist now: one dict, read on every call, changed by whole batches.
 
 Step `resolve` reads it (`get` is a dict lookup); sources, operators and the composition root change it. A batch is
-judged whole before any of it is applied, so that no reader ever sees half of one. The sorted snapshot and its
-revision are made on the first read after a change and kept until the next. One event loop owns it: no locks.
+judged whole before any of it is applied, so that no reader ever sees half of one. The sorted snapshot is made on the
+first read after a change and kept until the next; the revision follows each change. One event loop owns it: no locks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toolhub_service.domain.errors import HubFailure, HubStatus, ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.names import CORE_PREFIX, check_name, check_not_reserved, skeleton
-from toolhub_service.registry.snapshot import Snapshot, snapshot_of
+from toolhub_service.registry.snapshot import Snapshot, revision_of, share_of_revision, snapshot_of
 
 SchemaCheck = Callable[[JsonObject], object]
 """Raises ToolFailure, HubFailure or ValueError when a schema is malformed or hostile; what it returns is not used."""
@@ -81,11 +81,13 @@ class ToolCatalog:
         self._tools: dict[str, ToolSpec] = {}
         self._names_by_skeleton: dict[str, str] = {}
         self._listeners: list[Listener] = []
+        self._shares = 0
+        """Of the revision, summed up."""
         self._snapshot: Snapshot | None = None
 
     @property
     def revision(self) -> str:
-        return self.snapshot().revision
+        return revision_of(self._shares)
 
     def get(self, name: str) -> ToolSpec | None:
         return self._tools.get(name)
@@ -96,7 +98,7 @@ class ToolCatalog:
     def snapshot(self) -> Snapshot:
         """Every tool, the revision and the totals; the same object until something changes."""
         if self._snapshot is None:
-            self._snapshot = snapshot_of(self._tools.values())
+            self._snapshot = snapshot_of(self._tools.values(), self.revision)
         return self._snapshot
 
     def register(self, spec: ToolSpec, *, replace: bool = False) -> None:
@@ -224,9 +226,12 @@ class ToolCatalog:
         if change == CatalogChange():
             return
         for spec in change.removed:
-            del self._tools[spec.name]
+            self._shares -= share_of_revision(self._tools.pop(spec.name))
             del self._names_by_skeleton[skeleton(spec.name)]
+        for spec in change.changed:
+            self._shares -= share_of_revision(self._tools[spec.name])
         for spec in change.added + change.changed:
+            self._shares += share_of_revision(spec)
             self._tools[spec.name] = spec
             self._names_by_skeleton[skeleton(spec.name)] = spec.name
         self._snapshot = None

@@ -180,7 +180,7 @@ class ToolMeanings:
 
     def _failed(self, failure: Exception) -> None:
         if not self._is_failing:
-            self._told(f"{self._embedder.name} cannot embed, search goes by words: {type(failure).__name__}: {failure}")
+            self._told(f"{self._embedder.name} cannot embed, search goes by words: {type(failure).__name__}")
         self._is_failing = True
 
     def _remember(self, query: str, vector: Vector) -> None:

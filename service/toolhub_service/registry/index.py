@@ -102,6 +102,8 @@ class InvertedIndex:
         self._scratch = np.zeros(0, np.float32)
         self.generation = 0
         """Grows whenever a document may have got another slot."""
+        self.squeezes = 0
+        """How often slots were given to other documents; in between, slots are only added."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -131,11 +133,12 @@ class InvertedIndex:
         fields: dict[str, int] = {}
         words: dict[str, None] = {}
         for field, text in texts.items():
+            gain, bit = FIELD_WEIGHTS[field], int(field)
             for written in self.analyser.words(text):
                 word, term = self.analyser.entry(written)
                 if term:
-                    weights[term] = weights.get(term, 0.0) + FIELD_WEIGHTS[field]
-                    fields[term] = fields.get(term, 0) | field
+                    weights[term] = weights.get(term, 0.0) + gain
+                    fields[term] = fields.get(term, 0) | bit
                     words[word] = None
         for term, weight in weights.items():
             posting = self._postings.get(term)
@@ -257,6 +260,7 @@ class InvertedIndex:
 
     def _squeeze(self) -> None:
         """Renumber the live documents without holes; costs about as much as a copy of the index."""
+        self.squeezes += 1
         live = sorted(self._slots.values())
         renumbered = np.full(len(self._keys), -1, np.int64)
         renumbered[live] = np.arange(len(live))

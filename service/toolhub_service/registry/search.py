@@ -1,9 +1,9 @@
 """Finding tools: BM25 over the catalog's words, past uses and meaning, filtered before anything is ranked or counted.
 
 The index follows the catalog's changes. What a caller may not see neither takes a place among the hits nor shows in
-their number. Which tools a filter or a viewer may see is worked out once and kept as a bit mask until the catalog
-changes, so that a search costs a few vector operations whatever it matches. What a tenant's tools were used for lifts
-them in its own searches only. Hits say where they matched and why they stand where they do.
+their number. Which tools a filter or a viewer may see is worked out once and kept as a bit mask, to which a change of
+the catalog adds only what changed, so that a search costs a few vector operations whatever it matches. What a tenant's
+tools were used for lifts them in its own searches only. Hits say where they matched and why they stand where they do.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 Learnt = Callable[[str], TenantUsage | None]
 """What a tenant's tools were used for; None: nothing is known."""
 NO_MEANING: Final = Meaning()
+_EMPTY: Final = np.zeros(0, np.bool_)
 
 
 class ToolSearch:
@@ -52,6 +53,8 @@ class ToolSearch:
         self._index = InvertedIndex()
         self._reader = QueryReader(self._index.analyser)
         self._masks: dict[Hashable, Mask] = {}
+        """By filter or viewer; a changed tool has a new slot, so that a mask is at most too short."""
+        self._masks_made_for = 0
         self._meaning_slots = SlotMap()
         for spec in catalog.all():
             self._index.put(spec.name, fields_of(spec))
@@ -99,7 +102,6 @@ class ToolSearch:
     def _follow(self, change: CatalogChange) -> None:
         for spec in change.removed:
             self._index.remove(spec.name)
-        self._masks.clear()
         for spec in change.added + change.changed:
             self._index.put(spec.name, fields_of(spec))
 
@@ -135,11 +137,13 @@ class ToolSearch:
         return found
 
     def _mask(self, key: Hashable, test: Test) -> Mask:
-        mask = self._masks.get(key)
-        if mask is None:
-            if len(self._masks) >= MASKS_MAX:
-                self._masks.clear()
-            mask = self._masks[key] = self._judge(np.arange(self._index.slot_count), test)
+        if self._masks_made_for != self._index.squeezes or len(self._masks) > MASKS_MAX:
+            self._masks.clear()
+            self._masks_made_for = self._index.squeezes
+        mask = self._masks.get(key, _EMPTY)
+        if len(mask) < self._index.slot_count:
+            added = self._judge(np.arange(len(mask), self._index.slot_count), test)
+            mask = self._masks[key] = np.concatenate((mask, added))
         return mask
 
     def _judge(self, slots: Slots, test: Test) -> Mask:

@@ -1,4 +1,8 @@
-"""The whole catalog at one moment, with the digest that names it."""
+"""The whole catalog at one moment, with the digest that names it.
+
+The digest is a sum of digests, one a tool (AdHash: Bellare and Micciancio, Eurocrypt 1997), so that a change of one
+tool costs one addition and one subtraction, whatever the catalog holds.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,15 @@ class Totals:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     revision: str
-    """sha256 (hex) over name, digest and state of every tool: equal on every replica with equal tools."""
+    """Sum (modulo 2^256, hex) of sha256 over name, digest and state of each tool: equal on every replica with equal
+    tools."""
     tools: tuple[ToolSpec, ...]
     """Sorted by name."""
     totals: Totals
 
 
-def snapshot_of(specs: Iterable[ToolSpec]) -> Snapshot:
-    """Freeze the given tools: O(n log n), about 10 ms for 10,000."""
+def snapshot_of(specs: Iterable[ToolSpec], revision: str) -> Snapshot:
+    """Freeze the given tools: O(n log n), a few ms for 10,000."""
     tools = tuple(sorted(specs, key=lambda spec: spec.name))
     totals = Totals(
         tools=len(tools),
@@ -38,9 +43,14 @@ def snapshot_of(specs: Iterable[ToolSpec]) -> Snapshot:
         by_state=Counter(spec.state for spec in tools),
         by_source=Counter(spec.source for spec in tools),
     )
-    return Snapshot(revision=_revision(tools), tools=tools, totals=totals)
+    return Snapshot(revision, tools, totals)
 
 
-def _revision(tools: tuple[ToolSpec, ...]) -> str:
-    lines = "\n".join(f"{spec.name} {spec.digest} {spec.state.value}" for spec in tools)
-    return hashlib.sha256(lines.encode()).hexdigest()
+def share_of_revision(spec: ToolSpec) -> int:
+    """What a tool adds to the revision of a catalog that has it."""
+    return int.from_bytes(hashlib.sha256(f"{spec.name} {spec.digest} {spec.state.value}".encode()).digest())
+
+
+def revision_of(shares: int) -> str:
+    """The revision of a catalog whose tools' shares have that sum."""
+    return f"{shares % 2**256:064x}"

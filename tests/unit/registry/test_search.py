@@ -194,3 +194,14 @@ def test_pages_of_hits_join_without_gap_or_repeat() -> None:
     search = ToolSearch(catalog)
     pages = [names(search, "words", limit=10, offset=offset) for offset in (0, 10, 20)]
     assert [name for page in pages for name in page] == [f"a/x{number}" for number in sorted(range(25), key=str)]
+
+
+@pytest.mark.parametrize("viewer", [None, "someone"])
+def test_verdicts_hold_after_many_changes_that_moved_every_tool(viewer: str | None) -> None:
+    catalog = catalog_of(*(tool(f"a/x{number}", "same words") for number in range(300)))
+    search = ToolSearch(catalog)
+    for round_number in range(4):
+        result = search.search("words", allowed=lambda spec: spec.name.endswith("7"), viewer=viewer, limit=500)
+        assert {hit.tool.name for hit in result.hits} == {f"a/x{number}" for number in range(7, 300, 10)}
+        for spec in catalog.all():
+            catalog.register(replace(spec, description=f"same words {round_number}", digest=""), replace=True)
