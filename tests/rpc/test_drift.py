@@ -68,6 +68,7 @@ async def papers(tmp_path: Path) -> AsyncIterator[Papers]:
             yield papers
 
 
+@pytest.mark.promise("pins.drift-waits")
 async def test_first_definition_is_trusted_and_another_one_waits_for_a_person(papers: Papers) -> None:
     (first,) = await papers.pins()
     assert (first.state, first.decided_by) == (pin_pb2.PIN_STATE_APPROVED, "first-use")

@@ -75,6 +75,7 @@ async def test_filters_are_joined(pinned: RunningHub, desk: ScriptedDesk) -> Non
         assert (len(answer.pins), answer.total_size) == (count, count), fields
 
 
+@pytest.mark.promise("pins.nothing-hides")
 async def test_list_is_light_and_a_full_one_has_definition_and_difference(pinned: RunningHub) -> None:
     (answer,) = await pages(pinned)
     new, old = answer.pins

@@ -79,6 +79,7 @@ async def test_hub_without_remote_sources_has_nothing_to_read(hub: RunningHub) -
     assert answer.revision
 
 
+@pytest.mark.promise("sources.own-their-names")
 @pytest.mark.parametrize("fields", [{"name": "github/create_issue"}, {"name": "acme/x", "source": "github"}])
 async def test_nobody_slips_a_tool_in_among_those_of_a_source(sourced: RunningHub, fields: dict[str, Any]) -> None:
     request = pb.RegisterToolRequest(tool=a_tool(**fields), upsert=True)

@@ -123,6 +123,7 @@ class TestSlowWatcher:
         assert message.revision == catalog.revision
         await told_by.aclose()
 
+    @pytest.mark.promise("catalog.watch-bounded")
     async def test_is_told_to_read_anew_when_it_lags_too_far_behind(self, catalog: ToolCatalog) -> None:
         news = ToolNews(catalog)
         told_by = news.told(pb.WatchToolsRequest(), full=False)

@@ -6,7 +6,8 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.output import print_table
 
 _GROUNDS_MAX = 4
-"""Shown of a hit; --json has all."""
+_WHY_MAX_CHARS = 56
+"""Both shown of a hit; --json has all."""
 
 
 def print_hits(answer: pb.SearchToolsResponse) -> None:
@@ -27,11 +28,14 @@ def found_note(answer: pb.SearchToolsResponse) -> str:
 
 
 def why(hit: pb.SearchHit) -> str:
-    """Such as `file 3.1 (name, description), read 2.0 (name), report 0.8 (usage), meaning #2`."""
-    told = [_ground(reason) for reason in hit.reasons[:_GROUNDS_MAX]]
-    if len(hit.reasons) > _GROUNDS_MAX:
-        told.append("…")
-    return ", ".join(told) or ", ".join(hit.matched_terms[:_GROUNDS_MAX])
+    """Such as `file 3.1 (name, description), read 2.0 (name), meaning #2`, as many grounds as there is room for."""
+    told = ""
+    for reason in hit.reasons[:_GROUNDS_MAX]:
+        more = f"{told}, {_ground(reason)}" if told else _ground(reason)
+        if told and len(more) > _WHY_MAX_CHARS:
+            return f"{told}, …"
+        told = more
+    return told or ", ".join(hit.matched_terms[:_GROUNDS_MAX])
 
 
 def first_line(text: str) -> str:

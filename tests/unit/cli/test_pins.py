@@ -89,6 +89,7 @@ class TestList:
 
 
 class TestDiff:
+    @pytest.mark.promise("pins.nothing-hides")
     async def test_findings_stand_before_the_difference_and_nothing_hides(self, someone: Someone) -> None:
         shown = await someone.typed("diff", TOOL)
         assert shown.text.index("hidden characters") < shown.text.index('+  "description"')
@@ -158,6 +159,13 @@ class TestDecide:
         assert len(pins(await someone("accept", "--all", "--source", "github", "--yes"))) == 2
         assert {pin.tool for pin in someone.desk.kept if pin.state is PinState.PENDING} == {"files/read"}
         assert pins(await someone("accept", "--all", "--source", "github", "--yes")) == []
+
+    async def test_of_several_definitions_of_a_tool_the_newest_is_accepted(self, someone: Someone) -> None:
+        older = a_pin(TOOL, "Between.", change=PinChange.CHANGED, seen_at_unix_ms=SEEN_AT_UNIX_MS - 5)
+        someone.desk.kept.append(older)
+        decided = pins(await someone("accept", "--all", "--source", "github", "--yes"))
+        assert {pin["digest"] for pin in decided} == {NEW.digest, OTHER.digest}
+        assert someone.state(older) is PinState.PENDING
 
     @pytest.mark.parametrize(
         "words", [[], [TOOL, "--all"], ["--all"], ["--all", "--source", "github", "--digest", "0" * 64]]

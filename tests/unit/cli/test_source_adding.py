@@ -128,6 +128,7 @@ class TestForms:
 
 
 class TestSecrets:
+    @pytest.mark.promise("sources.secrets-move")
     def test_secret_in_the_clear_moves_into_a_file_of_its_own(self, home: Path) -> None:
         found, _ = added(home, {"command": "x", "env": {"GITHUB_TOKEN": TOKEN, "LEVEL": "info"}}, "github")
         file = home / "data" / "secrets" / "github.GITHUB_TOKEN"
