@@ -75,10 +75,13 @@ class DefinitionReader:
         self._check_schema = check_schema
         self._before: dict[bytes, Definition | None] = {}
         self._now: dict[bytes, Definition | None] = {}
+        self.read_bytes = 0
+        """JSON of the tools of this reading so far."""
 
     def begin(self) -> None:
         """A new reading begins: what the last one did not bring is forgotten."""
         self._before, self._now = self._now, {}
+        self.read_bytes = 0
 
     def read(self, tool: JsonValue, *, is_modern: bool) -> Definition | None:
         """The definition; None when the operator does not offer the tool. Raises Unnamed.
@@ -91,6 +94,7 @@ class DefinitionReader:
         text = written(tool)
         if text is None:
             return self._made(own_name, tool, "", "It is nested too deeply to be read.", is_async=False)
+        self.read_bytes += len(text)
         key = hashlib.sha256(text).digest() + bytes([is_modern])
         if key not in self._now:
             known = key in self._before

@@ -28,10 +28,12 @@ from toolhub_service.registry.names import skeleton
 
 PAGES_MAX: Final = 100
 TOOLS_MAX: Final = 2_000
+LIST_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of all tools together, as JSON."""
 PROBLEMS_MAX: Final = 50
 CURSOR_MAX_CHARS: Final = 64 * 1024
-_TURN: Final = 16
-"""Tools between two turns of the event loop."""
+_TURN_S: Final = 0.005
+"""After so long, others get a turn of the event loop."""
 _METHOD_NOT_FOUND: Final = -32601
 
 
@@ -167,7 +169,7 @@ class _Listing:
 
     @property
     def is_full(self) -> bool:
-        return self._seen >= TOOLS_MAX
+        return self._seen >= TOOLS_MAX or self._reader.read_bytes > LIST_MAX_BYTES
 
     async def take(self, page: JsonObject) -> None:
         self._note_ttl(page.get("ttlMs"))
@@ -175,14 +177,19 @@ class _Listing:
         if not isinstance(tools, list | tuple):
             self.problems.append("A page of the list of tools holds no tools.")
             return
+        loop = asyncio.get_running_loop()
+        turned_s = loop.time()
         for tool in tools:
             if self.is_full:
-                self.problems.append(f"The server offers more than {TOOLS_MAX} tools; the rest was left out.")
-                return
+                break
             self._seen += 1
             self._take(tool)
-            if self._seen % _TURN == 0:
+            if loop.time() - turned_s > _TURN_S:
                 await asyncio.sleep(0)
+                turned_s = loop.time()
+
+        if self.is_full:
+            self.problems.append(f"The list of tools was cut at {self._seen} tools ({self._reader.read_bytes} bytes).")
 
     def unique(self) -> tuple[Definition, ...]:
         """Sorted by their own names; of two whose full names read alike only the first."""

@@ -8,9 +8,14 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
+from tests.fakes.clock import FixedRandomness
 from tests.fakes.mcp_servers.scripted import Script
 from tests.fakes.mcp_stage import McpStage, mcp_tool, over_http, over_stdio
+from tests.fakes.remote_stage import LoopClock
+from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.ports.adapter_suite import SILENT
+from toolhub_service.adapters.mcp.adapter import McpAdapter
+from toolhub_service.adapters.mcp.calling import Calling
 from toolhub_service.adapters.mcp.overrides import Override
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 
@@ -174,6 +179,15 @@ async def test_the_idempotency_key_goes_along_and_nothing_else_of_the_caller(mod
     own = {name: value for name, value in call["_meta"].items() if not name.startswith("io.modelcontextprotocol/")}
     assert own.pop("toolhub/idempotencyKey") == "key-1"
     assert set(own) <= {"progressToken", "traceparent", "tracestate"}
+
+
+async def test_the_trace_goes_along(modern: McpStage) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    calling = Calling(str, trace=lambda: trace)
+    adapter = McpAdapter(calling, FakeRunningJobs(KeptMarks(), Life()), LoopClock(), FixedRandomness())
+    adapter.put(modern.server)
+    await adapter.execute(modern.call("echo", {"text": "x"}), SILENT)
+    assert modern.script.calls[-1]["_meta"]["traceparent"] == trace
 
 
 async def test_arguments_that_a_server_wants_in_headers_are_mirrored_without_listing_first(modern: McpStage) -> None:

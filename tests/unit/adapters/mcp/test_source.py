@@ -83,7 +83,14 @@ async def test_a_list_without_end_is_cut_and_the_loop_gets_its_turns(monkeypatch
     monkeypatch.setattr(reading, "TOOLS_MAX", 40)
     found = await discovered([tool(f"t{n:03}") for n in range(30)], [tool(f"u{n:03}") for n in range(30)], [])
     assert len(found.definitions) == 40
-    assert any("more than 40" in problem for problem in found.problems)
+    assert any("cut at 40 tools" in problem for problem in found.problems)
+
+
+async def test_a_list_of_huge_tools_is_cut_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LIST_MAX_BYTES", 100_000)
+    found = await discovered([tool(f"t{n}", description="x" * 15_000) for n in range(30)])
+    assert len(found.definitions) == 7
+    assert any("cut at 7 tools" in problem for problem in found.problems)
 
 
 async def test_problems_are_told_up_to_a_bound() -> None:
