@@ -532,7 +532,7 @@ func (*ListSourcesRequest) Descriptor() ([]byte, []int) {
 // The sources.
 type ListSourcesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Every configured one, ordered by name; at most 64.
+	// The hub's own first, then every configured one by name; at most 66.
 	Sources       []*SourceStatus `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

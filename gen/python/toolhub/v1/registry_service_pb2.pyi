@@ -285,7 +285,7 @@ class ListSourcesResponse(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
-        """Every configured one, ordered by name; at most 64."""
+        """The hub's own first, then every configured one by name; at most 66."""
 
     def __init__(
         self,

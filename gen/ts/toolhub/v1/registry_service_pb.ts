@@ -246,7 +246,7 @@ export const ListSourcesRequestSchema: GenMessage<ListSourcesRequest> = /*@__PUR
  */
 export type ListSourcesResponse = Message<"toolhub.v1.ListSourcesResponse"> & {
   /**
-   * Every configured one, ordered by name; at most 64.
+   * The hub's own first, then every configured one by name; at most 66.
    *
    * @generated from field: repeated toolhub.v1.SourceStatus sources = 1;
    */

@@ -3153,7 +3153,7 @@ class ListSourcesResponse(betterproto2.Message):
 
     sources: "list[SourceStatus]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Every configured one, ordered by name; at most 64.
+    The hub's own first, then every configured one by name; at most 66.
     """
 
 
