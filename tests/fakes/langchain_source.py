@@ -59,6 +59,7 @@ def a_source(
     trusted: Sequence[str] = ("tests.fakes",),
     entry_points: Sequence[str] = (),
     max_result_bytes: int = 100_000,
+    keep_warm: bool = False,
     **terms: Any,
 ) -> LangChainToolSource:
     loads = LoadTerms(tuple(load), args or {}, tuple(entry_points), tuple(trusted))
@@ -68,6 +69,7 @@ def a_source(
         check_schema=compile_schema,
         redact=REDACTOR.text,
         max_result_bytes=max_result_bytes,
+        keep_warm=keep_warm,
     )
 
 

@@ -33,6 +33,10 @@ class _Place:
     def is_warm(self) -> bool:
         return self.worker is not None and self.worker.alive
 
+    @property
+    def is_starting(self) -> bool:
+        return self._starting is not None
+
     def warm(self) -> asyncio.Task[WorkerProcess]:
         """Have a worker started, once however many ask."""
         if self._starting is None:
@@ -104,14 +108,19 @@ class WorkerPool:
             finally:
                 self._free.append(place)
 
+    def warm(self) -> None:
+        """Have one worker ready before it is asked for, when none is running. Returns at once."""
+        if not self._closed and self._free and not self.pids:
+            self._free[-1].warm()
+
     async def close(self) -> None:
         """End all workers; calls that run fail with PoolClosed."""
         self._closed = True
         await asyncio.gather(*(place.clear() for place in self._places), *self._tidying)
 
     def _take(self) -> _Place:
-        """The place used last whose worker is ready, else any."""
-        chosen = next((place for place in reversed(self._free) if place.is_warm), self._free[-1])
+        """The place used last whose worker is ready, else one whose worker is being started, else any."""
+        chosen = max(reversed(self._free), key=lambda place: (place.is_warm, place.is_starting))
         self._free.remove(chosen)
         return chosen
 

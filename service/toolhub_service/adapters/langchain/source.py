@@ -53,17 +53,20 @@ class LangChainToolSource:
         trust: Trust = Trust.ALWAYS,
         troubled: Callable[[str, BaseException], None] | None = None,
         max_result_bytes: int = 8 * 1024 * 1024,
+        keep_warm: bool = True,
     ) -> None:
         """`check_schema` raises for a schema that the hub cannot judge by; it is called in a thread.
 
         `troubled`: told the source's name and each exception that kept something from being loaded; called on the loop.
         `max_result_bytes`: of a call's text or content, and of its artifact, each.
+        `keep_warm`: start a worker as soon as there is a tool that needs one, for a start takes a second or more.
         """
         self.terms = terms
         self.overrides = overrides
         self.trust = trust
         self.max_result_bytes = max_result_bytes
         self._check_schema = check_schema
+        self._keep_warm = keep_warm
         self._redact = redact
         self._troubled = troubled
         self._reader: Reader | None = None
@@ -105,7 +108,7 @@ class LangChainToolSource:
         return tuple(map(self._redact, self._lines))
 
     async def start(self) -> None:
-        """Nothing to connect to: workers start with the first call that needs one."""
+        """Nothing to connect to."""
 
     async def close(self) -> None:
         await self.pool.close()
@@ -128,6 +131,8 @@ class LangChainToolSource:
             return
         read = reading.result()
         self._tools = read.tools
+        if self._keep_warm and any(not tool.on_loop and not tool.problem for tool in read.tools.values()):
+            self.pool.warm()
         if self._troubled is not None:
             for problem in read.unloaded:
                 if problem.cause is not None:

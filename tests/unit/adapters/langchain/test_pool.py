@@ -72,6 +72,18 @@ async def test_no_worker_is_started_before_it_is_needed_and_one_serves_calls_in_
     assert os.getpgid(pids.pop()) != os.getpgid(0)
 
 
+async def test_a_warm_pool_has_one_worker_ready_before_the_first_call(pool: WorkerPool, workers: Workers) -> None:
+    pool.warm()
+    pool.warm()
+    await asyncio.wait_for(workers.ready.wait(), 10)
+    assert (await asked(pool))["pid"] == pool.pids[0]
+    pool.warm()
+    assert len(workers.started) == 1
+    await pool.close()
+    pool.warm()
+    assert pool.pids == ()
+
+
 async def test_calls_at_the_same_time_share_the_workers_and_are_not_mixed(pool: WorkerPool, workers: Workers) -> None:
     answers = await asyncio.gather(*(asked(pool, n=n) for n in range(20)))
     assert [answer["n"] for answer in answers] == list(range(20))

@@ -47,6 +47,18 @@ async def test_sync_tools_of_every_kind_run_in_another_process(desk: Opened) -> 
     assert len(desk.source.pool.pids) == 1
 
 
+@pytest.mark.parametrize(("names", "is_ready"), [(("add", "echo"), True), (("echo",), False)])
+async def test_a_source_warms_a_worker_when_one_of_its_tools_will_need_it(
+    names: tuple[str, ...], is_ready: bool
+) -> None:
+    async with opened(*names, keep_warm=True) as desk:
+        starting = [place for place in desk.source.pool._places if place.is_starting]
+        assert bool(starting) is is_ready
+        if is_ready:
+            worker = await starting[0].ready()
+            assert (await desk("add", a=1))["text"] == f"3 in {worker.pid}"
+
+
 async def test_failures_are_told_as_those_of_async_tools(desk: Opened) -> None:
     with pytest.raises(ToolFailure) as caught:
         await desk("sync_crashes", text="hunter2-canary")
