@@ -76,10 +76,6 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def _judged(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        if response.status_code == 404 and _SESSION in request.headers:
-            self._on_lost(Breakage.NO_SESSION.value)
-            await response.aclose()
-            return self._broken(Breakage.NO_SESSION, 404)
         try:
             pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
         except WireError:
@@ -103,6 +99,9 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             return self._broken(Breakage.TOO_LARGE, 502)
         if response.has_redirect_location and not self._leads_on(request, response):
             return self._broken(Breakage.REFUSED, 403)
+        if _SESSION in request.headers and _knows_no_session(response.status_code, content):
+            self._on_lost(Breakage.NO_SESSION.value)
+            return self._broken(Breakage.NO_SESSION, 404)
         broken = _breakage_of_status(response.status_code)
         if broken is not None and not _is_jsonrpc_error(content):
             content = self._content(broken)
@@ -185,6 +184,11 @@ def _rebuilt(
 ) -> httpx2.Response:
     headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _PRIMARY]
     return httpx2.Response(response.status_code, headers=headers, content=content, stream=stream)
+
+
+def _knows_no_session(status: int, content: bytes) -> bool:
+    """404 as the specification has it; TypeScript servers answer 400 and say so in words."""
+    return status == 404 or (status == 400 and b"session" in content[:1_000].lower())
 
 
 def _breakage_of_status(status: int) -> Breakage | None:

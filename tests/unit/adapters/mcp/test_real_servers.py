@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+import pytest
+from mcp import MCPError
+
+from tests.servers import node_program
+from tests.servers import program as installed_program
+from tests.unit.adapters.mcp.stage import at, call, group_members, kill, linked, pid_of, soon, text_of, until, within
+from toolhub_service.adapters.mcp.breakage import Breakage, breakage_of
+from toolhub_service.adapters.mcp.link import McpLink, McpSession
+from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
+from toolhub_service.domain.errors import ToolFailure
+
+
+async def test_a_python_server_is_connected_again_after_a_kill() -> None:
+    async with linked(_stdio([installed_program("mcp-server-time")])) as link:
+        session = await link.session(soon(60))
+        assert session.is_modern
+        group = pid_of(link)
+        kill(group)
+        await until(lambda: not link.is_connected)
+        again = await link.session(soon(60))
+        assert "UTC" in text_of(await call(again, "get_current_time", timezone="UTC"))
+        await until(lambda: group_members(group) == [])
+
+
+async def test_a_typescript_server_answers_a_hundred_calls_at_once() -> None:
+    async with linked(_stdio(node_program("mcp-server-everything"))) as link:
+        session = await link.session(soon(60))
+        assert not session.is_modern
+        assert await _echoed(session, 100) == [f"Echo: {n}" for n in range(100)]
+
+
+async def test_a_typescript_server_on_http_is_entered_again_after_a_restart() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = await _everything(port)
+    try:
+        async with linked(at(f"http://127.0.0.1:{port}/mcp")) as link:
+            session = await _connected(link)
+            assert await _echoed(session, 100) == [f"Echo: {n}" for n in range(100)]
+            server.kill()
+            await server.wait()
+            with pytest.raises(MCPError) as failure:
+                await within(10, call(session, "echo", message="dead"))
+            assert breakage_of(failure.value) is Breakage.NOT_SENT
+            server = await _everything(port)
+            await _listens(port)
+            with pytest.raises(MCPError) as failure:
+                await within(10, call(session, "echo", message="to the old session"))
+            assert breakage_of(failure.value) is Breakage.NO_SESSION
+            assert await _echoed(await link.session(soon()), 1) == ["Echo: 0"]
+    finally:
+        server.kill()
+        await server.wait()
+
+
+def _stdio(argv: list[str]) -> McpTerms:
+    return McpTerms("real", StdioTerms(argv[0], tuple(argv[1:])), connect_timeout_s=60)
+
+
+async def _echoed(session: McpSession, times: int) -> list[str]:
+    results = await within(30, asyncio.gather(*(call(session, "echo", message=str(n)) for n in range(times))))
+    return [text_of(result) for result in results]
+
+
+async def _everything(port: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *node_program("mcp-server-everything"),
+        "streamableHttp",
+        env={**os.environ, "PORT": str(port)},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+
+
+async def _connected(link: McpLink) -> McpSession:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await link.session(soon())
+            except ToolFailure:
+                continue
+
+
+async def _listens(port: int) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
