@@ -15,7 +15,9 @@ from contextlib import suppress
 
 
 def bind_to_hub(lifeline: int) -> None:
-    """To be called by the leader of the group."""
+    """Raises RuntimeError in a process that does not lead its group: others would be killed with it."""
+    if os.getpgrp() != os.getpid():
+        raise RuntimeError("a worker must lead its process group")
     os.set_inheritable(lifeline, False)
     if hasattr(fcntl, "F_SETSIG"):
         with suppress(OSError):
