@@ -22,8 +22,8 @@ first call, else a server may answer -32020 (HEADER_MISMATCH; it has not run the
 
 What a call may raise: `MCPError` (`breakage.breakage_of(error)` says what broke on the way and whether the request can
 have been taken; -32001 is its own timeout; -32000 a lost connection), `pydantic.ValidationError` (the answer is not
-MCP), TimeoutError. When the server does not know the session any more the link notices that by itself (`NO_SESSION`); for
-other signs of it call `lost(session, why)`.
+MCP), TimeoutError. When the server does not know the session any more the link notices that by itself (`NO_SESSION`);
+for other signs of it call `lost(session, why)`.
 """
 
 from __future__ import annotations
