@@ -99,6 +99,8 @@ def server() -> MCPServer:  # noqa: C901  a list of tools
 
 async def serve_http(mcp: MCPServer, port: int, *, json_response: bool) -> None:
     listener = socket.create_server(("127.0.0.1", port))
+    # asyncio sets it only on sockets that say they are TCP, and without it each answer waits for a delayed ACK (40 ms).
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     app = mcp.streamable_http_app(json_response=json_response)
     running = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1))
     sys.stdout.write(f"listening on {listener.getsockname()[1]}\n")
