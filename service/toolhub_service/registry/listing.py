@@ -2,7 +2,8 @@
 
 A list is ordered by name and continues after the last name shown, so that a tool that existed throughout is neither
 skipped nor repeated whatever was added or removed between two pages. A search has no such order to go by: once the
-catalog has changed, its next page is refused and the search must be made again.
+catalog has changed, its next page is refused and the search must be made again. Uses learnt between two pages may move
+a hit across their border.
 """
 
 from __future__ import annotations

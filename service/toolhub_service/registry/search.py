@@ -8,7 +8,7 @@ tools were used for lifts them in its own searches only. Hits say where they mat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -21,9 +21,9 @@ from toolhub_service.registry.filter import LISTED, Test, ToolFilter
 from toolhub_service.registry.fusion import MEANING_WEIGHT, WORDS_WEIGHT, fused
 from toolhub_service.registry.hit import SearchHit, SearchResult, explained
 from toolhub_service.registry.index import InvertedIndex, Lookup, Scores, Slots
-from toolhub_service.registry.query import QueryReader, QueryTerm
+from toolhub_service.registry.query import QueryReader
 from toolhub_service.registry.slot_map import SlotMap
-from toolhub_service.registry.usage_index import TenantUsage
+from toolhub_service.registry.usage_index import TenantUsage, UsageLookup
 
 MASKS_MAX: Final = 64
 """Filters and viewers whose masks are kept; 10 kB each for 10,000 tools."""
@@ -86,9 +86,10 @@ class ToolSearch:
         if allowed is not None and viewer is not None:
             shown = shown & self._mask(("viewer", viewer), allowed)
             allowed = None
-        uses = self._learnt(tenant) if tenant and self._learnt else None
+        learnt = self._learnt(tenant) if tenant and self._learnt else None
+        uses = learnt.lookup(wanted, self._index, self._unix_ms()) if learnt else None
         lookup = self._index.lookup(wanted)
-        slots, scores = self._by_words(wanted, lookup, uses, shown, allowed)
+        slots, scores = self._by_words(lookup, uses, shown, allowed)
         close = self._close(meaning, shown, allowed)
         ranked_by = ["words"] + ["usage"] * (uses is not None) + ["meaning"] * bool(len(meaning.names))
         places: dict[int, int] = {}
@@ -96,7 +97,7 @@ class ToolSearch:
             slots, scores = fused([(slots[np.argsort(-scores, kind="stable")], WORDS_WEIGHT), (close, MEANING_WEIGHT)])
             places = {slot: place for place, slot in enumerate(close.tolist(), 1)}
         best = self._best(slots, scores, offset + limit)[offset:]
-        hits = tuple(self._hit(slot, score, wanted, lookup, uses, places.get(slot, 0)) for slot, score in best)
+        hits = tuple(self._hit(slot, score, lookup, uses, places.get(slot, 0)) for slot, score in best)
         return SearchResult(hits, len(slots), self._catalog.revision, tuple(ranked_by), meaning.note)
 
     def _follow(self, change: CatalogChange) -> None:
@@ -106,16 +107,11 @@ class ToolSearch:
             self._index.put(spec.name, fields_of(spec))
 
     def _by_words(
-        self,
-        wanted: Sequence[QueryTerm],
-        lookup: Lookup,
-        uses: TenantUsage | None,
-        shown: Mask,
-        allowed: Test | None,
+        self, lookup: Lookup, uses: UsageLookup | None, shown: Mask, allowed: Test | None
     ) -> tuple[Slots, Scores]:
         scores = self._index.scores(lookup)
         if uses is not None:
-            slots, gains = uses.gains(wanted, self._index, self._unix_ms())
+            slots, gains = uses.gains()
             scores[slots] += gains
         slots = np.flatnonzero(scores)
         slots = slots[shown[slots]]
@@ -160,19 +156,11 @@ class ToolSearch:
         )
         return ranked[:count]
 
-    def _hit(
-        self,
-        slot: int,
-        score: float,
-        wanted: Sequence[QueryTerm],
-        lookup: Lookup,
-        uses: TenantUsage | None,
-        place: int,
-    ) -> SearchHit:
+    def _hit(self, slot: int, score: float, lookup: Lookup, uses: UsageLookup | None, place: int) -> SearchHit:
         spec = self._catalog.get(self._index.key(slot))
         assert spec is not None  # the index follows the catalog, change by change
         matches = self._index.explain(slot, lookup)
-        lifts = uses.explain(spec.name, wanted, self._index, self._unix_ms()) if uses is not None else ()
+        lifts = uses.explain(spec.name) if uses is not None else ()
         written = self._index.written(slot, {match.term for match in matches})
         return explained(spec, score, matches, lifts, place, written)
 

@@ -18,7 +18,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -78,6 +78,54 @@ class _Counts:
                 del column[at]
 
 
+class _Way(NamedTuple):
+    """One term of a query that tools were used with."""
+
+    wanted: QueryTerm
+    counts: _Counts
+    factor: float
+    """Weight x idf x (k1 + 1)."""
+
+
+class UsageLookup(NamedTuple):
+    """What a tenant's uses say to one query. Arrays have an entry a tool, by its number."""
+
+    ways: Sequence[_Way]
+    faded: float
+    """What a use at the epoch is worth now."""
+    norms: _Column
+    says: _Column
+    """How much a tool's uses count altogether."""
+    numbers: Mapping[str, int]
+    slots: Slots
+    """Of the index; -1: the tool is not in the catalog now."""
+
+    def gains(self) -> tuple[Slots, Scores]:
+        """The slots of the index that uses speak for, each once, and what they add."""
+        found = np.zeros(len(self.norms), np.float64)
+        for way in self.ways:
+            tools = np.frombuffer(way.counts.tools, np.int64)
+            tf = np.frombuffer(way.counts.weights, np.float64) * self.faded
+            found[tools] += tf * way.factor / (tf + self.norms[tools])
+        found *= self.says
+        (spoken,) = np.nonzero((found > 0) & (self.slots >= 0))
+        return self.slots[spoken], found[spoken].astype(np.float32)
+
+    def explain(self, tool: str) -> list[tuple[QueryTerm, float]]:
+        """What each term adds to the score of a tool; terms that add nothing are left out."""
+        number = self.numbers.get(tool)
+        if number is None:
+            return []
+        norm, says = float(self.norms[number]), float(self.says[number])
+        found = []
+        for way in self.ways:
+            at = bisect_left(way.counts.tools, number)
+            if at < len(way.counts.tools) and way.counts.tools[at] == number:
+                tf = way.counts.weights[at] * self.faded
+                found.append((way.wanted, says * way.factor * tf / (tf + norm)))
+        return found
+
+
 class TenantUsage:
     """The uses of one tenant. `half_life_ms` is when a use counts half; uses older than `forget_ms` are dropped."""
 
@@ -129,40 +177,24 @@ class TenantUsage:
             self._take(tool, uses, known)
         self._drop(tool)
 
-    def gains(self, query: Sequence[QueryTerm], index: InvertedIndex, now_unix_ms: int) -> tuple[Slots, Scores]:
-        """The slots of the index that uses speak for, and what they add; each slot once."""
-        faded = self._faded(now_unix_ms)
-        norms = self._norms()
-        found = np.zeros(len(self._names), np.float64)
-        for wanted in query:
-            counts = self._counts.get(wanted.term)
-            if counts is not None:
-                tools = np.frombuffer(counts.tools, np.int64)
-                tf = np.frombuffer(counts.weights, np.float64) * faded
-                found[tools] += tf * (self._idf(wanted, counts, index) * (K1 + 1)) / (tf + norms[tools])
-        found *= self._confidence(faded) * self._share(index)
-        slots = self._slot_map.slots(index, self._names, self._version)
-        (spoken,) = np.nonzero((found > 0) & (slots >= 0))
-        return slots[spoken], found[spoken].astype(np.float32)
-
-    def explain(
-        self, tool: str, query: Sequence[QueryTerm], index: InvertedIndex, now_unix_ms: int
-    ) -> list[tuple[QueryTerm, float]]:
-        """What each term adds to the score of a tool; terms that add nothing are left out."""
-        number = self._numbers.get(tool)
-        if number is None:
-            return []
-        faded = self._faded(now_unix_ms)
-        norm = float(self._norms()[number])
-        factor = float(self._confidence(faded)[number]) * self._share(index)
-        found = []
-        for wanted in query:
-            counts = self._counts.get(wanted.term)
-            at = bisect_left(counts.tools, number) if counts else 0
-            if counts and at < len(counts.tools) and counts.tools[at] == number:
-                tf = counts.weights[at] * faded
-                found.append((wanted, factor * self._idf(wanted, counts, index) * (K1 + 1) * tf / (tf + norm)))
-        return found
+    def lookup(self, query: Sequence[QueryTerm], index: InvertedIndex, now_unix_ms: int) -> UsageLookup:
+        """What uses say to a query; good until the next use or change of the index."""
+        faded = math.exp2((self._epoch_ms - now_unix_ms) / self._half_life_ms)
+        lengths = np.frombuffer(self._lengths, np.float64)
+        counted = np.frombuffer(self._weights, np.float64) * faded
+        norms = K1 * (1.0 - B) + lengths * (K1 * B / (lengths.sum() / max(1, len(self._uses)) or 1.0))
+        return UsageLookup(
+            ways=[
+                _Way(wanted, counts, self._idf(wanted, counts, index) * (K1 + 1))
+                for wanted in query
+                if (counts := self._counts.get(wanted.term)) is not None
+            ],
+            faded=faded,
+            norms=norms,
+            says=counted / (counted + CONFIDENT_USES) * self._share(index),
+            numbers=self._numbers,
+            slots=self._slot_map.slots(index, self._names, self._version),
+        )
 
     def _makes_room(self, tool: str, uses: list[IndexedUse], use: IndexedUse) -> bool:
         of_agent = [known for known in uses if known.agent == use.agent]
@@ -226,21 +258,6 @@ class TenantUsage:
 
     def _weight(self, use: IndexedUse) -> float:
         return math.exp2((use.at_unix_ms - self._epoch_ms) / self._half_life_ms)
-
-    def _faded(self, now_unix_ms: int) -> float:
-        """What a use at the epoch is worth now."""
-        return math.exp2((self._epoch_ms - now_unix_ms) / self._half_life_ms)
-
-    def _norms(self) -> _Column:
-        lengths = np.frombuffer(self._lengths, np.float64)
-        mean = lengths.sum() / max(1, len(self._uses)) or 1.0
-        norms: _Column = K1 * (1.0 - B) + lengths * (K1 * B / mean)
-        return norms
-
-    def _confidence(self, faded: float) -> _Column:
-        counted = np.frombuffer(self._weights, np.float64) * faded
-        confidence: _Column = counted / (counted + CONFIDENT_USES)
-        return confidence
 
     def _share(self, index: InvertedIndex) -> float:
         used = min(1.0, len(self._uses) / max(1, len(index)))

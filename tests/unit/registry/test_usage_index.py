@@ -32,7 +32,7 @@ def put(usage: TenantUsage, tool: str, purpose: str, agent: str = "a", at: int =
 
 
 def gains(usage: TenantUsage, index: InvertedIndex, query: str, now: int = NOW) -> dict[str, float]:
-    slots, found = usage.gains(QueryReader(index.analyser).read(query), index, now)
+    slots, found = usage.lookup(QueryReader(index.analyser).read(query), index, now).gains()
     return {index.key(slot): gain for slot, gain in zip(slots.tolist(), found.tolist(), strict=True)}
 
 
@@ -142,10 +142,11 @@ def test_what_explains_a_gain_adds_up_to_it(usage: TenantUsage, index: InvertedI
     put(usage, "honest", "yearly revenue")
     put(usage, "rogue", "quarterly weather")
     query = QueryReader(index.analyser).read("quarterly revenue of the weather bureau")
+    lookup = usage.lookup(query, index, NOW)
     for tool, gain in gains(usage, index, "quarterly revenue of the weather bureau").items():
-        parts = usage.explain(tool, query, index, NOW)
+        parts = lookup.explain(tool)
         assert sum(part for _, part in parts) == pytest.approx(gain, rel=1e-5)
-    assert usage.explain("third", query, index, NOW) == []
+    assert lookup.explain("third") == []
 
 
 def test_uses_that_came_and_went_leave_nothing_behind(usage: TenantUsage, index: InvertedIndex) -> None:
