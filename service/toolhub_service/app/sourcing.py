@@ -92,12 +92,11 @@ class Sourcing:
             return
         try:
             opened = self._open(name, entry)
+            self.sources.add(opened.source, refresh_s=entry.refresh_s, restored=opened.restored)
         except HubFailure as refused:
             self._cannot(name, entry, refused.message)
         except (ValueError, OSError) as wrong:
             self._cannot(name, entry, self.means.redactor.text(str(wrong)))
-        else:
-            self.sources.add(opened.source, refresh_s=entry.refresh_s, restored=opened.restored)
 
     def _open(self, name: str, entry: AnySource) -> OpenedSource:
         kind = _kind(entry)

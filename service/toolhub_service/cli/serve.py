@@ -93,8 +93,10 @@ def _refusals() -> tuple[type[Exception], ...]:
     from toolhub_service.app.secret_file import SecretFileInvalid
     from toolhub_service.app.serving import StartRefused
     from toolhub_service.domain.errors import HubFailure, ToolFailure
+    from toolhub_service.settings.loading import SettingsInvalid
 
-    return (OSError, KeyFileInvalid, ListenRefused, SecretFileInvalid, StartRefused, HubFailure, ToolFailure)
+    known = (OSError, KeyFileInvalid, ListenRefused, SecretFileInvalid, SettingsInvalid, StartRefused)
+    return (*known, HubFailure, ToolFailure)
 
 
 def _told(refused: Exception) -> str:

@@ -24,9 +24,10 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource) -> ToolSpec:
     if spec.state is ToolState.ACTIVE:
         return spec
     if spec.state is ToolState.QUARANTINED:
+        why = spec.state_reason.rstrip(".") or "it is not approved"
         raise refuse(
             ErrorKind.TOOL_QUARANTINED,
-            f"{spec.name} changed since it was approved and waits for an operator's decision; use another tool.",
+            f"{spec.name} waits for an operator: {why}. Use another tool.",
             reason=spec.state_reason,
         )
     raise refuse(
