@@ -39,7 +39,11 @@ _UNTAKEN_ADVICE: Final[Mapping[Breakage, str]] = {
     Breakage.NOT_SENT: "It has not run. Try again later, or use another tool.",
     Breakage.REFUSED: "It has not run. Use another tool; an operator must correct the source.",
     Breakage.UNAUTHORIZED: "It has not run. Use another tool; an operator must correct the source's credentials.",
+    Breakage.NO_SESSION: "It has not run. Try again.",
+    Breakage.BUSY: "It has not run. Try again later, or use another tool.",
 }
+_PASSING: Final = frozenset({Breakage.NOT_SENT, Breakage.NO_SESSION, Breakage.BUSY})
+"""What the same call may not meet again."""
 
 
 def no_server(call: GrantedCall) -> ToolFailure:
@@ -53,7 +57,7 @@ def broken(call: GrantedCall, breakage: Breakage) -> ToolFailure:
     name, what = call.spec.name, breakage.value
     if not breakage.was_taken:
         message = f"{name} could not be called. {what} {_UNTAKEN_ADVICE[breakage]}"
-        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=breakage is Breakage.NOT_SENT)
+        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=breakage in _PASSING)
     if call.safe_to_repeat:
         can_retry = breakage is Breakage.LOST
         advice = "It is safe to call it again." if can_retry else "Ask for less, or use another tool."
@@ -119,7 +123,7 @@ def is_closed(error: MCPError) -> bool:
     return (
         breakage_of(error) is None
         and error.error.code == CONNECTION_CLOSED
-        and error.error.message in _CLOSED[CONNECTION_CLOSED]
+        and error.error.message == _CLOSED[CONNECTION_CLOSED][0]  # One stream that ended is one call.
     )
 
 

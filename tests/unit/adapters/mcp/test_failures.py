@@ -30,11 +30,11 @@ def broken(breakage: Breakage, *, read_only: bool = False) -> ToolError:
     return failures.answered(call(read_only=read_only), MCPError(**error), REDACT).error
 
 
-@pytest.mark.parametrize("breakage", [Breakage.NOT_SENT, Breakage.REFUSED, Breakage.UNAUTHORIZED])
+@pytest.mark.parametrize("breakage", [breakage for breakage in Breakage if not breakage.was_taken])
 def test_what_was_not_sent_has_certainly_not_run(breakage: Breakage) -> None:
     error = broken(breakage)
     assert error.kind is ErrorKind.TOOL_UNAVAILABLE
-    assert error.is_retryable is (breakage is Breakage.NOT_SENT)
+    assert error.is_retryable is (breakage not in {Breakage.REFUSED, Breakage.UNAUTHORIZED})
     assert "has not run" in error.message
 
 
@@ -56,6 +56,11 @@ def test_what_was_sent_and_never_answered_is_unknown_unless_a_repeat_is_safe(bre
 )
 def test_the_sdks_own_words_for_a_broken_connection_are_known(code: int, message: str) -> None:
     assert told(code, message).kind is ErrorKind.OUTCOME_UNKNOWN
+
+
+def test_a_stream_that_ended_is_one_call_and_a_closed_connection_is_all_of_them() -> None:
+    assert not failures.is_closed(MCPError(-32000, "SSE stream ended without a response"))
+    assert failures.is_closed(MCPError(-32000, "Connection closed"))
 
 
 def test_a_server_may_use_the_same_codes_for_errors_of_its_own() -> None:
