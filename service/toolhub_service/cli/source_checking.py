@@ -37,12 +37,14 @@ def check(
     Example:
       toolhub sources check
     """
-    from toolhub_service.app.sources_file import read_sources
+    from toolhub_service.app.sources_file import SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid
 
-    path = path or sources_path(read_settings(config_file, data_dir), sources_file)
+    settings = read_settings(config_file, data_dir)
+    named = path or sources_file or settings.sources.file
+    path = path or sources_path(settings, sources_file)
     try:
-        found = read_sources(path).sources
+        found = SourcesFile(path, required=bool(named)).load().sources
     except SettingsInvalid as invalid:
         if not wants_json(as_json):
             raise click.ClickException(legible(str(invalid))) from invalid
@@ -56,7 +58,7 @@ def check(
         click.secho(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green")
         for problem in problems:
             click.echo(legible(f"    {problem}"))
-    note(f"{path} is valid: {len(found)} sources")
+    note(f"{path} is valid: {len(found)} sources" if path.exists() else f"There is no {path}: no sources")
 
 
 def _missing(source: AnySource) -> Iterator[str]:

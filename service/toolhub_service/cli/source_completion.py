@@ -33,6 +33,23 @@ def complete_source(context: click.Context, _: click.Parameter, incomplete: str)
     return []
 
 
+def complete_written(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Sources in sources.yaml whose names begin so; no hub is asked."""
+    from click.shell_completion import CompletionItem
+
+    from toolhub_service.app.sources_file import SourcesFile
+    from toolhub_service.cli.settings_options import read_settings
+    from toolhub_service.cli.source_files import sources_path
+    from toolhub_service.settings.loading import SettingsInvalid
+
+    given = context.params
+    with suppress(click.ClickException, SettingsInvalid):
+        settings = read_settings(given.get("config_file"), given.get("data_dir"))
+        found = SourcesFile(sources_path(settings, given.get("sources_file"))).load().sources
+        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+    return []
+
+
 def complete_pinned(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Tools with pins whose names begin so, those that wait for a decision first."""
     from click.shell_completion import CompletionItem

@@ -9,11 +9,12 @@ import click
 
 from toolhub_service.cli.output import json_option, legible, note, print_json, wants_json
 from toolhub_service.cli.settings_options import read_settings, settings_options
+from toolhub_service.cli.source_completion import complete_written
 from toolhub_service.cli.source_files import file_option, read_text, secrets_folder, sources_path, write_text
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_written)
 @file_option
 @json_option
 @settings_options

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
 from toolhub_service.app.sources_file import read_sources, resolve_value
@@ -289,3 +290,13 @@ class TestFile:
         missing = told("check")["missing"]
         assert missing["b"] == []
         assert ["no-such-program-1" in missing["a"][0], "NOT_SET_ANYWHERE" in missing["a"][1]] == [True, True]
+
+    def test_check_without_a_file_finds_no_sources_unless_one_is_named(self, home: Path) -> None:
+        assert told("check")["sources"] == []
+        assert "No such file" in told("check", str(home / "none.yaml"), code=1)["problem"]
+
+    def test_shell_completes_what_can_be_removed(self, home: Path) -> None:
+        completer = BashComplete(toolhub, {}, "toolhub", "X")
+        assert completer.get_completions(["sources", "remove"], "m") == []
+        told("add", "memory", "--", "npx")
+        assert [item.value for item in completer.get_completions(["sources", "remove"], "m")] == ["memory"]
