@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -65,34 +65,33 @@ def explained(
     matches: Sequence[TermMatch],
     lifts: Sequence[tuple[QueryTerm, float]],
     place: int,
-    written: Mapping[str, str],
 ) -> SearchHit:
-    """A hit and its grounds. `lifts`: what uses add, term by term; `place`: by meaning, 0: none; `written`: the words
-    of the tool that stand for the terms it has, in its order."""
+    """A hit and its grounds. `lifts`: what uses add, term by term; `place`: by meaning, 0: none."""
     reasons = [
         Reason(
-            "words" if match.term == match.wanted.term else "related",
+            "related" if match.is_related else "words",
             match.wanted.word,
-            written[match.term],
-            _names(match.fields),
+            match.written,
+            _NAMES[match.fields],
             match.score,
         )
         for match in matches
     ]
     reasons += [Reason("usage", wanted.word, "", ("usage",), gain) for wanted, gain in lifts]
-    reasons.sort(key=lambda reason: -reason.score)
+    reasons.sort(key=_by_score)
     if place:
         reasons.insert(0, Reason("meaning", place=place))
     fields = int(Field.USAGE) if lifts else 0
     for match in matches:
         fields |= match.fields
-    return SearchHit(tool, score, _names(fields), tuple(written.values()), tuple(reasons[:REASONS_MAX]))
-
-
-def _names(fields: int) -> tuple[str, ...]:
-    return _NAMES[fields]
+    met = tuple(dict.fromkeys(match.written for match in matches))
+    return SearchHit(tool, score, _NAMES[fields], met, tuple(reasons[:REASONS_MAX]))
 
 
 _NAMES: Final = {
     bits: tuple(str(field.name).lower() for field in Field if field.value & bits) for bits in range(2 * Field.USAGE)
 }
+
+
+def _by_score(reason: Reason) -> float:
+    return -reason.score

@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -55,6 +56,11 @@ class _Posting:
         self.fields.append(fields)
         self.count += 1
 
+    def at(self, slot: int) -> tuple[float, int]:
+        """Weight and fields of a document that has the term."""
+        at = bisect_left(self.slots, slot)
+        return self.weights[at], self.fields[at]
+
 
 class _Way(NamedTuple):
     """One posting that a term of a query is looked up in."""
@@ -71,16 +77,26 @@ class _Way(NamedTuple):
         return slots, tf * np.float32(self.factor) / (tf + norms[slots])
 
 
-Lookup: TypeAlias = Sequence[Sequence[_Way]]
-"""The ways of each term of a query that has any."""
+class Lookup:
+    """What of a query an index has; good until a document is added or removed."""
+
+    __slots__ = ("by_term", "ways")
+
+    def __init__(self, ways: Sequence[Sequence[_Way]]) -> None:
+        self.ways = ways
+        """Of each term of the query that has any."""
+        self.by_term: dict[str, list[_Way]] = {}
+        for way in chain.from_iterable(ways):
+            self.by_term.setdefault(way.term, []).append(way)
 
 
 class TermMatch(NamedTuple):
     """How one term of a query, or a related one in its stead, is met by one document."""
 
     wanted: QueryTerm
-    term: str
-    """The term that the document has."""
+    is_related: bool
+    written: str
+    """As it first stands in the document, lower case."""
     fields: int
     """Bits of `Field`."""
     score: float
@@ -164,15 +180,13 @@ class InvertedIndex:
             self._squeeze()
 
     def lookup(self, query: Sequence[QueryTerm]) -> Lookup:
-        """What of a query this index has; good until a document is added or removed."""
-        found = (self._ways(wanted) for wanted in query)
-        return [ways for ways in found if ways]
+        return Lookup([ways for wanted in query if (ways := self._ways(wanted))])
 
     def scores(self, lookup: Lookup) -> Scores:
         """The score of every slot: above 0 where the document has a term or a related one."""
         scores = np.zeros(len(self._keys), np.float32)
         norms = self._current_norms()
-        for ways in lookup:
+        for ways in lookup.ways:
             parts = [way.gains(norms) for way in ways]
             if len(parts) == 1:
                 slots, gains = parts[0]
@@ -184,33 +198,19 @@ class InvertedIndex:
         return scores
 
     def explain(self, slot: int, lookup: Lookup) -> list[TermMatch]:
-        """What each term brings to the score of a document, in the order of the query; terms that bring nothing are
-        left out."""
+        """What each term of the query brings to the score of a document, in the order of the document; terms that bring
+        nothing are left out."""
         norm = float(self._current_norms()[slot])
-        found: list[TermMatch] = []
-        for ways in lookup:
-            best, gain_of_best = None, 0.0
-            for way in ways:
-                posting = way.posting
-                at = bisect_left(posting.slots, slot)
-                if at < len(posting.slots) and posting.slots[at] == slot:
-                    tf = posting.weights[at]
-                    gain = way.factor * tf / (tf + norm)
-                    if gain > gain_of_best:
-                        best, gain_of_best = (way, posting.fields[at]), gain
-            if best is not None:
-                found.append(TermMatch(best[0].wanted, best[0].term, best[1], gain_of_best))
-        return found
-
-    def written(self, slot: int, terms: Container[str]) -> dict[str, str]:
-        """How each of the terms is first written in a document, in the order of the document."""
-        term_of = self.analyser.term
-        found: dict[str, str] = {}
+        best: dict[str, TermMatch] = {}
+        term_of, ways_by_term = self.analyser.term, lookup.by_term
         for word in self._words[slot]:
-            term = term_of(word)
-            if term in terms:
-                found.setdefault(term, word)
-        return found
+            for way in ways_by_term.get(term_of(word), ()):
+                tf, fields = way.posting.at(slot)
+                gain = way.factor * tf / (tf + norm)
+                known = best.get(way.wanted.term)
+                if known is None or gain > known.score:
+                    best[way.wanted.term] = TermMatch(way.wanted, way.term != way.wanted.term, word, fields, gain)
+        return list(best.values())
 
     def _ways(self, wanted: QueryTerm) -> list[_Way]:
         """The posting of a term and of what may stand for it."""

@@ -161,8 +161,7 @@ class ToolSearch:
         assert spec is not None  # the index follows the catalog, change by change
         matches = self._index.explain(slot, lookup)
         lifts = uses.explain(spec.name) if uses is not None else ()
-        written = self._index.written(slot, {match.term for match in matches})
-        return explained(spec, score, matches, lifts, place, written)
+        return explained(spec, score, matches, lifts, place)
 
     def _by_name(self, where: ToolFilter, allowed: Test | None, limit: int, offset: int) -> SearchResult:
         meant = where.compiled()
