@@ -32,6 +32,7 @@ HINTS_MAX_BYTES: Final = 16 * 1024
 PROBLEM_MAX_CHARS: Final = 500
 RETRIES: Final = 2
 """Where the operator has said that a repeat is safe."""
+FORBIDDEN: Final = "forbidden"
 
 _STAND_IN: Final[JsonObject] = {"type": "object"}
 _ANYTHING: Final[JsonObject] = {}
@@ -193,9 +194,9 @@ class DefinitionReader:
 
 
 def task_support(tool: JsonObject) -> str:
-    """`required`, `optional` or `forbidden`: whether calls run as tasks of the server (2025-11-25)."""
+    """`required`, `optional` or FORBIDDEN: whether calls run as tasks of the server (2025-11-25)."""
     said = _object(tool, "execution").get("taskSupport")
-    return said if said in ("required", "optional") and isinstance(said, str) else "forbidden"
+    return said if said in ("required", "optional") and isinstance(said, str) else FORBIDDEN
 
 
 def _own_name(tool: JsonValue) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 from mcp.shared.exceptions import MCPError
 
 from toolhub_service.adapters.mcp import failures, wire
-from toolhub_service.adapters.mcp.definitions import DefinitionReader, SourceTerms, Unnamed, task_support
+from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader, SourceTerms, Unnamed, task_support
 from toolhub_service.adapters.mcp.failures import Redact
 from toolhub_service.adapters.mcp.link import McpSession
 from toolhub_service.adapters.mcp.server import McpServer
@@ -74,9 +74,13 @@ class McpToolSource:
     def restored(self, remote: JsonObject) -> Definition | None:
         """A definition as it was pinned, under today's terms; None when its tool is not offered any more."""
         try:
-            return self._reader.read(remote, is_modern=False)
+            definition = self._reader.read(remote, is_modern=False)
         except Unnamed:
             return None
+        support = task_support(remote)
+        if definition is not None and support != FORBIDDEN:
+            self._server.task_support.setdefault(definition.spec.resource_id, support)
+        return definition
 
     async def discover(self) -> Discovery:
         async with self._reading:
@@ -211,7 +215,7 @@ class _Listing:
             return
         self._found.append(definition)
         support = task_support(definition.remote)
-        if support != "forbidden" and not self._is_modern:
+        if support != FORBIDDEN and not self._is_modern:
             self.task_support[definition.spec.resource_id] = support
 
     def _note_ttl(self, ttl_ms: JsonValue) -> None:

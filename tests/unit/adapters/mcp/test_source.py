@@ -123,3 +123,14 @@ async def test_tools_that_can_run_as_tasks_are_remembered_for_the_adapter() -> N
         specs = {each.spec.resource_id: each.spec for each in found.definitions}
         resumed = {name for name, spec in specs.items() if stage.adapter.resumes(spec)}
     assert resumed == {"long", "perhaps"}
+
+
+async def test_what_a_pin_kept_is_a_definition_again_and_its_jobs_resume_before_the_server_answers() -> None:
+    async with over_http(Script(era="legacy")) as stage:
+        (pinned,) = [each for each in (await stage.source.discover()).definitions if each.spec.resource_id == "perhaps"]
+    async with over_http(Script(era="legacy")) as later:
+        restored = later.source.restored(pinned.remote)
+        assert restored is not None
+        assert (restored.remote, restored.spec.name) == (pinned.remote, pinned.spec.name)
+        assert later.adapter.resumes(pinned.spec)
+        assert later.source.restored({"no": "name"}) is None
