@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 _DRAWN_AS_NOTHING = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
@@ -28,6 +29,7 @@ def escaped(text: str) -> str:
     return _SUSPECTS.sub(lambda found: _escape(found.group()), text)
 
 
+@lru_cache(maxsize=4096)
 def _escape(character: str) -> str:
     if not is_hidden(character):
         return character

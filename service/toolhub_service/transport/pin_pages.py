@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,6 +66,7 @@ class PinPages:
             if shown and size > _WHOLE_PAGE_BYTES:
                 break
             shown.append(message)
+            await asyncio.sleep(0)  # a difference takes milliseconds; calls go between two of them
         return shown
 
 

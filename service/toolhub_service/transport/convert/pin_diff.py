@@ -16,7 +16,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.guards.hidden_characters import escaped
 
 DIFF_MAX_BYTES = 64 * 1024
-_COMPARED_MAX_CHARS = 256 * 1024
+_COMPARED_MAX_CHARS = 128 * 1024
 _COMPARED_MAX_LINES = 1_500
 _ESCAPE = re.compile(r"\\(.)")
 
@@ -29,7 +29,7 @@ def pin_diff(before: JsonObject, after: JsonObject, *, approved: str, seen: str)
 
 def _lines(definition: JsonObject) -> list[str]:
     text = json.dumps(definition, indent=2, sort_keys=True, ensure_ascii=False)
-    shown = escaped(text[:_COMPARED_MAX_CHARS])
+    shown = escaped(text[:_COMPARED_MAX_CHARS])[:_COMPARED_MAX_CHARS]
     lines = _ESCAPE.sub(lambda found: found.group() + ("\n" if found.group(1) == "n" else ""), shown).splitlines()
     if len(text) > _COMPARED_MAX_CHARS or len(lines) > _COMPARED_MAX_LINES:
         return [*lines[:_COMPARED_MAX_LINES], f"… cut; the whole definition has {len(text):,} characters"]
