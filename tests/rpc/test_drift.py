@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.terminal import BIN, environment, in_terminal
 from tests.fakes.mcp_servers.scripted import Script, serving, tool
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, source_pb2, tool_pb2
@@ -135,3 +137,16 @@ async def test_decision_is_audited_with_who_and_what(papers: Papers) -> None:
 async def test_definition_in_the_wire_pin_gives_its_digest(papers: Papers) -> None:
     (pin,) = await papers.pins()
     assert pin_digest(pin.source, json.loads(pin.definition_json)) == pin.digest
+
+
+async def test_strange_but_valid_schema_can_be_shown_to_a_person(papers: Papers, tmp_path: Path) -> None:
+    strange = {"type": "object", "properties": {"any": True, "either": {"anyOf": [True, {"type": "null"}]}}}
+    papers.offer(tool("strange", description="Hidden \u202e words.", inputSchema=strange))
+    await papers.read()
+    (pending,) = await papers.pins(pin_pb2.PIN_STATE_PENDING)
+    await papers.decide(pending, approval_pb2.DECISION_APPROVE)
+    env = environment(tmp_path, TOOLHUB_ADDRESS=papers.hub.address)
+    command = [str(BIN / "toolhub"), "tools", "show", "papers/strange"]
+    shown = await asyncio.to_thread(in_terminal, command, env)
+    assert shown.code == 0, shown.text
+    assert "Hidden \\u202e words" in shown.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.output import print_table
+from toolhub_service.cli.output import print_table, revealed
 
 _GROUNDS_MAX = 4
 _WHY_MAX_CHARS = 56
@@ -39,8 +39,8 @@ def why(hit: pb.SearchHit) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first sentence, or what stands on the first line."""
-    return text.partition(". ")[0].partition("\n")[0].rstrip(".")
+    """The first sentence, or what stands on the first line; of a remote tool they are a stranger's words."""
+    return revealed(text.partition(". ")[0].partition("\n")[0].rstrip("."))
 
 
 def _ground(reason: pb.SearchReason) -> str:

@@ -21,6 +21,7 @@ from toolhub_service.cli.output import (
     print_pairs,
     print_prose,
     print_table,
+    revealed,
     wants_json,
 )
 from toolhub_service.cli.registry import register, snapshot, state_name, unregister
@@ -125,7 +126,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
         print_json(message_as_json(tool))
         return
     click.secho(f"{tool.name} {tool.version}", bold=True)
-    print_prose(tool.description)
+    print_prose(revealed(tool.description))
     print_pairs(_facts(tool))
     for title, schema in (("Takes", tool.input_schema_json), ("Returns", tool.output_schema_json)):
         _show_schema(title, json.loads(schema or b"{}"))
@@ -176,7 +177,7 @@ def _row(tool: tool_pb2.ToolSpec, all_active: bool) -> tuple[str, ...]:
     needs, does = ", ".join(tool.capabilities) or "nothing", first_line(tool.description)
     if all_active:
         return tool.name, needs, does
-    return tool.name, state_name(tool), needs, tool.state_reason or does
+    return tool.name, state_name(tool), needs, revealed(tool.state_reason) or does
 
 
 def _facts(tool: tool_pb2.ToolSpec) -> Iterable[tuple[str, str]]:
@@ -186,7 +187,7 @@ def _facts(tool: tool_pb2.ToolSpec) -> Iterable[tuple[str, str]]:
     yield "timeout", f"{tool.default_limits.timeout.ToMilliseconds() / 1_000:g} s"
     yield "digest", tool.digest
     if tool.state_reason:
-        yield "state", tool.state_reason
+        yield "state", revealed(tool.state_reason)
 
 
 def _show_schema(title: str, schema: dict[str, Any]) -> None:
@@ -196,14 +197,16 @@ def _show_schema(title: str, schema: dict[str, Any]) -> None:
     if not schema.get("properties"):
         return
     rows = []
-    for name, declared in schema["properties"].items():
-        kind = declared.get("type") or " | ".join(str(b.get("type", "?")) for b in declared.get("anyOf", ())) or "any"
+    for name, said in schema["properties"].items():
+        declared = said if isinstance(said, dict) else {}  # `true` is a schema, too
+        branches = (str(b.get("type", "?")) for b in declared.get("anyOf", ()) if isinstance(b, dict))
+        kind = declared.get("type") or " | ".join(branches) or "any"
         default = "" if "default" not in declared else json.dumps(declared["default"])
         star = "*" if name in required else ""
-        rows.append((f"  {name}{star}", str(kind), default, declared.get("description", "")))
+        rows.append((f"  {revealed(name)}{star}", str(kind), default, revealed(str(declared.get("description", "")))))
     print_table(("  FIELD", "TYPE", "DEFAULT", "MEANING"), rows)
 
 
 def _sources_note(sources: Iterable[source_pb2.SourceStatus]) -> str:
-    told = [f"{source.source}: {source.message}" for source in sources if source.message]
+    told = [f"{source.source}: {revealed(source.message)}" for source in sources if source.message]
     return "" if not told else " · " + "; ".join(told)
