@@ -11,8 +11,9 @@ from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.filter import LISTED, ToolFilter
+from toolhub_service.registry.hit import SearchHit
 from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools
-from toolhub_service.registry.search import SearchHit, ToolSearch
+from toolhub_service.registry.search import ToolSearch
 
 
 def catalog_of(*names: str) -> ToolCatalog:

@@ -17,6 +17,7 @@ import httpx2
 import orjson
 
 from toolhub_service.adapters.mcp.breakage import Breakage, error_of
+from toolhub_service.adapters.mcp.crowds import is_crowded
 from toolhub_service.tools.egress.body import BoundedBody, Pull, decoder_of
 from toolhub_service.tools.egress.breakage import WireError
 
@@ -95,7 +96,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             return self._broken(Breakage.UNDECODABLE, 502)
         finally:
             await response.aclose()
-        if body.is_cut:
+        if body.is_cut or is_crowded(content):
             return self._broken(Breakage.TOO_LARGE, 502)
         if response.has_redirect_location and not self._leads_on(request, response):
             return self._broken(Breakage.REFUSED, 403)
@@ -142,8 +143,12 @@ class _Events(httpx2.AsyncByteStream):
                 seen = max(0, len(held) - _END_MAX_BYTES)
                 held += piece
                 if end := _end_of_events(held, seen):
-                    yield bytes(held[:end])
+                    events = bytes(held[:end])
                     del held[:end]
+                    if is_crowded(events):
+                        yield _failing_event(Breakage.TOO_LARGE)
+                        return
+                    yield events
                 if len(held) > self._max_event_bytes:
                     yield _failing_event(Breakage.TOO_LARGE)
                     return

@@ -65,17 +65,18 @@ class Calling:
         *,
         task_ttl_ms: int = 0,
         extension: str = "",
+        key: str = "",
     ) -> tuple[JsonObject, McpSession]:
         """The final answer, and who gave it. Raises ToolFailure, QuestionAsked.
 
         `task_ttl_ms`: ask for a task that is kept so long (2025-11-25); `extension`: what the call declares
-        (2026-07-28). Each is ignored in the other era.
+        (2026-07-28). Each is ignored in the other era. `key`: goes along where the call has no idempotency key.
         """
         step = asking.resumed(call)
         while True:
             session = await server.link.session(call.deadline_s)
             more = {"task": {"ttl": task_ttl_ms}} if task_ttl_ms and not session.is_modern else {}
-            params = self.params(call, {**step.params, **more})
+            params = self.params(call, {**step.params, **more}, key)
             answer = await self._ask(server, session, call, params, reporter, extension if session.is_modern else "")
             if answer.get("resultType") != "input_required":
                 return answer, session
@@ -83,10 +84,11 @@ class Calling:
             if not step.answers:
                 await asyncio.sleep(_STATE_ONLY_PAUSE_S)
 
-    def params(self, call: GrantedCall, more: dict[str, Any]) -> dict[str, Any]:
+    def params(self, call: GrantedCall, more: dict[str, Any], key: str = "") -> dict[str, Any]:
         """Of a `tools/call`."""
         params: dict[str, Any] = {"name": call.spec.resource_id, "arguments": dict(call.args), **more}
-        meta = {KEY_META: call.idempotency_key} if call.idempotency_key else {}
+        key = call.idempotency_key or key
+        meta = {KEY_META: key} if key else {}
         trace = self._trace()
         if trace:
             meta[TRACE_META] = trace

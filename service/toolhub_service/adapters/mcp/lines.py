@@ -9,20 +9,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 _EDGE_BYTES = 256
+_LATER_MAX = 2
+_OPENING = re.compile(rb'\{\s*"(?:jsonrpc|result|error)"\s*:')
 _ID = rb'"id"\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,64})")'
-_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
-_LAST = re.compile(rb',\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+_FIRST = re.compile(rb'\s*\[?\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'(?!\s*,\s*"method")')
+_LAST = re.compile(
+    rb',\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\]?\s*$'
+)
 _MESSAGE = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"method"\s*:')
+
+
+def later_messages(line: bytes) -> Iterator[bytes]:
+    """What may be a whole message behind one that broke off in its line, or behind a text without a line end."""
+    openings = (found.start() for found in _OPENING.finditer(line, 1))
+    return (line[start:] for start in islice(openings, _LATER_MAX))
 
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A line that was not kept."""
+    """A line that was not kept, or not read."""
 
     head: bytes
     tail: bytes
+
+    @classmethod
+    def of(cls, line: bytes) -> TooLong:
+        return cls(line[:_EDGE_BYTES], line[-_EDGE_BYTES:])
 
     @property
     def answers(self) -> int | str | None:

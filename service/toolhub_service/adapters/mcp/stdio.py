@@ -5,7 +5,9 @@ process group of its own, inherits no descriptor, and gets an environment made f
 by a protocol as it arrives. A line longer than `max_message_bytes` is skipped without being held; the request that it
 would have answered fails as `Breakage.TOO_LARGE` where its id can be told, a notification is dropped, and otherwise the
 connection ends, so that no call waits for an answer that was thrown away. Lines that are no JSON-RPC are counted and
-ignored, a few kept for diagnostics; too many of them end the connection.
+ignored, a few kept for diagnostics; too many of them end the connection. One that was meant as an answer, with an id
+that can be told, fails its request as `Breakage.UNDECODABLE` at once; programs print all sorts of things, so that any
+other line fails nothing.
 
 The end: standard input is closed, a grace, SIGTERM to the group, a grace, SIGKILL to the group in any case, so that
 nothing the program started stays behind; so also when the leader has ended by itself, and when the hub is killed
@@ -21,11 +23,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
+import msgspec
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, jsonrpc_message_adapter
 
 from toolhub_service.adapters.mcp.breakage import Breakage, error_of
-from toolhub_service.adapters.mcp.lines import Lines, TooLong
+from toolhub_service.adapters.mcp.crowds import is_crowded
+from toolhub_service.adapters.mcp.lines import Lines, TooLong, later_messages
 from toolhub_service.adapters.mcp.reaper import REAPER
 from toolhub_service.adapters.mcp.reasons import NotConnected
 from toolhub_service.adapters.mcp.streams import Inbox, Outbox
@@ -50,6 +54,7 @@ _NO_PROGRAM = "Its program ended."
 PIPE_REASONS = frozenset({_NO_OUTPUT, _NO_INPUT, _NO_PROGRAM})
 """What can be told before it is known how the program ended."""
 
+_read = msgspec.json.Decoder().decode
 OnEnd = Callable[[str], None]
 """Told once, with the reason, when the program or its pipes are gone."""
 
@@ -187,29 +192,42 @@ class Wire(asyncio.SubprocessProtocol):
         return lines
 
     def _parsed(self, line: bytes) -> None:
-        try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            self._ignored(line)
-        else:
-            self.inbox.put(SessionMessage(message), len(line))
+        if is_crowded(line):
+            self._skipped(TooLong.of(line))
+        elif not self._taken(line):
+            self._garbled(line)
 
-    def _ignored(self, line: bytes) -> None:
+    def _taken(self, line: bytes) -> bool:
+        """Whether it is a message. Read strictly: the SDK's own reader lets NaN through, and takes five times as long."""
+        try:
+            message = jsonrpc_message_adapter.validate_python(_read(line), by_name=False)
+        except (ValueError, RecursionError):
+            return False
+        self.inbox.put(SessionMessage(message), len(line))
+        return True
+
+    def _garbled(self, line: bytes) -> None:
+        """No message: what it would have answered fails, and what follows a half message in its line is not lost."""
         self._garbage += 1
         if len(self._garbage_kept) < _GARBAGE_KEPT:
             self._garbage_kept.append(line[:_GARBAGE_KEPT_BYTES])
+        self._fail(TooLong.of(line), Breakage.UNDECODABLE)
+        any(map(self._taken, later_messages(line)))
         if self._garbage > GARBAGE_MAX:
             self.end("Its program writes to its standard output what is not JSON-RPC.")
 
     def _skipped(self, line: TooLong) -> None:
         self._too_long += 1
-        if (answers := line.answers) is not None:
-            error = JSONRPCError.model_validate(
-                {"jsonrpc": "2.0", "id": answers, "error": error_of(Breakage.TOO_LARGE)}
-            )
-            self.inbox.put(SessionMessage(error), 0)
-        elif not line.is_unasked:
+        if not self._fail(line, Breakage.TOO_LARGE) and not line.is_unasked:
             self.end(Breakage.TOO_LARGE.value)
+
+    def _fail(self, line: TooLong, breakage: Breakage) -> bool:
+        """The request that the line would have answered; False when that cannot be told."""
+        answers = line.answers
+        if answers is not None:
+            error = JSONRPCError.model_validate({"jsonrpc": "2.0", "id": answers, "error": error_of(breakage)})
+            self.inbox.put(SessionMessage(error), 0)
+        return answers is not None
 
     def _write(self, data: bytes) -> None:
         pipe = self._transport.get_pipe_transport(0) if self._transport else None

@@ -73,11 +73,10 @@ class McpTasks:
         """By job: where a call that is answered at once tells how far it has come."""
 
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
-        keyed = call if call.idempotency_key else call._replace(idempotency_key=mark.key)
         reporter = self.reporters.get(call.call.job_id)
         try:
             answer, session = await self._calling.result(
-                self._server, keyed, reporter, task_ttl_ms=self._ttl_ms(call), extension=EXTENSION
+                self._server, call, reporter, task_ttl_ms=self._ttl_ms(call), extension=EXTENSION, key=mark.key
             )
         except QuestionAsked as asked:
             # To the executor it was refused, for nothing runs; the adapter hands the question on.
