@@ -139,7 +139,10 @@ class UsageLearning:
                     await asyncio.sleep(0)
 
     def _is_news(self, use: ToolUse) -> bool:
-        """False for what the same agent has just been learnt to do for the same purpose: a loop costs nothing."""
+        """False for what an agent does again for the same purpose, or has taught enough of: a loop costs nothing."""
+        known = self._tenants.get(use.tenant)
+        if known is not None and not known.hears(use.tool, use.agent, use.at_unix_ms):
+            return False
         key = (use.tenant, use.tool, use.agent, hash(use.purpose))
         last = self._recent.get(key)
         if last is not None and use.at_unix_ms - last < _DAY_MS:

@@ -145,6 +145,11 @@ class TenantUsage:
         self.size = 0
         """Uses kept."""
 
+    def hears(self, tool: str, agent: str, at_unix_ms: int) -> bool:
+        """False when the agent has its fill of the tool, so that a use need not even be read."""
+        of_agent = [known.at_unix_ms for known in self._uses.get(tool, ()) if known.agent == agent]
+        return len(of_agent) < KEEP_OF_AGENT or at_unix_ms - min(of_agent) >= REFILL_MS
+
     def put(self, tool: str, use: IndexedUse, now_unix_ms: int) -> bool:
         """Learn one use; false when it counts for nothing: too old, without words, or of an agent that has its fill.
 
