@@ -12,12 +12,12 @@ from toolhub_service.adapters.mcp.source import McpToolSource
 from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms, OAuthTerms, StdioTerms, TlsTerms
 from toolhub_service.app.means import Means
 from toolhub_service.app.source_opening import OpenedSource
-from toolhub_service.app.source_values import SourceValues
+from toolhub_service.app.source_values import SourceValues, shown
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.source import Trust
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.settings.sources import ClientCredentials, McpSource
+from toolhub_service.settings.sources import ClientCredentials, McpSource, Value
 from toolhub_service.telemetry.trace_context import current_traceparent
 
 
@@ -36,16 +36,25 @@ class McpOpener:
         self._values = SourceValues(means.redactor)
 
     def endpoint(self, name: str, entry: McpSource) -> str:
-        where = StdioTerms(entry.command, entry.args) if entry.command else HttpTerms(entry.url)
-        return McpTerms(name, where).endpoint
+        if entry.command:
+            return McpTerms(name, StdioTerms(entry.command, tuple(shown(argument) for argument in entry.args))).endpoint
+        return McpTerms(name, HttpTerms(shown(entry.url))).endpoint
 
     def open(self, name: str, entry: McpSource) -> OpenedSource:
         terms = self._terms(name, entry)
+        own_words = SourceTerms(
+            name,
+            self.endpoint(name, entry),
+            entry.capabilities,
+            entry.tags,
+            entry.timeout_s,
+            entry.max_concurrency,
+        )
         link = McpLink(terms, self._means.randomness)
         server = McpServer(name, link, Overrides(entry.tools), entry.elicitation)
         source = McpToolSource(
             server,
-            SourceTerms(name, terms.endpoint, entry.capabilities, entry.tags, entry.timeout_s, entry.max_concurrency),
+            own_words,
             compile_schema,
             self._means.redactor.text,
             trust=Trust(entry.trust),
@@ -68,10 +77,18 @@ class McpOpener:
 
     def _where(self, entry: McpSource) -> StdioTerms | HttpTerms:
         if entry.command:
-            return StdioTerms(entry.command, entry.args, self._values.of(entry.env), entry.cwd)
+            return StdioTerms(entry.command, self._values.all(entry.args), self._values.of(entry.env), entry.cwd)
         tls = TlsTerms(entry.tls.ca_file, entry.tls.certificate_file, entry.tls.key_file)
         headers = self._values.of(entry.headers)
-        return HttpTerms(entry.url, headers, self._oauth(entry.oauth), tls, entry.origins)
+        url = self._web(entry.url)
+        return HttpTerms(url, headers, self._oauth(entry.oauth), tls, entry.origins)
+
+    def _web(self, value: Value) -> str:
+        """Raises ValueError when what stands elsewhere is no URL; the message does not hold it."""
+        url = self._values.one(value, is_secret=False)
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("its `url` does not begin with http:// or https://")
+        return url
 
     def _oauth(self, credentials: ClientCredentials | None) -> OAuthTerms | None:
         if credentials is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from toolhub_service.app.sources_file import resolve_value
 from toolhub_service.guards.secret_names import is_secret_name
@@ -11,6 +11,11 @@ from toolhub_service.settings.sources import SecretRef, Value
 
 _MIN_CHARS = 8
 """`TOKEN: none` must not blank every `none` of a log."""
+
+
+def shown(value: Value) -> str:
+    """In the place of a value that stands elsewhere: where."""
+    return value if isinstance(value, str) else f"{value.prefix}{{{value.env or value.file}}}"
 
 
 class SourceValues:
@@ -22,6 +27,10 @@ class SourceValues:
     def of(self, named: Mapping[str, Value]) -> dict[str, str]:
         """Every value by its name. Raises ValueMissing, which never holds a value."""
         return {name: self.one(value, is_secret=is_secret_name(name)) for name, value in named.items()}
+
+    def all(self, values: Iterable[Value]) -> tuple[str, ...]:
+        """Of which those that stand elsewhere are secret. Raises ValueMissing."""
+        return tuple(self.one(value, is_secret=False) for value in values)
 
     def one(self, value: Value, *, is_secret: bool = True) -> str:
         """Raises ValueMissing."""

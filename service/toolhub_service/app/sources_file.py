@@ -39,6 +39,7 @@ _FILE_MAX_BYTES = 4 * 1024 * 1024
 _SECRET_MAX_BYTES = 64 * 1024
 _KINDS: Final = {"mcp": McpSource, "langchain": LangChainSource}
 _SECTIONS = (McpSource, LangChainSource, ToolTerms, SecretRef, ClientCredentials, ClientTls)
+_WEB: Final = ("http://", "https://")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 Stamp = tuple[int, int, int] | None
@@ -190,7 +191,7 @@ def _check_whole(name: str, source: AnySource) -> None:
         return
     if bool(source.command) == bool(source.url):
         raise SourceInvalid(f"sources.{name}: needs exactly one of `command` and `url`")
-    if source.url and not source.url.startswith(("http://", "https://")):
+    if isinstance(source.url, str) and source.url and not source.url.startswith(_WEB):
         raise SourceInvalid(f"sources.{name}.url: must begin with http:// or https://")
     misplaced = ("headers", "oauth", "origins") if source.command else ("args", "env", "cwd")
     for key in misplaced:
@@ -198,6 +199,7 @@ def _check_whole(name: str, source: AnySource) -> None:
             raise SourceInvalid(f"sources.{name}.{key}: means nothing with `{'command' if source.command else 'url'}`")
     secret = source.oauth.client_secret if source.oauth else ""
     places = {f"env.{key}": value for key, value in source.env.items()}
+    places |= {f"args.{at}": value for at, value in enumerate(source.args)} | {"url": source.url}
     places |= {f"headers.{key}": value for key, value in source.headers.items()}
     for place, value in (*places.items(), ("oauth.client_secret", secret)):
         if isinstance(value, SecretRef) and bool(value.env) == bool(value.file):

@@ -76,12 +76,10 @@ class Converted:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """`entry` as it may stand on a screen: arguments and URLs may hold what no file was made for."""
+        """`entry` as it may stand on a screen, should an argument hold what no file was made for."""
         shown = dict(self.entry)
         if "args" in shown:
             shown["args"] = _REDACTOR.value([shown["command"], *shown["args"]])[1:]
-        if "url" in shown:
-            shown["url"] = _REDACTOR.text(shown["url"])
         return shown
 
 
@@ -118,15 +116,14 @@ def _put_command(found: Converted, server: dict[str, Any], folder: Path) -> None
         command, args = command[0], [*command[1:], *args]
     if not isinstance(command, str) or not isinstance(args, list):
         raise NotConvertible("`command` must be a text and `args` a list")
+    if _VARIABLE.search(command):
+        raise NotConvertible(f"`command` has a variable ({command[:60]}), which only what follows may have")
     arguments = [str(argument) for argument in args]
-    for place, text in (("command", command), *((f"args.{at}", text) for at, text in enumerate(arguments))):
-        if _VARIABLE.search(text):
-            raise NotConvertible(f"`{place}` has a variable ({text[:60]}), which only `env` may have: write its value")
     found.entry["command"] = command
     if arguments:
-        found.entry["args"] = arguments
-    if _REDACTOR.value([command, *arguments]) != [command, *arguments]:
-        found.notes.append("its arguments seem to hold a secret, in the clear and for all to see who list processes")
+        found.entry["args"] = _arguments(found, command, arguments, folder)
+    if any(secret.place.startswith("args.") for secret in found.secrets):
+        found.notes.append("a secret among its arguments is seen by all who list processes; `env` hides it better")
     if any(argument.partition("@")[0] == "mcp-remote" for argument in arguments):
         found.notes.append("`mcp-remote` only passes on to a URL; `toolhub sources add NAME --url URL` does without it")
     env = _texts(server.get("env") or server.get("environment"), "env")
@@ -136,9 +133,28 @@ def _put_command(found: Converted, server: dict[str, Any], folder: Path) -> None
         found.entry["cwd"] = str(server["cwd"])
 
 
+def _arguments(found: Converted, command: str, arguments: list[str], folder: Path) -> list[str | dict[str, str]]:
+    """As they are, but for variables and what looks like a secret there, which is kept elsewhere."""
+    shown = _REDACTOR.value([command, *arguments])[1:]
+    kept: list[str | dict[str, str]] = []
+    for at, (text, hidden) in enumerate(zip(arguments, shown, strict=True)):
+        variables = list(_VARIABLE.finditer(text))
+        if variables:
+            kept.append(_reference(found, f"args.{at}", text, variables))
+        elif hidden != text:
+            option, equals, secret = text.partition("=")
+            prefix = option + equals if equals and option.startswith("-") else ""
+            kept.append(_kept(found, f"args.{at}", secret if prefix else text, prefix, folder))
+        else:
+            kept.append(text)
+    return kept
+
+
 def _put_url(found: Converted, url: str, headers: dict[str, str], folder: Path) -> None:
-    if _VARIABLE.search(url):
-        raise NotConvertible("`url` has a variable, which only `headers` may have: write its value")
+    variables = list(_VARIABLE.finditer(url))
+    if variables:
+        found.entry["url"] = _reference(found, "url", url, variables)
+        url = ""
     parts = urlsplit(url)
     userinfo, at, host = parts.netloc.rpartition("@")
     if at:
@@ -149,9 +165,10 @@ def _put_url(found: Converted, url: str, headers: dict[str, str], folder: Path) 
         else:
             headers = {**headers, "Authorization": f"Basic {basic}"}
             found.notes.append("the user and password of its URL are sent as a header")
-    found.entry["url"] = url
     if _REDACTOR.text(url) != url:
-        found.notes.append("its URL seems to hold a secret, which stays in sources.yaml in the clear")
+        found.entry["url"] = _kept(found, "url", url, "", folder)
+    elif url:
+        found.entry["url"] = url
     if parts.path.rstrip("/").endswith("/sse"):
         found.notes.append("its URL ends in /sse, which is the retired transport; if it does not answer, try /mcp")
     if headers:
@@ -167,8 +184,14 @@ def _value(found: Converted, section: str, name: str, text: str, folder: Path) -
         return text
     scheme = _SCHEME.fullmatch(text)
     prefix, secret = (scheme.group(1), scheme.group(2)) if scheme else ("", text)
-    file = folder / f"{found.name}.{re.sub('[^A-Za-z0-9_-]', '_', name)[:100]}"
-    found.secrets.append(Secret(f"{section}.{name}", file, secret))
+    return _kept(found, f"{section}.{name}", secret, prefix, folder)
+
+
+def _kept(found: Converted, place: str, secret: str, prefix: str, folder: Path) -> dict[str, str]:
+    """The reference to a secret that goes into a file of its own."""
+    own_name = place.removeprefix("env.").removeprefix("headers.")
+    file = folder / f"{found.name}.{re.sub('[^A-Za-z0-9_-]', '_', own_name)[:100]}"
+    found.secrets.append(Secret(place, file, secret))
     return {"file": str(file), **({"prefix": prefix} if prefix else {})}
 
 

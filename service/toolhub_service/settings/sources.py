@@ -93,12 +93,12 @@ class McpSource(Source, frozen=True, tag="mcp"):
     """A server that speaks the Model Context Protocol: `command` for stdio, or `url` for streamable HTTP."""
 
     command: Annotated[str, Meta(description="Program that speaks MCP on stdin and stdout.")] = ""
-    args: tuple[str, ...] = ()
+    args: tuple[Value, ...] = ()
     env: Annotated[
         dict[str, Value], Meta(description="Its environment, besides HOME, PATH, USER, SHELL, TERM, LOGNAME, LANG.")
     ] = msgspec.field(default_factory=dict)
     cwd: Annotated[str, Meta(description="Its working directory; empty: the hub's.")] = ""
-    url: Annotated[str, Meta(description="http:// or https:// endpoint of streamable HTTP.")] = ""
+    url: Annotated[Value, Meta(description="http:// or https:// endpoint of streamable HTTP.")] = ""
     headers: Annotated[dict[str, Value], Meta(description="Sent with each request.")] = msgspec.field(
         default_factory=dict
     )

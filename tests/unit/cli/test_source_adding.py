@@ -157,11 +157,28 @@ class TestSecrets:
         assert resolve_value(found.headers["Authorization"]) == "Basic bWU6YzRuQHJ5"
         assert any("sent as a header" in told_of for told_of in notes)
 
-    def test_secret_among_arguments_is_told_and_not_shown(self, home: Path) -> None:
-        server = {"command": "npx", "args": ["--api-key", TOKEN]}
-        output = cli("add", "-", stdin=json.dumps({"mcpServers": {"server": server}})).output
-        assert TOKEN not in output
-        assert "in the clear" in output
+    @pytest.mark.parametrize(
+        ("args", "kept"), [(["--api-key", TOKEN], ["--api-key", TOKEN]), ([f"--token={TOKEN}"], [f"--token={TOKEN}"])]
+    )
+    def test_secret_among_arguments_goes_into_a_file_of_its_own(
+        self, home: Path, args: list[str], kept: list[str]
+    ) -> None:
+        found, notes = added(home, {"command": "npx", "args": args})
+        assert [resolve_value(argument) for argument in found.args] == kept
+        assert TOKEN not in (home / "data" / "sources.yaml").read_text()
+        assert any("list processes" in note for note in notes)
+
+    def test_url_with_a_secret_goes_into_a_file_of_its_own(self, home: Path) -> None:
+        url = f"https://a.example/mcp?api_key={TOKEN}"
+        found, _ = added(home, {"url": url})
+        assert resolve_value(found.url) == url
+        assert TOKEN not in (home / "data" / "sources.yaml").read_text()
+
+    def test_variables_of_arguments_and_url_become_references(self, home: Path) -> None:
+        found, _ = added(home, {"command": "x", "args": ["--root=${ROOT}"]}, "one")
+        assert resolve_value(found.args[0], {"ROOT": "/srv"}) == "--root=/srv"
+        found, _ = added(home, {"url": "${env:MCP_URL}"}, "two")
+        assert resolve_value(found.url, {"MCP_URL": "https://a.example"}) == "https://a.example"
 
     def test_nothing_of_a_secret_is_shown(self, home: Path) -> None:
         server = {"command": "x", "env": {"GITHUB_TOKEN": TOKEN}}
@@ -197,11 +214,11 @@ class TestWhatTheHubDoesNot:
         ("server", "why"),
         [
             ({"type": "sse", "url": "https://a.example/sse"}, "streamable HTTP"),
-            ({"command": "x", "args": ["${workspaceFolder}"]}, "`args.0` has a variable"),
+            ({"command": "x", "args": ["${workspaceFolder}"]}, "more than a text and one variable"),
             ({"command": "x", "env": {"A": "${userHome}/x"}}, "more than a text and one variable"),
             ({"command": "x", "env": {"A": "${A}:${B}"}}, "more than a text and one variable"),
             ({"command": "x", "env": {"A": "${userHome}"}}, "more than a text and one variable"),
-            ({"url": "https://${HOST}/mcp"}, "`url` has a variable"),
+            ({"url": "https://${HOST}/mcp"}, "more than a text and one variable"),
             ({"url": "file:///etc/passwd"}, "must begin with http"),
             ({"command": "x", "env": {"A": ["b"]}}, "must hold texts"),
             ({"command": {"path": "x"}}, "must be a text"),
