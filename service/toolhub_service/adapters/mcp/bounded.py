@@ -152,7 +152,8 @@ class _Events(httpx2.AsyncByteStream):
                 if len(held) > self._max_event_bytes:
                     yield _failing_event(Breakage.TOO_LARGE)
                     return
-            yield bytes(held)
+            if not is_crowded(bytes(held)):
+                yield bytes(held)
         except WireError:
             yield _failing_event(Breakage.UNDECODABLE)
 

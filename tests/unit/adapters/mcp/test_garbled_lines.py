@@ -1,0 +1,99 @@
+"""Lines of a program that are no messages, or are too much of one: what each costs, and what it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCResponse
+
+from toolhub_service.adapters.mcp.breakage import Breakage
+from toolhub_service.adapters.mcp.crowds import VALUES_MAX, is_crowded
+from toolhub_service.adapters.mcp.stdio import Wire
+
+GOOD = b'{"jsonrpc":"2.0","id":9,"result":{"a":1}}'
+DEEP = b"[" * 2_000 + b"]" * 2_000
+
+
+def heard(*lines: bytes) -> tuple[list[Any], list[str]]:
+    """What the client hears of these lines, and why the connection ended."""
+    ended: list[str] = []
+    wire = Wire(8 * 1024 * 1024, ended.append)
+    wire.pipe_data_received(1, b"".join(line + b"\n" for line in lines))
+    messages = [item.message for item, _ in wire.inbox._held if isinstance(item, SessionMessage)]
+    return messages, ended
+
+
+def told(message: Any) -> tuple[object, str]:
+    assert isinstance(message, JSONRPCError)
+    return message.id, message.error.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":4,"result":{"n":NaN}}',
+        b'{"jsonrpc":"2.0","id":4,"result":{"n":-Infinity}}',
+        b'{"jsonrpc":"2.0","id":4,"result":{"n":1e999}}',
+        b'{"jsonrpc":"2.0","id":4,"result":{"n":"\\ud800"}}',
+        b'{"jsonrpc":"2.0","id":4,"result":{"n":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":4,"result":{"n":' + DEEP + b"}}",
+        b'{"jsonrpc":"2.0","id":4}',
+        b'{"jsonrpc":"2.0","id":4,"error":"it broke"}',
+        b'{"result":{"n":NaN},"jsonrpc":"2.0","id":4}',
+        b'[{"jsonrpc":"2.0","id":4,"result":{}}]',
+        b'{"jsonrpc":"2.0","id":4,"resu',
+    ],
+)
+def test_an_answer_that_cannot_be_read_fails_its_call_at_once_and_no_other(line: bytes) -> None:
+    (failed, good), ended = heard(line, GOOD)
+    assert told(failed) == (4, Breakage.UNDECODABLE.value)
+    assert isinstance(good, JSONRPCResponse)
+    assert not ended
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"Starting up...", b"{]} this is no JSON", bytes(range(128, 256)), b'{"level":"info","id":4}', b"null", b"4"],
+)
+def test_what_a_program_prints_besides_fails_nothing(line: bytes) -> None:
+    (good,), ended = heard(line, GOOD)
+    assert isinstance(good, JSONRPCResponse)
+    assert not ended
+
+
+def test_a_question_of_the_server_that_cannot_be_read_fails_no_call_of_the_same_number() -> None:
+    messages, _ = heard(b'{"jsonrpc":"2.0","id":4,"method":"roots/list","params":{"n":NaN}}')
+    assert messages == []
+
+
+@pytest.mark.parametrize("before", [b'{"jsonrpc": "2.0", "id": 1, "resu', b"Loading the model... ", b'{"result":{"te'])
+@pytest.mark.parametrize("message", [GOOD, b'{"result":{"a":1},"jsonrpc":"2.0","id":9}'])
+def test_an_answer_behind_half_a_line_reaches_its_call(before: bytes, message: bytes) -> None:
+    messages, _ = heard(before + message)
+    (good,) = [each for each in messages if isinstance(each, JSONRPCResponse)]
+    assert (good.id, good.result) == (9, {"a": 1})
+
+
+def test_integers_are_exact_at_any_size() -> None:
+    number = 2**100 + 1
+    (message,), _ = heard(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"n": number}}).encode())
+    assert message.result == {"n": number}
+
+
+@pytest.mark.parametrize("unit", [b"1,", b"[],", b'{"a":1},', b'"a",', b'"\\",[",'])
+def test_a_message_of_too_many_values_is_not_read_and_fails_its_call(unit: bytes) -> None:
+    crowd = unit * (VALUES_MAX + 1)
+    (failed, good), ended = heard(b'{"jsonrpc":"2.0","id":4,"result":{"a":[' + crowd + b"0]}}", GOOD)
+    assert told(failed) == (4, Breakage.TOO_LARGE.value)
+    assert isinstance(good, JSONRPCResponse)
+    assert not ended
+
+
+def test_commas_and_brackets_of_long_texts_are_no_values() -> None:
+    rows = '1,2,[3],{4}\\"x\\"\\\\\n' * VALUES_MAX
+    assert not is_crowded(json.dumps({"text": rows}).encode())
+    assert not is_crowded(json.dumps({"text": json.dumps([{"a": 1, "b": [2]}] * VALUES_MAX)}).encode())
+    assert not is_crowded(json.dumps([1] * VALUES_MAX).encode())
