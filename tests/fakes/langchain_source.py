@@ -16,7 +16,7 @@ from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.langchain.adapter import LangChainAdapter
 from toolhub_service.adapters.langchain.source import LangChainToolSource
 from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms
-from toolhub_service.adapters.mcp.overrides import Overrides
+from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.source import Discovery
 from toolhub_service.domain.tool import ToolSpec

@@ -20,10 +20,10 @@ from toolhub_service.adapters.mcp.adapter import McpAdapter
 from toolhub_service.adapters.mcp.calling import Calling
 from toolhub_service.adapters.mcp.definitions import SourceTerms
 from toolhub_service.adapters.mcp.link import McpLink
-from toolhub_service.adapters.mcp.overrides import Override, Overrides
 from toolhub_service.adapters.mcp.server import McpServer
 from toolhub_service.adapters.mcp.source import McpToolSource
 from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms, McpTerms, StdioTerms
+from toolhub_service.adapters.overrides import Override, Overrides
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.question import Reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolhub_service.adapters.langchain.adapter import LangChainAdapter
 from toolhub_service.adapters.langchain.source import LangChainToolSource
 from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms
-from toolhub_service.adapters.mcp.overrides import Overrides
+from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.app.means import Means
 from toolhub_service.app.source_opening import OpenedSource
 from toolhub_service.domain.source_ports import SourceObserver

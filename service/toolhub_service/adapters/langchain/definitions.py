@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from toolhub_service.adapters.langchain.bound_tool import BoundTool
-from toolhub_service.adapters.langchain.bounded import one_line, shortened
 from toolhub_service.adapters.langchain.terms import LangChainTerms
-from toolhub_service.adapters.mcp.overrides import Override, Overrides
-from toolhub_service.adapters.mcp.tool_names import OWN_NAME_MAX_CHARS, full_name
+from toolhub_service.adapters.overrides import Override, Overrides
+from toolhub_service.adapters.shortening import one_line, shortened
+from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, full_name
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition

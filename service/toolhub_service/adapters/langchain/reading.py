@@ -12,7 +12,7 @@ from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
 from toolhub_service.adapters.langchain.definitions import CheckSchema, definitions_of
 from toolhub_service.adapters.langchain.loading import Loader, LoadProblem
 from toolhub_service.adapters.langchain.terms import LangChainTerms
-from toolhub_service.adapters.mcp.overrides import Overrides
+from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.domain.source import Definition
 
 SERVER = f"langchain-core {langchain_core.__version__}"

@@ -21,7 +21,7 @@ from toolhub_service.adapters.langchain.quiet import silence, worker_environment
 from toolhub_service.adapters.langchain.terms import LangChainTerms
 from toolhub_service.adapters.langchain.worker import worker_argv
 from toolhub_service.adapters.langchain.worker_process import WorkerProcess, WorkerTerms, start_worker
-from toolhub_service.adapters.mcp.overrides import Overrides
+from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Discovery, Trust

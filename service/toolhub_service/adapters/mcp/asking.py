@@ -18,8 +18,8 @@ from typing import Any, Final
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.failures import Redact
 from toolhub_service.adapters.mcp.questions import defaults_of
-from toolhub_service.adapters.mcp.shortening import as_object, written
 from toolhub_service.adapters.mcp.terms import Elicitation
+from toolhub_service.adapters.shortening import as_object, written
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.question import Question, QuestionAsked

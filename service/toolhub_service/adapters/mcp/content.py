@@ -19,7 +19,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from toolhub_service.adapters.mcp.shortening import kept_json
+from toolhub_service.adapters.shortening import kept_json
 from toolhub_service.domain.artifact import OCTETS, ArtifactRef
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import Call, GrantedCall

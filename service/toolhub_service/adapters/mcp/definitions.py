@@ -16,9 +16,9 @@ from typing import Final
 
 from mcp.shared.inbound import find_invalid_x_mcp_header
 
-from toolhub_service.adapters.mcp.overrides import Override, Overrides
-from toolhub_service.adapters.mcp.shortening import kept_json, one_line, shortened, written
-from toolhub_service.adapters.mcp.tool_names import OWN_NAME_MAX_CHARS, full_name
+from toolhub_service.adapters.overrides import Override, Overrides
+from toolhub_service.adapters.shortening import kept_json, one_line, shortened, written
+from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, full_name
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition

@@ -9,7 +9,7 @@ import asyncio
 from math import isfinite
 from typing import Final
 
-from toolhub_service.adapters.mcp.shortening import one_line
+from toolhub_service.adapters.shortening import one_line
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.progress import Progress
 

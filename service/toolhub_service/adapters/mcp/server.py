@@ -9,8 +9,8 @@ from typing import Any, Final
 from mcp.shared.inbound import x_mcp_header_map
 
 from toolhub_service.adapters.mcp.link import McpLink
-from toolhub_service.adapters.mcp.overrides import Overrides
 from toolhub_service.adapters.mcp.terms import Elicitation
+from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.domain.tool import ToolSpec
 
 HeaderMap = Mapping[tuple[str, ...], str]

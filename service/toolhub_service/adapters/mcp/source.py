@@ -18,8 +18,8 @@ from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader
 from toolhub_service.adapters.mcp.failures import Redact
 from toolhub_service.adapters.mcp.link import McpSession
 from toolhub_service.adapters.mcp.server import McpServer
-from toolhub_service.adapters.mcp.shortening import one_line
 from toolhub_service.adapters.mcp.tasks import has_extension
+from toolhub_service.adapters.shortening import one_line
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust

@@ -23,9 +23,9 @@ from toolhub_service.adapters.mcp.calling import Calling
 from toolhub_service.adapters.mcp.link import McpSession
 from toolhub_service.adapters.mcp.reporting import MESSAGE_MAX_CHARS, Reporter
 from toolhub_service.adapters.mcp.server import McpServer
-from toolhub_service.adapters.mcp.shortening import as_object, one_line
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
 from toolhub_service.adapters.remote_terms import RemoteTerms
+from toolhub_service.adapters.shortening import as_object, one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure, refuse
 from toolhub_service.domain.job import RemoteMark

@@ -16,7 +16,7 @@ from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.ports.adapter_suite import SILENT
 from toolhub_service.adapters.mcp.adapter import McpAdapter
 from toolhub_service.adapters.mcp.calling import Calling
-from toolhub_service.adapters.mcp.overrides import Override
+from toolhub_service.adapters.overrides import Override
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 
 WAYS = ["stdio-modern", "stdio-legacy", "http-modern", "http-legacy"]

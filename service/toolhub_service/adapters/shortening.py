@@ -1,4 +1,4 @@
-"""What a server says, at a size that can be kept: cut, with a digest of the whole so that a change is still seen."""
+"""What a source says, at a size that can be kept: cut, with a digest of the whole so that a change is still seen."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ def written(value: JsonValue) -> bytes | None:
 
 
 def shortened(text: str, max_bytes: int) -> str:
-    """The beginning of the text, at most so many bytes of UTF-8."""
-    if len(text) * 4 <= max_bytes:
-        return text
-    data = text.encode("utf-8", "replace")
-    return text if len(data) <= max_bytes else data[:max_bytes].decode("utf-8", "ignore")
+    """The beginning of the text, at most so many bytes of UTF-8; what is not Unicode is replaced."""
+    return text.encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
 
 
 def kept_text(text: str, max_bytes: int) -> JsonValue:
