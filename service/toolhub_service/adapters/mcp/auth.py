@@ -2,7 +2,8 @@
 
 With a token URL the token is fetched before the first request. Without one the server's 401 leads to its protected
 resource metadata (RFC 9728), that to the authorization server's (RFC 8414), and all of it only over origins that the
-source names. The token is kept, renewed shortly before it expires and once after a 401; many requests wait for one
+source names. Credentials belong to the authorization server that took them first: when the server names another one
+later, they are not shown to it (SEP-2352). The token is kept, renewed shortly before it expires and once after a 401; many requests wait for one
 renewal. The SDK's provider is not used: it holds its lock while a request runs, so that calls run one by one.
 
 Nothing here raises for what a server answers: a request without a good token goes out and comes back with its 401.
@@ -42,8 +43,12 @@ Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 class _Endpoint:
     """Where tokens are had, and how."""
 
-    def __init__(self, url: str, *, resource: str = "", scope: str = "", methods: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, url: str, *, issuer: str = "", resource: str = "", scope: str = "", methods: tuple[str, ...] = ()
+    ) -> None:
         self.url = url
+        self.issuer = issuer
+        """Empty: the operator's own word."""
         self.resource = resource
         self.scope = scope
         self.in_body = bool(methods) and "client_secret_basic" not in methods and "client_secret_post" in methods
@@ -82,6 +87,8 @@ class Tokens:
         self._terms = terms
         self._server_url = server_url
         self._endpoint = _Endpoint(terms.token_url, scope=" ".join(terms.scopes)) if terms.token_url else None
+        self._issuer = ""
+        """Whose the credentials are, once a token was had by them."""
         self._token = ""
         self._good_until_s = 0.0
         self._again_at_s = 0.0
@@ -102,7 +109,7 @@ class Tokens:
             if challenge is not None and not self._terms.token_url:
                 self._endpoint = await self._discovered(challenge, send)
             if self._endpoint is not None:
-                self._take(await _asked(self._token_request(self._endpoint), send))
+                self._take(await _asked(self._token_request(self._endpoint), send), self._endpoint.issuer)
             return self._token
 
     def _token_request(self, endpoint: _Endpoint) -> httpx2.Request:
@@ -121,18 +128,19 @@ class Tokens:
             "POST", endpoint.url, headers=headers, content=urlencode(form).encode(), extensions=_IN_TIME
         )
 
-    def _take(self, document: dict[str, Any]) -> None:
+    def _take(self, document: dict[str, Any], issuer: str) -> None:
         token = document.get("access_token")
         if not isinstance(token, str) or not token or str(document.get("token_type", "bearer")).lower() != "bearer":
             return
         life = document.get("expires_in")
         life_s = float(life) if isinstance(life, int | float) and life > 0 else _UNKNOWN_LIFE_S
+        self._issuer = issuer
         self._token = token
         self._good_until_s = _now_s() + life_s - min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
         self._again_at_s = 0.0
 
     async def _discovered(self, challenge: httpx2.Response, send: Send) -> _Endpoint | None:
-        """The token endpoint; None when the metadata is missing or does not fit the server."""
+        """The token endpoint; None when the metadata is missing, does not fit the server, or is of another issuer."""
         said = extract_field_from_www_auth(challenge, "resource_metadata")
         resource = await _first(build_protected_resource_metadata_discovery_urls(said, self._server_url), send)
         if resource and not _is_of(self._server_url, resource.get("resource")):
@@ -142,15 +150,20 @@ class Tokens:
         metadata = await _first(
             build_oauth_authorization_server_metadata_discovery_urls(issuer, self._server_url), send
         )
-        return _endpoint_of(metadata, issuer, self._server_url, self._scope(challenge, resource))
+        named = resource.get("resource") or resource_url_from_server_url(self._server_url)
+        endpoint = _endpoint_of(metadata, issuer, str(named), self._scope(challenge, resource))
+        is_other = endpoint is not None and self._issuer and not issuers_match(endpoint.issuer, self._issuer)
+        return None if is_other else endpoint
 
     def _scope(self, challenge: httpx2.Response, resource: dict[str, Any]) -> str:
-        """The operator's scopes; else those that the server asks for."""
+        """The operator's scopes; else those that the server asks for, besides those that were too few (SEP-2350)."""
         if self._terms.scopes:
             return " ".join(self._terms.scopes)
         supported = resource.get("scopes_supported")
         listed = " ".join(map(str, supported)) if isinstance(supported, list) else ""
-        return extract_field_from_www_auth(challenge, "scope") or listed
+        wanted = extract_field_from_www_auth(challenge, "scope") or listed
+        before = self._endpoint.scope if self._endpoint is not None and challenge.status_code == 403 else ""
+        return " ".join(dict.fromkeys([*before.split(), *wanted.split()]))
 
 
 def _bearing(request: httpx2.Request, token: str) -> httpx2.Request:
@@ -184,8 +197,8 @@ async def _asked(request: httpx2.Request, send: Send) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _endpoint_of(metadata: dict[str, Any], issuer: str | None, server_url: str, scope: str) -> _Endpoint | None:
-    """RFC 8414 §3.3: metadata counts only for the issuer that it names."""
+def _endpoint_of(metadata: dict[str, Any], issuer: str | None, resource: str, scope: str) -> _Endpoint | None:
+    """RFC 8414 §3.3: metadata counts only for the issuer that it names. `resource` goes out as the server wrote it."""
     named, url = metadata.get("issuer"), metadata.get("token_endpoint")
     if not isinstance(url, str) or not isinstance(named, str):
         return None
@@ -194,7 +207,8 @@ def _endpoint_of(metadata: dict[str, Any], issuer: str | None, server_url: str, 
     methods = metadata.get("token_endpoint_auth_methods_supported")
     return _Endpoint(
         url,
-        resource=resource_url_from_server_url(server_url),
+        issuer=named,
+        resource=resource,
         scope=scope,
         methods=tuple(methods) if isinstance(methods, list) else (),
     )

@@ -31,7 +31,11 @@ class World:
         self.resource: dict[str, object] = {"resource": URL, "authorization_servers": [AS], "scopes_supported": ["a"]}
         self.metadata: dict[str, object] = {"issuer": AS, "token_endpoint": f"{AS}/token"}
         self.requests: list[httpx2.Request] = []
+        self.other_metadata: dict[str, object] = {}
+        """Of any other authorization server."""
         self.challenge = "Bearer"
+        self.lacking = ""
+        """A scope that the tokens so far do not have."""
 
     async def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
@@ -40,9 +44,14 @@ class World:
             return self._token()
         if request.url.path == "/.well-known/oauth-protected-resource/mcp":
             return httpx2.Response(200, json=self.resource)
-        if request.url.path == "/.well-known/oauth-authorization-server" and request.url.host == "login.example":
-            return httpx2.Response(200, json=self.metadata)
+        if request.url.path == "/.well-known/oauth-authorization-server":
+            is_ours = request.url.host == "login.example"
+            return httpx2.Response(200, json=self.metadata if is_ours else self.other_metadata)
         if request.url.path == "/mcp":
+            if self.lacking:
+                challenge = f'Bearer error="insufficient_scope", scope="{self.lacking}"'
+                self.lacking = ""
+                return httpx2.Response(403, headers={"www-authenticate": challenge})
             if self.good and request.headers.get("authorization") == f"Bearer {self.good}":
                 return httpx2.Response(200, json={"ok": True})
             return httpx2.Response(401, headers={"www-authenticate": self.challenge})
@@ -90,6 +99,37 @@ async def test_the_token_endpoint_is_discovered_from_the_server_and_told_the_res
         "resource": [URL],
     }
     assert len(world.asked("/mcp")) == 2
+
+
+async def test_the_resource_is_told_in_the_servers_own_spelling() -> None:
+    world = World()
+    world.resource["resource"] = "https://mcp.example"
+    assert await post(transport(world)) == 200
+    (asked,) = world.asked("/token")
+    assert parse_qs(asked.content.decode())["resource"] == ["https://mcp.example"]
+
+
+async def test_scopes_that_were_too_few_are_asked_for_together_with_the_missing_ones() -> None:
+    world = World()
+    client = transport(world)
+    assert await post(client) == 200
+    world.lacking = "write"
+    assert await post(client) == 200
+    first, second = (parse_qs(asked.content.decode())["scope"] for asked in world.asked("/token"))
+    assert (first, second) == (["a"], ["a write"])
+
+
+async def test_credentials_are_not_shown_to_another_authorization_server_than_the_first_that_took_them() -> None:
+    world = World()
+    client = transport(world, origins=(URL, AS, "https://evil.example"))
+    assert await post(client) == 200
+    world.good = "revoked"
+    evil: dict[str, object] = {"issuer": "https://evil.example", "token_endpoint": "https://evil.example/token"}
+    world.resource["authorization_servers"] = ["https://evil.example"]
+    world.other_metadata = evil
+    assert await post(client) == 401
+    assert all(request.url.path != "/token" for request in world.requests if request.url.host == "evil.example")
+    assert world.asked("/.well-known/oauth-authorization-server")[-1].url.host == "evil.example"
 
 
 async def test_secrets_go_in_the_body_where_only_that_is_supported() -> None:
