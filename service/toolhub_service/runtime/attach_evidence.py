@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
+from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.cut import cut_to
 from toolhub_service.runtime.redact import redact_evidence
 from toolhub_service.runtime.walk import Walk
+from toolhub_service.schema.canonical_json import NotJson
 
 
 class Attached(NamedTuple):
@@ -22,10 +24,13 @@ class Attached(NamedTuple):
 
 
 def attach_evidence(walk: Walk, outcome: Outcome, now_unix_ms: int, redactor: Redactor, *, show_raw: bool) -> Attached:
-    """The successful answer, cut to the tool's inline limit."""
+    """The successful answer, cut to the tool's inline limit. Raises OUTPUT_SCHEMA_INVALID where it is no JSON."""
     spec = walk.spec
     assert spec is not None  # the pipeline calls this step only after resolve
-    value, cut = cut_to(outcome.value, spec.limits.max_result_bytes)
+    try:
+        value, cut = cut_to(outcome.value, spec.limits.max_result_bytes)
+    except NotJson as not_json:
+        raise unwritable(spec) from not_json
     evidence = outcome.evidence or (_call_evidence(walk, f"{spec.name} {spec.version} answered"),)
     evidence = tuple([redact_evidence(item, redactor) for item in evidence])
     if cut is not None:
@@ -46,6 +51,16 @@ def attach_evidence(walk: Walk, outcome: Outcome, now_unix_ms: int, redactor: Re
         raw=outcome.raw if show_raw else None,
     )
     return Attached(result, None if cut is None else cut.whole)
+
+
+def unwritable(spec: ToolSpec) -> ToolFailure:
+    """The tool ran; some number or text of its answer has no place in JSON, or it nests beyond all use."""
+    effect = " It may have had its effect: do not repeat it blindly." if spec.has_side_effects else ""
+    message = (
+        f"{spec.name} answered what cannot be written as JSON: a number that is none, text that is no Unicode, or more "
+        f"than 254 levels.{effect}"
+    )
+    return refuse(ErrorKind.OUTPUT_SCHEMA_INVALID, message)
 
 
 def attach_refusal(walk: Walk, error: ToolError, now_unix_ms: int) -> ToolResult:

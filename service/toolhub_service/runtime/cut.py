@@ -11,6 +11,8 @@ from toolhub_service.schema.canonical_json import dumps
 
 _MARKER_BYTES = 96
 """Room for the marker and its JSON escapes."""
+_TOGETHER = 256
+"""Items of a list that are measured at once: one by one, small ones cost a second a million."""
 
 
 class Cut(NamedTuple):
@@ -43,21 +45,32 @@ def _shorten(value: JsonValue, excess_bytes: int) -> JsonValue:
     if isinstance(value, str):
         return _shorten_text(value, excess_bytes)
     if isinstance(value, dict) and value:
-        key = max(value, key=lambda name: len(dumps(value[name])))
+        key = max(value, key=lambda name: _size(value[name])) if len(value) > 1 else next(iter(value))
         return {**value, key: _shorten(value[key], excess_bytes)}
     if isinstance(value, list | tuple):
         return _shorten_list(cast("list[JsonValue]", list(value)), excess_bytes)
     return value
 
 
+def _size(value: JsonValue) -> int:
+    """About how long its JSON is; of a text without writing it."""
+    return len(value) if isinstance(value, str) else len(dumps(value))
+
+
 def _shorten_text(text: str, excess_bytes: int) -> str:
-    kept_bytes = len(text.encode()) - excess_bytes
-    kept = text.encode()[: max(0, kept_bytes)].decode(errors="ignore")
+    encoded = text.encode()
+    kept = encoded[: max(0, len(encoded) - excess_bytes)].decode(errors="ignore")
     return f"{kept}… [cut: {len(text) - len(kept)} of {len(text)} characters left out]"
 
 
 def _shorten_list(items: list[JsonValue], excess_bytes: int) -> JsonValue:
     total = len(items)
+    while len(items) > _TOGETHER:
+        together = len(dumps(items[-_TOGETHER:])) - 1
+        if together > excess_bytes:
+            break
+        excess_bytes -= together
+        del items[-_TOGETHER:]
     while len(items) > 1 and excess_bytes > 0:
         excess_bytes -= len(dumps(items.pop())) + 1
     if excess_bytes > 0 and items:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.runtime.door import a_door, a_tool
+from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.runtime.cut import cut_to
@@ -78,6 +80,34 @@ async def test_answer_over_its_cap_is_marked_and_proves_the_whole() -> None:
     assert whole.sha256 == hashlib.sha256(dumps(value)).hexdigest()
     assert "could not be kept" in left_out.summary  # by a door that keeps no artifacts
     assert len(result.evidence) == 3
+
+
+@pytest.mark.parametrize("number", [1, 100, 255, 256, 257, 600, 5_000])
+def test_a_list_keeps_as_many_items_as_fit(number: int) -> None:
+    value: Any = {"rows": [{"id": 10_000 + each} for each in range(number)]}
+    cut, what = cut_to(value, CAP)
+    assert isinstance(cut, dict)
+    rows = cut["rows"]
+    assert isinstance(rows, list)
+    if what is None:
+        assert rows == value["rows"]
+    else:
+        assert CAP - 150 <= len(dumps(cut)) <= CAP
+        assert rows[:-1] == value["rows"][: len(rows) - 1]
+
+
+NESTED: list[Any] = []
+for _ in range(300):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": "half \ud800 pair"}, NESTED])
+async def test_an_answer_that_is_no_json_is_refused_typed(value: Any) -> None:
+    tool = replace(a_tool("test/odd"), output_schema={})
+    error = await a_door(Outcome(value=value), tools=(tool,)).error(tool)
+    assert error.kind is ErrorKind.OUTPUT_SCHEMA_INVALID
+    assert "cannot be written as JSON" in error.message
+    assert "do not repeat it blindly" in error.message
 
 
 @pytest.mark.parametrize("truncated", [True, False])
