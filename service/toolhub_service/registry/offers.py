@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Final
 
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -20,6 +21,10 @@ from toolhub_service.guards.descriptions import Finding, judge_definition
 
 DEFINITION_MAX_CHARS: Final = 1024 * 1024
 """Of keys and texts; a larger one cannot be kept in a pin, so nobody can approve it."""
+LEVELS_MAX: Final = 200
+"""Arrays and objects within each other; stores write 254."""
+_VALUE_CHARS: Final = 4
+"""What any value takes besides its text."""
 _TURN_S: Final = 0.005
 """For so long the event loop is held, unless a single definition takes longer; then others have it for as long."""
 
@@ -76,28 +81,32 @@ def _offer(
 
 
 def _can_be_kept(definition: JsonObject) -> bool:
-    """Whether it is of bounded size and every text of it can be written as UTF-8."""
+    """Whether it is of bounded size and depth, and has no number and no text that JSON cannot hold."""
     left = DEFINITION_MAX_CHARS
-    try:
-        for text in _texts(definition):
-            left -= len(text) + 4
-            if left < 0:
+    waiting: list[tuple[JsonValue, int]] = [(definition, LEVELS_MAX)]
+    while waiting:
+        value, levels = waiting.pop()
+        left -= _VALUE_CHARS
+        if isinstance(value, Mapping):
+            if not all(isinstance(key, str) for key in value):
                 return False
-            text.encode()
-    except UnicodeEncodeError:
-        return False
+            waiting.extend((member, levels - 1) for member in (*value, *value.values()))
+        elif isinstance(value, str):
+            left -= len(value)
+            if not _is_unicode(value):
+                return False
+        elif isinstance(value, Sequence):
+            waiting.extend((item, levels - 1) for item in value)
+        elif isinstance(value, float) and not isfinite(value):
+            return False
+        if left < 0 or levels < 0:
+            return False
     return True
 
 
-def _texts(definition: JsonObject) -> Iterator[str]:
-    waiting: list[JsonValue] = [definition]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, Mapping):
-            yield from value
-            waiting.extend(value.values())
-        elif isinstance(value, Sequence):
-            yield ""  # an array takes its place, too
-            waiting.extend(value)
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -18,6 +18,7 @@ from toolhub_service.domain.source_ports import PinStore, SourceObserver
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.offers import Offer
 from toolhub_service.registry.pin_decisions import compared_with, decided, find_pin
+from toolhub_service.registry.pin_sizes import PinSizes
 from toolhub_service.registry.pins import Judgement, judge
 from toolhub_service.registry.quarantine import STORE_AWAY, UNREADABLE, quarantined, unavailable, with_problem
 
@@ -43,6 +44,7 @@ class PinLedger:
         self._shadowed_by = shadowed_by
         self._last: dict[str, Sequence[Pin]] = {}
         """What the store said last, by source."""
+        self._sizes: dict[str, PinSizes] = {}
 
     async def verdicts(self, source: str, trust: Trust, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
         """Whether each may be called; never raises because of the store."""
@@ -82,6 +84,7 @@ class PinLedger:
 
     async def forget(self, source: str) -> None:
         self._last.pop(source, None)
+        self._sizes.pop(source, None)
         await self._store.forget_source(source)
 
     async def _kept(self, source: str, trust: Trust, offers: Sequence[Offer], is_reading: bool) -> tuple[ToolSpec, ...]:
@@ -125,6 +128,7 @@ class PinLedger:
             shadowed_by=self._shadowed_by,
             now_unix_ms=self._clock.unix_ms(),
             is_reading=is_reading,
+            waiting_bytes=self._sizes.setdefault(source, PinSizes()).waiting_bytes(known),
         )
 
 

@@ -13,7 +13,8 @@ The digest says what is meant; a name never does. Rules, for a source that is no
   not take turns at rewriting it. A decision clears it away (pin_decisions.py).
 
 Whoever changes a definition with every reading fills no store: after `UNDECIDED_MAX` versions of a tool that nobody has
-decided on, further ones are quarantined without a record, as are new ones of a source with `PINS_MAX` records.
+decided on, further ones are quarantined without a record, as are new ones of a source with `PINS_MAX` records or with
+`WAITING_MAX_BYTES` of definitions that nobody approves of.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from toolhub_service.domain.source import Trust
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.double_pins import demoted, waiting_again
 from toolhub_service.registry.offers import Offer, nameless
+from toolhub_service.registry.pin_sizes import size_bytes
 from toolhub_service.registry.quarantine import (
     CANNOT_BE_KEPT,
     TOO_MANY_PINS,
@@ -37,6 +39,7 @@ from toolhub_service.registry.quarantine import (
 
 UNDECIDED_MAX: Final = 32
 PINS_MAX: Final = 20_000
+WAITING_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,13 @@ def judge(
     shadowed_by: Callable[[ToolSpec], str],
     now_unix_ms: int,
     is_reading: bool = True,
+    waiting_bytes: int = 0,
 ) -> Judgement:
     """`shadowed_by` names what a tool reads like, or nothing. `is_reading`: this is a new reading, and all of it: only
-    then a tool that is missing is noted as REMOVED."""
+    then a tool that is missing is noted as REMOVED. `waiting_bytes`: what `PinSizes` says of `known`."""
     if trust is Trust.ALWAYS:
         return Judgement(tuple(with_problem(offer.definition) for offer in offers))
-    bench = _Bench(trust, source, known, offers, shadowed_by, now_unix_ms)
+    bench = _Bench(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes)
     specs = tuple(bench.judged(offer) for offer in offers)
     missing = bench.missing() if is_reading else ()
     back = bench.back() if is_reading else ()
@@ -93,8 +97,10 @@ class _Bench:
         offers: Sequence[Offer],
         shadowed_by: Callable[[ToolSpec], str],
         now_unix_ms: int,
+        waiting_bytes: int,
     ) -> None:
         self._trust = trust
+        self._waiting_bytes = waiting_bytes
         self._source = source
         self._shadowed_by = shadowed_by
         self._now_unix_ms = now_unix_ms
@@ -146,8 +152,10 @@ class _Bench:
             findings.insert(0, f"It reads like `{twin}`, which is not of this source.")
         if not self._pins:
             return self._first_pin(offer, tuple(findings), PinChange.SHADOWED if twin else PinChange.NONE, is_serious)
-        if self._is_full(offer.name):
+        added_bytes = size_bytes(offer.definition.remote)
+        if self._is_full(offer.name, added_bytes):
             return None
+        self._waiting_bytes += added_bytes
         former = None if twin or offer.name in self._of_tool else self._renamed_from(offer)
         pin = replace(
             self._pin(offer, tuple(findings)),
@@ -193,7 +201,9 @@ class _Bench:
     def _approved_digest(self, tool: str) -> str:
         return next((pin.digest for pin in self._of_tool.get(tool, ()) if pin.state is PinState.APPROVED), "")
 
-    def _is_full(self, tool: str) -> bool:
+    def _is_full(self, tool: str, added_bytes: int) -> bool:
+        if self._waiting_bytes + added_bytes > WAITING_MAX_BYTES:
+            return True
         of_tool = self._of_tool.get(tool, ())
         decided_at = max((pin.decided_at_unix_ms for pin in of_tool), default=0)
         undecided = sum(1 for pin in of_tool if not pin.decided_at_unix_ms and pin.seen_at_unix_ms > decided_at)

@@ -9,7 +9,10 @@ from toolhub_service.domain.pin import Pin, PinChange, PinState
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import ToolSpec, ToolState
 
-CANNOT_BE_KEPT: Final = "its definition is too large, or has text that is no Unicode, so that nobody can approve it"
+CANNOT_BE_KEPT: Final = (
+    "its definition is too large or too deep, or has text or numbers that JSON cannot hold, so that nobody can "
+    "approve it"
+)
 TOO_MANY_PINS: Final = (
     "its source has offered too many definitions that nobody decided on, so that this one was not kept: decide on "
     "those of `toolhub pins list`"

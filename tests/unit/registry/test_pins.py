@@ -8,13 +8,14 @@ import pytest
 
 from tests.fakes.tool_sources import definition
 from toolhub_service.domain.errors import HubFailure, HubStatus
-from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinState
 from toolhub_service.domain.source import Definition, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.offers import offers_of
 from toolhub_service.registry.pin_decisions import compared_with, decided, find_pin
-from toolhub_service.registry.pins import UNDECIDED_MAX, Judgement, judge
+from toolhub_service.registry.pin_sizes import PinSizes, size_bytes
+from toolhub_service.registry.pins import UNDECIDED_MAX, WAITING_MAX_BYTES, Judgement, judge
 
 T0 = 1_700_000_000_000
 READ = definition("files", "read")
@@ -30,12 +31,22 @@ def judged(
     shadows: str = "",
     at: int = T0,
     is_reading: bool = True,
+    waiting_bytes: int = 0,
 ) -> Judgement:
     def shadowed_by(spec: ToolSpec) -> str:
         return "core/fs.readText" if spec.resource_id == shadows else ""
 
     offers = asyncio.run(offers_of("files", definitions))
-    return judge(trust, "files", tuple(known), offers, shadowed_by=shadowed_by, now_unix_ms=at, is_reading=is_reading)
+    return judge(
+        trust,
+        "files",
+        tuple(known),
+        offers,
+        shadowed_by=shadowed_by,
+        now_unix_ms=at,
+        is_reading=is_reading,
+        waiting_bytes=waiting_bytes,
+    )
 
 
 def kept(known: Sequence[Pin], judgement: Judgement) -> tuple[Pin, ...]:
@@ -282,9 +293,20 @@ def test_a_broken_definition_that_waits_says_both() -> None:
     assert "toolhub pins diff" in told
 
 
-@pytest.mark.parametrize("description", ["x" * 2_000_000, "half \ud800 pair"])
-def test_what_cannot_be_kept_is_quarantined_without_a_record(description: str) -> None:
-    unkeepable = Definition(READ.spec, {**READ.remote, "description": description})
+def nested(levels: int) -> JsonObject:
+    value: JsonObject = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["x" * 2_000_000, "half \ud800 pair", float("nan"), [float("-inf")], nested(500), nested(100_000), [0] * 400_000],
+    ids=["long", "surrogate", "nan", "infinite", "deep", "very-deep", "many"],
+)
+def test_what_cannot_be_kept_is_quarantined_without_a_record(schema: JsonValue) -> None:
+    unkeepable = Definition(READ.spec, {**READ.remote, "inputSchema": {"default": schema}})
     judgement = judged((), unkeepable, WRITE)
     assert states(judgement) == {"read": ToolState.QUARANTINED, "write": ToolState.ACTIVE}
     assert [pin.tool for pin in judgement.pins] == ["files/write"]
@@ -300,6 +322,19 @@ def test_a_tool_that_changes_all_the_time_fills_no_store_and_a_decision_lets_it_
     assert "too many" in reason(judgement)
     known = after(known, "files/read", known[-1].digest, approve=False, at=T0 + 500)
     assert len(judged(known, definition("files", "read", "Newest."), at=T0 + 501).drifted) == 1
+
+
+def test_a_source_that_offers_large_definitions_without_end_fills_no_store() -> None:
+    """By ever new names, which no bound for each tool holds."""
+    known, sizes = pinned(READ), PinSizes()
+    for at in range(60):
+        large = definition("files", f"tool_{at}", "x" * 500_000)
+        judgement = judged(known, READ, large, at=T0 + at, waiting_bytes=sizes.waiting_bytes(known))
+        known = kept(known, judgement)
+        assert states(judgement) == {"read": ToolState.ACTIVE, f"tool_{at}": ToolState.QUARANTINED}
+    assert len(known) == 1 + WAITING_MAX_BYTES // size_bytes(large.remote)
+    known = after(known, "files/tool_0", known[1].digest, approve=False)
+    assert len(judged(known, large, at=T0 + 99, waiting_bytes=sizes.waiting_bytes(known)).drifted) == 2
 
 
 def test_of_two_approved_definitions_the_one_that_a_person_decided_on_stands() -> None:
