@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCResponse
 
 from toolhub_service.adapters.mcp.breakage import Breakage
@@ -22,7 +21,7 @@ def heard(*lines: bytes) -> tuple[list[Any], list[str]]:
     ended: list[str] = []
     wire = Wire(8 * 1024 * 1024, ended.append)
     wire.pipe_data_received(1, b"".join(line + b"\n" for line in lines))
-    messages = [item.message for item, _ in wire.inbox._held if isinstance(item, SessionMessage)]
+    messages = [item.message for item, _ in wire.inbox._held]
     return messages, ended
 
 
