@@ -14,6 +14,7 @@ from toolhub_service.app.key_file import KeyFileInvalid
 from toolhub_service.app.listening import ListenRefused, listening_of
 from toolhub_service.app.offline import CannotLook, configured_tools, policy_file_of, policy_of
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.source_checks import source_checks
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.policy.parsing import InvalidPolicy
@@ -31,6 +32,7 @@ async def settings_checks(settings: Settings) -> list[Finding]:
         _tracing(settings),
         *_stores(settings),
         *await _tools(settings),
+        *source_checks(settings),
     ]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolhub_service.cli.connection import connection_options
+from toolhub_service.cli.doctor_live import live_findings
 from toolhub_service.cli.output import json_option, print_json, print_prose, wants_json
 from toolhub_service.cli.settings_options import read_settings, settings_options
 
@@ -22,18 +24,23 @@ _NAME_CHARS = 13
 
 
 @click.command()
+@click.option("--live", is_flag=True, help="Ask the running hub, too: how its sources fare, and what they last said.")
 @json_option
 @settings_options
-def doctor(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
+@connection_options
+def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path | None, **options: Any) -> None:
     """Look at machine and configuration: what is well, what is missing, what to do, which tools that disables.
 
-    Changes nothing and needs no running hub. Exit 1 when something must be put right first.
+    Changes nothing, and needs no running hub but with --live. Exit 1 when something must be put right first.
 
     \b
     Example:
       toolhub doctor --config toolhub.yaml
+      toolhub doctor --live
     """
     findings = asyncio.run(_examine(read_settings(config_file, data_dir)))
+    if live:
+        findings += live_findings(options)
     failed = [finding for finding in findings if finding.state.value == "fail"]
     if wants_json(as_json):
         print_json({"ok": not failed, "findings": [_plain(finding) for finding in findings]})

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from toolhub_service.cli.output import json_option, legible, note, print_json, wants_json
 from toolhub_service.cli.settings_options import read_settings, settings_options
 from toolhub_service.cli.source_files import file_option, sources_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from toolhub_service.settings.sources import AnySource, McpSource
 
 _EXIT_INVALID = 1
 
@@ -37,6 +30,7 @@ def check(
     Example:
       toolhub sources check
     """
+    from toolhub_service.app.source_checks import missing_for
     from toolhub_service.app.sources_file import SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid
 
@@ -50,7 +44,7 @@ def check(
             raise click.ClickException(legible(str(invalid))) from invalid
         print_json({"ok": False, "file": str(path), "problem": str(invalid)})
         sys.exit(_EXIT_INVALID)
-    missing = {name: list(_missing(source)) for name, source in found.items()}
+    missing = {name: list(missing_for(source, settings)) for name, source in found.items()}
     if wants_json(as_json):
         print_json({"ok": True, "file": str(path), "sources": list(found), "missing": missing})
         return
@@ -59,32 +53,3 @@ def check(
         for problem in problems:
             click.echo(legible(f"    {problem}"))
     note(f"{path} is valid: {len(found)} sources" if path.exists() else f"There is no {path}: no sources")
-
-
-def _missing(source: AnySource) -> Iterator[str]:
-    """What it refers to and is not here, a sentence each."""
-    from toolhub_service.settings.sources import McpSource
-
-    if not isinstance(source, McpSource):
-        return
-    if source.command and shutil.which(source.command) is None:
-        yield f"there is no program `{source.command}` on the path"
-    for name in ("ca_file", "certificate_file", "key_file"):
-        file = getattr(source.tls, name)
-        if file and not Path(file).expanduser().is_file():
-            yield f"tls.{name}: there is no file {file}"
-    yield from _unresolved(source)
-
-
-def _unresolved(source: McpSource) -> Iterator[str]:
-    from toolhub_service.app.sources_file import ValueMissing, resolve_value
-
-    values = {f"env.{name}": value for name, value in source.env.items()}
-    values |= {f"headers.{name}": value for name, value in source.headers.items()}
-    if source.oauth is not None:
-        values["oauth.client_secret"] = source.oauth.client_secret
-    for place, value in values.items():
-        try:
-            resolve_value(value)
-        except ValueMissing as missing:
-            yield f"{place}: {missing}"

@@ -1,0 +1,49 @@
+"""What the doctor is told by a running hub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from tests.hub import running_hub
+from toolhub_service.cli.root import toolhub
+
+SOURCES = "sources: {gone: {command: no-such-program-anywhere}}\n"
+
+
+def _live(address: str, folder: Path) -> list[dict[str, Any]]:
+    words = ["doctor", "--json", "--live", "--address", address, "--data-dir", str(folder)]
+    return list(json.loads(CliRunner().invoke(toolhub, words).output)["findings"])
+
+
+async def test_a_source_that_is_down_is_found_with_what_it_last_said(tmp_path: Path) -> None:
+    file = tmp_path / "sources.yaml"
+    file.write_text(SOURCES)
+    async with running_hub(tmp_path, settings={"sources": {"file": str(file)}}) as running:
+        assert await running.hub.sourcing.sources.settled(timeout_s=30)
+        found = await asyncio.to_thread(_live, running.address, tmp_path / "hub")
+    by_name = {finding["name"]: finding for finding in found}
+    assert by_name["source core"]["state"] == "ok"
+    assert by_name["source gone"]["state"] == "warn"
+    assert "DOWN" in by_name["source gone"]["told"]
+    assert "program was not found" in by_name["source gone"]["advice"]
+
+
+async def test_a_hub_that_does_not_run_is_a_finding(tmp_path: Path) -> None:
+    found = await asyncio.to_thread(_live, "127.0.0.1:1", tmp_path / "hub")
+    assert found[-1]["name"] == "running hub"
+    assert found[-1]["state"] == "fail"
+
+
+def test_what_sources_lack_is_found_without_a_hub(tmp_path: Path) -> None:
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    (folder / "sources.yaml").write_text(SOURCES)
+    output = CliRunner().invoke(toolhub, ["doctor", "--json", "--data-dir", str(folder)]).output
+    told = [finding for finding in json.loads(output)["findings"] if finding["name"] == "sources"]
+    assert [finding["state"] for finding in told] == ["warn", "ok"]
+    assert told[0]["disables"] == ["gone/*"]
