@@ -119,6 +119,7 @@ class Calling:
                 on_progress=reporter,
                 headers=mcp_param_headers(mirrored, call.args) if mirrored else None,
                 extension=extension,
+                lane=session.lane,
             )
         except MCPError as error:
             _notice(server, session, error)

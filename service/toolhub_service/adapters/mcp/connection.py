@@ -23,6 +23,7 @@ from toolhub_service import __version__
 from toolhub_service.adapters.mcp import era
 from toolhub_service.adapters.mcp.bounded import BoundedTransport
 from toolhub_service.adapters.mcp.http import HttpRoad
+from toolhub_service.adapters.mcp.lane import Lane
 from toolhub_service.adapters.mcp.listening import Listening
 from toolhub_service.adapters.mcp.reasons import NotConnected, reason_of
 from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, StdioTransport
@@ -60,6 +61,8 @@ class Connection:
         self._is_falling = False
         self._program: StdioTransport | None = None
         self._bounded: BoundedTransport | None = None
+        self.lane: Lane | None = None
+        """To a server over HTTP; of use in the modern era alone."""
         self.stood = False
         self.why_over = ""
         """For people and models; empty while nothing is wrong."""
@@ -143,7 +146,7 @@ class Connection:
                 yield streams
             return
         assert self._means.road is not None
-        async with self._means.road.transport(self.leave_soon) as (streams, bounded):
+        async with self._means.road.transport(self.leave_soon) as (streams, bounded, self.lane):
             self._bounded = bounded
             try:
                 yield streams

@@ -19,7 +19,9 @@ from mcp.client.streamable_http import streamable_http_client
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
+from toolhub_service.adapters.mcp.lane import Lane
 from toolhub_service.adapters.mcp.reasons import NotConnected
+from toolhub_service.adapters.mcp.sockets import SocketTransport
 from toolhub_service.adapters.mcp.terms import HttpTerms, TlsTerms
 
 CONNECTIONS_MAX = 256
@@ -49,32 +51,38 @@ class HttpRoad:
     @asynccontextmanager
     async def transport(
         self, on_lost: Callable[[str], None]
-    ) -> AsyncIterator[tuple[TransportStreams, BoundedTransport]]:
-        """Streams for the SDK's client. `on_lost` is told when the server does not know the session any more.
+    ) -> AsyncIterator[tuple[TransportStreams, BoundedTransport, Lane]]:
+        """Streams for the SDK's client, and the lane beside them. `on_lost` is told when the server does not know the
+        session any more.
 
         Raises NotConnected when the TLS files cannot be used.
         """
         bounded = BoundedTransport(self._sockets(), self._origins, self._max_message_bytes, on_lost)
+        transport = AuthorizedTransport(bounded, self._tokens) if self._tokens else bounded
+        fields = {**self._terms.headers, "user-agent": f"tool-hub/{__version__}", "accept-encoding": "gzip"}
+        lane = Lane(transport, self._terms.url, fields, _TIMEOUT)
         async with (
             httpx2.AsyncClient(
-                transport=AuthorizedTransport(bounded, self._tokens) if self._tokens else bounded,
-                headers={**self._terms.headers, "user-agent": f"tool-hub/{__version__}", "accept-encoding": "gzip"},
+                transport=transport,
+                headers=fields,
                 timeout=_TIMEOUT,
                 trust_env=False,
                 follow_redirects=False,
             ) as client,
             streamable_http_client(self._terms.url, http_client=client, max_sse_event_size=None) as streams,
         ):
-            yield streams, bounded
+            try:
+                yield streams, bounded, lane
+            finally:
+                lane.close()
 
-    def _sockets(self) -> httpx2.AsyncHTTPTransport:
-        return httpx2.AsyncHTTPTransport(
-            verify=self._context(),
-            trust_env=False,
-            limits=httpx2.Limits(
-                max_connections=CONNECTIONS_MAX, max_keepalive_connections=_IDLE_MAX, keepalive_expiry=_KEEP_ALIVE_S
-            ),
-            socket_options=_PROBES,
+    def _sockets(self) -> SocketTransport:
+        return SocketTransport(
+            self._context(),
+            connections_max=CONNECTIONS_MAX,
+            idle_max=_IDLE_MAX,
+            keep_alive_s=_KEEP_ALIVE_S,
+            options=_PROBES,
         )
 
     def _context(self) -> ssl.SSLContext:

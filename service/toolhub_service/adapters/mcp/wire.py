@@ -12,9 +12,12 @@ when a release renames them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_types import CLIENT_CAPABILITIES_META_KEY
+
+from toolhub_service.adapters.mcp.lane import Elsewhere, Lane
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
@@ -32,11 +35,12 @@ async def ask(
     on_progress: ProgressFnT | None = None,
     headers: Mapping[str, str] | None = None,
     extension: str = "",
+    lane: Lane | None = None,
 ) -> dict[str, Any]:
     """The `result` member of the answer: an object, of which nothing has been judged. `params` becomes the request's.
 
     When the caller is cancelled, or after `timeout_s`, the server is told to cancel. `extension` is declared with this
-    request alone (2026-07-28).
+    request alone (2026-07-28). `lane`: a shorter way to the same server than the session's dispatcher.
 
     Raises:
         MCPError: an error response, -32001 after `timeout_s`, or a lost connection.
@@ -46,12 +50,16 @@ async def ask(
     session._stamp(data, options)  # noqa: SLF001 - see above
     if headers:
         options.setdefault("headers", {}).update(headers)
+    if extension:
+        _declare(data["params"], extension)
+    if lane is not None and lane.is_open:
+        with suppress(Elsewhere):
+            fields = options.get("headers", {})
+            return await lane.ask(method, data["params"], fields, timeout_s=timeout_s, on_progress=on_progress)
     if timeout_s is not None:
         options["timeout"] = timeout_s
     if on_progress is not None:
         options["on_progress"] = on_progress
-    if extension:
-        _declare(data["params"], extension)
     return await session._dispatcher.send_raw_request(method, data["params"], options)  # noqa: SLF001 - see above
 
 
