@@ -213,7 +213,7 @@ class SourceLife:
         try:
             await self._take_in(await self._discovered(), began_s)
         except ToolFailure as failure:
-            self._failed(failure.error.message)
+            self._failed(str(failure.error.details.get("reason") or failure.error.message))  # for an operator
         except Exception as defect:  # noqa: BLE001 - whatever a source does, it is read again
             self._around.observer.troubled(self._source.name, defect)
             self._failed(_UNEXPECTED)
