@@ -2,7 +2,7 @@
 
 Over HTTP it prints `listening on PORT` on standard output once it listens; PORT 0 takes a free one. It speaks both
 eras; with `--http` and `--era 2025-11-25` it does not know server/discover, so that clients shake hands.
-Tools: echo, add, sleep, cancelled, fail, progress, big, change, noise, pid, crash.
+Tools: echo, add, sleep, begun, cancelled, fail, progress, big, change, noise, pid, crash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 
-_CANCELLED = {"count": 0}
+_SLEEPS = {"begun": 0, "cancelled": 0}
 
 
 def server() -> MCPServer:  # noqa: C901  a list of tools
@@ -38,17 +38,23 @@ def server() -> MCPServer:  # noqa: C901  a list of tools
     @mcp.tool()
     async def sleep(seconds: float) -> str:
         """Wait."""
+        _SLEEPS["begun"] += 1
         try:
             await anyio.sleep(seconds)
         except anyio.get_cancelled_exc_class():
-            _CANCELLED["count"] += 1
+            _SLEEPS["cancelled"] += 1
             raise
         return "slept"
 
     @mcp.tool()
+    def begun() -> int:
+        """How many sleeps have begun."""
+        return _SLEEPS["begun"]
+
+    @mcp.tool()
     def cancelled() -> int:
         """How many sleeps were cancelled."""
-        return _CANCELLED["count"]
+        return _SLEEPS["cancelled"]
 
     @mcp.tool()
     def fail() -> str:
