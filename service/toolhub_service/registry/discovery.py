@@ -121,7 +121,7 @@ class Sources:
         life, tools = self._lives.pop(name, None), self._tools.pop(name, None)
         if life is not None and tools is not None:
             await life.end()
-            tools.publish(())
+            await tools.publish(())
         if forget:
             await self._ledger.forget(name)
 

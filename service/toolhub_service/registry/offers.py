@@ -6,9 +6,7 @@ and lets others run in between.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -18,6 +16,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.pin import pin_digest
 from toolhub_service.domain.source import Definition
 from toolhub_service.guards.descriptions import Finding, judge_definition
+from toolhub_service.registry.turns import Turns
 
 DEFINITION_MAX_CHARS: Final = 1024 * 1024
 """Of keys and texts; a larger one cannot be kept in a pin, so nobody can approve it."""
@@ -25,8 +24,6 @@ LEVELS_MAX: Final = 200
 """Arrays and objects within each other; stores write 254."""
 _VALUE_CHARS: Final = 4
 """What any value takes besides its text."""
-_TURN_S: Final = 0.005
-"""For so long the event loop is held, unless a single definition takes longer; then others have it for as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +49,10 @@ async def offers_of(
     same = {id(offer.definition): offer for offer in before}
     known = {offer.digest: offer for offer in before if offer.digest}
     offers = []
-    began_s = time.perf_counter()
+    turns = Turns()
     for definition in definitions:
         offers.append(same.get(id(definition)) or _offer(source, definition, known, judge))
-        took_s = time.perf_counter() - began_s
-        if took_s > _TURN_S:
-            await asyncio.sleep(took_s)
-            began_s = time.perf_counter()
+        await turns.given()
     return tuple(offers)
 
 

@@ -21,6 +21,7 @@ from toolhub_service.registry.pin_decisions import compared_with, decided, find_
 from toolhub_service.registry.pin_sizes import PinSizes
 from toolhub_service.registry.pins import Judgement, judge
 from toolhub_service.registry.quarantine import STORE_AWAY, UNREADABLE, quarantined, unavailable, with_problem
+from toolhub_service.registry.turns import Turns
 
 _ATTEMPTS: Final = 8
 """At a put that others precede; each of them wrote something, so that one gets through."""
@@ -94,19 +95,22 @@ class PinLedger:
             if not judgement.pins:
                 return judgement.specs
             if await self._store.put(judgement.pins):
-                self._keep(source, judgement)
+                await self._keep(source, judgement)
                 if not judgement.created:
                     return judgement.specs
                 # Another process may have met the source at the same moment: look once more at what both have left.
         raise _contended()
 
-    def _keep(self, source: str, judgement: Judgement) -> None:
+    async def _keep(self, source: str, judgement: Judgement) -> None:
         pins = {pin.key: pin for pin in (*self._last[source], *judgement.pins)}
         self._last[source] = tuple(pins.values())
+        turns = Turns()
         for pin in judgement.created:
             self._observer.pinned(pin)
+            await turns.given()
         for pin in judgement.drifted:
             self._observer.drifted(pin)
+            await turns.given()
 
     def _remembered(self, source: str, trust: Trust, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:
         """What was known stays callable; what would need a record that cannot be kept now is not."""

@@ -184,7 +184,7 @@ class SourceLife:
         approved = (pin for pin in pins if pin.state is PinState.APPROVED and pin.change is not PinChange.REMOVED)
         specs = {pin.tool: spec for pin in approved if (spec := self._restored_spec(pin, self._restored)) is not None}
         self._specs = tuple(specs.values())
-        self._publish()
+        await self._publish()
 
     def _restored_spec(self, pin: Pin, restored: Restored) -> ToolSpec | None:
         try:
@@ -213,10 +213,10 @@ class SourceLife:
         try:
             await self._take_in(await self._discovered(), began_s)
         except ToolFailure as failure:
-            self._failed(str(failure.error.details.get("reason") or failure.error.message))  # for an operator
+            await self._failed(str(failure.error.details.get("reason") or failure.error.message))  # for an operator
         except Exception as defect:  # noqa: BLE001 - whatever a source does, it is read again
             self._around.observer.troubled(self._source.name, defect)
-            self._failed(_UNEXPECTED)
+            await self._failed(_UNEXPECTED)
 
     async def _discovered(self) -> Discovery:
         try:
@@ -251,23 +251,24 @@ class SourceLife:
         names = {offer.name for offer in offers}
         return [offer for offer in self._offers if offer.name not in names][:_MISSING_MAX]
 
-    def _failed(self, reason: str) -> None:
-        self._failures += 1
-        self._down = _told(reason)
-        self._publish()
+    async def _failed(self, reason: str) -> None:
+        async with self._judging:
+            self._failures += 1
+            self._down = _told(reason)
+            await self._publish()
 
     async def _judge(self, *, is_reading: bool) -> None:
         source = self._source
         found = await self._around.ledger.verdicts(source.name, source.trust, self._offers, is_reading=is_reading)
         self._specs, self._pin_problem = found.specs, found.problem
-        self._publish()
+        await self._publish()
 
-    def _publish(self) -> None:
+    async def _publish(self) -> None:
         gone, why = self._missing, _NOT_SEEN
         if self._down:
             gone = frozenset(spec.name for spec in self._specs)
             why = f"its source `{self._source.name}` is not there: {self._down}"
-        self._problems = self._tools.publish(
+        self._problems = await self._tools.publish(
             unavailable(spec, why) if spec.name in gone else spec for spec in self._specs
         )
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from operator import attrgetter
+from typing import Final
 
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import Registration, ToolCatalog
+from toolhub_service.registry.turns import TURN_S, Turns
 
+BATCH: Final = 64
+"""Tools that change at once at most; fewer where they are large."""
 _DISABLED = "disabled by configuration (tools.disabled)"
 _all_of = attrgetter(*(field.name for field in fields(ToolSpec)))
 """As a tuple, which compares by identity first: unchanged schemas are not walked."""
@@ -30,26 +34,43 @@ class SourceTools:
     def quarantined_count(self) -> int:
         return sum(1 for state in self._states.values() if state is ToolState.QUARANTINED)
 
-    def publish(self, specs: Iterable[ToolSpec]) -> tuple[str, ...]:
-        """Make these the tools of the source, all others of it go; says which were refused and why."""
-        wanted = {spec.name: self._switched(spec) for spec in specs}
-        problems: list[str] = []
-        while not self._apply(wanted, problems):
-            pass  # each round drops what the one before was refused
-        self._states = {name: spec.state for name, spec in wanted.items()}
-        return tuple(problems)
+    async def publish(self, specs: Iterable[ToolSpec]) -> tuple[str, ...]:
+        """Make these the tools of the source, all others of it go; says which were refused and why.
 
-    def _apply(self, wanted: dict[str, ToolSpec], problems: list[str]) -> bool:
+        Few changes are one batch. Many are several, so that none holds the event loop long: what may not be called any
+        more comes first. Not to be called again before it has returned.
+        """
+        wanted = {spec.name: self._switched(spec) for spec in specs}
         removing = [name for name in self._states if name not in wanted and self._is_ours(name)]
         changed = [spec for spec in wanted.values() if not self._stands(spec)]
-        if not changed and not removing:
-            return True
-        report = self._catalog.register_all(changed, replace=True, removing=removing)
-        for refused in report.refused:
-            why = refused.refusal.message if refused.refusal else Registration.REFUSED.value
-            problems.append(f"`{refused.name}` is not offered: {why}.")
-            wanted.pop(refused.name, None)
-        return report.applied
+        self._states = {name: state for name, state in self._states.items() if name in wanted or name in removing}
+        self._states |= {name: spec.state for name, spec in wanted.items()}
+        changed.sort(key=lambda spec: spec.state is ToolState.ACTIVE)
+        problems: list[str] = []
+        turns, size = Turns(), BATCH
+        while changed or removing:
+            self._apply(changed[:size], removing[: size - len(changed[:size])], problems)
+            removing = removing[size - len(changed[:size]) :]
+            changed = changed[size:]
+            took_s = await turns.given()
+            size = max(1, min(BATCH, round(size * TURN_S / took_s)))
+        return tuple(problems)
+
+    def _apply(self, changed: list[ToolSpec], removing: list[str], problems: list[str]) -> None:
+        """One batch; what is refused of it is dropped and told."""
+        while changed or removing:
+            report = self._catalog.register_all(changed, replace=True, removing=removing)
+            if report.applied:
+                break
+            refused = {each.name: each.refusal for each in report.refused}
+            for name, refusal in refused.items():
+                why = refusal.message if refusal else Registration.REFUSED.value
+                problems.append(f"`{name}` is not offered: {why}.")
+                self._states.pop(name, None)
+            changed = [spec for spec in changed if spec.name not in refused]
+            removing = [name for name in removing if name not in refused]
+        for name in removing:
+            self._states.pop(name, None)
 
     def _stands(self, spec: ToolSpec) -> bool:
         known = self._catalog.get(spec.name)

@@ -19,12 +19,13 @@ from toolhub_service.adapters.mcp.failures import Redact
 from toolhub_service.adapters.mcp.link import McpSession
 from toolhub_service.adapters.mcp.server import McpServer
 from toolhub_service.adapters.mcp.tasks import has_extension
-from toolhub_service.adapters.shortening import one_line
+from toolhub_service.adapters.shortening import one_line, written
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.registry.names import skeleton
+from toolhub_service.registry.turns import Turns
 
 PAGES_MAX: Final = 100
 TOOLS_MAX: Final = 2_000
@@ -32,8 +33,8 @@ LIST_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all tools together, as JSON."""
 PROBLEMS_MAX: Final = 50
 CURSOR_MAX_CHARS: Final = 64 * 1024
-_TURN_S: Final = 0.005
-"""After so long, others get a turn of the event loop."""
+_LARGE_BYTES: Final = 16 * 1024
+"""Of a tool that is judged in a thread: the schemas of the largest take a quarter of a second."""
 _METHOD_NOT_FOUND: Final = -32601
 
 
@@ -181,17 +182,16 @@ class _Listing:
         if not isinstance(tools, list | tuple):
             self.problems.append("A page of the list of tools holds no tools.")
             return
-        loop = asyncio.get_running_loop()
-        turned_s = loop.time()
+        turns = Turns()
         for tool in tools:
             if self.is_full:
                 break
             self._seen += 1
-            self._take(tool)
-            if loop.time() - turned_s > _TURN_S:
-                await asyncio.sleep(0)
-                turned_s = loop.time()
-
+            if len(written(tool) or b"") > _LARGE_BYTES:
+                await asyncio.to_thread(self._take, tool)
+            else:
+                self._take(tool)
+            await turns.given()
         if self.is_full:
             self.problems.append(f"The list of tools was cut at {self._seen} tools ({self._reader.read_bytes} bytes).")
 
