@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import sources_keys
 from schema_words import Schema, told_bounds, told_type
 from tables import NOTICE, code, table
 
@@ -57,6 +58,7 @@ def page() -> str:
     lines += ["", "### tools.custom[]", "", *table(("key", "type", "default", "meaning"), _custom_rows())]
     if set(_CLIENT) != CLIENT_VARIABLES:
         raise SystemExit(f"configuration_page: describe {sorted(set(_CLIENT) ^ CLIENT_VARIABLES)}")
+    lines += ["", *sources_keys.lines()]
     lines += ["", "## Variables that are no settings", "", "Client commands, tests and the supervisor read these."]
     lines += ["", *table(("variable", "meaning"), ((code(name), told) for name, told in _CLIENT.items()))]
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"

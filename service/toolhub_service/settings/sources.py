@@ -83,17 +83,17 @@ class ClientTls(Section, frozen=True):
 class ClientCredentials(Section, frozen=True):
     """OAuth 2.0 client credentials (RFC 6749 §4.4; MCP extension `oauth-client-credentials`)."""
 
-    client_id: str
+    client_id: Annotated[str, Meta(description="As the authorization server knows the hub.")]
     client_secret: Annotated[Value, Meta(description="Best a reference.")]
     token_url: Annotated[str, Meta(description="Token endpoint; empty: discovered from the server's metadata.")] = ""
-    scopes: tuple[str, ...] = ()
+    scopes: Annotated[tuple[str, ...], Meta(description="What the token is asked for.")] = ()
 
 
 class McpSource(Source, frozen=True, tag="mcp"):
     """A server that speaks the Model Context Protocol: `command` for stdio, or `url` for streamable HTTP."""
 
     command: Annotated[str, Meta(description="Program that speaks MCP on stdin and stdout.")] = ""
-    args: tuple[Value, ...] = ()
+    args: Annotated[tuple[Value, ...], Meta(description="Its arguments; no shell looks at them.")] = ()
     env: Annotated[
         dict[str, Value], Meta(description="Its environment, besides HOME, PATH, USER, SHELL, TERM, LOGNAME, LANG.")
     ] = msgspec.field(default_factory=dict)
@@ -102,8 +102,8 @@ class McpSource(Source, frozen=True, tag="mcp"):
     headers: Annotated[dict[str, Value], Meta(description="Sent with each request.")] = msgspec.field(
         default_factory=dict
     )
-    oauth: ClientCredentials | None = None
-    tls: ClientTls = ClientTls()
+    oauth: Annotated[ClientCredentials | None, Meta(description="Client credentials, with `url`.")] = None
+    tls: Annotated[ClientTls, Meta(description="Certificates, with `url`.")] = ClientTls()
     origins: Annotated[
         tuple[str, ...], Meta(description="Further origins that may be dialled, such as that of the token endpoint.")
     ] = ()
