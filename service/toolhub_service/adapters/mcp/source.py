@@ -119,6 +119,8 @@ class McpToolSource:
             page = await self._page(session, cursor, listing)
             if page is None:
                 return
+            if not cursor and not isinstance(page.get("tools"), list | tuple):
+                raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The list of tools could not be read. It holds no tools.")
             await listing.take(page)
             following = page.get("nextCursor")
             if following is None or listing.is_full:
