@@ -105,17 +105,24 @@ def breakage_in(error: MCPError) -> Breakage | None:
     known = breakage_of(error)
     if known is not None:
         return known
-    said = error.error.message
-    if said in _CLOSED.get(error.error.code, ()):
+    code, said = error.error.code, error.error.message
+    if said.startswith(_LOST.get(code, ())):
         return Breakage.LOST
-    return Breakage.UNDECODABLE if error.error.code == PARSE_ERROR else None
+    return Breakage.UNDECODABLE if code == PARSE_ERROR or (code, said) == _NO_ANSWER_MEANT else None
 
 
-_CLOSED: Final[Mapping[int, tuple[str, ...]]] = {
-    CONNECTION_CLOSED: ("Connection closed", "SSE stream ended without a response"),
+_CLOSED: Final = "Connection closed"
+_LOST: Final[Mapping[int, tuple[str, ...]]] = {
+    CONNECTION_CLOSED: (
+        _CLOSED,
+        "SSE stream ended without a response",
+        "SSE stream ended and reconnection attempts were exhausted",
+        "SSE stream failed: ",
+    ),
     INTERNAL_ERROR: ("Server returned an error response",),
 }
-"""The SDK's own words; the last ones for an HTTP status without a JSON-RPC error, such as a gateway's 504."""
+"""How the SDK's own words begin; the last ones for an HTTP status without a JSON-RPC error, such as a gateway's 504."""
+_NO_ANSWER_MEANT: Final = (INVALID_REQUEST, "server answered a request with 202 Accepted")
 
 
 def is_closed(error: MCPError) -> bool:
@@ -123,7 +130,7 @@ def is_closed(error: MCPError) -> bool:
     return (
         breakage_of(error) is None
         and error.error.code == CONNECTION_CLOSED
-        and error.error.message == _CLOSED[CONNECTION_CLOSED][0]  # One stream that ended is one call.
+        and error.error.message == _CLOSED  # One stream that ended is one call.
     )
 
 

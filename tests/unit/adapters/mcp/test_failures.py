@@ -50,6 +50,9 @@ def test_what_was_sent_and_never_answered_is_unknown_unless_a_repeat_is_safe(bre
     [
         (-32000, "Connection closed"),
         (-32000, "SSE stream ended without a response"),
+        (-32000, "SSE stream ended and reconnection attempts were exhausted"),
+        (-32000, "SSE stream failed: Expected response with content type 'text/event-stream', got 'text/html'."),
+        (-32600, "server answered a request with 202 Accepted"),
         (-32603, "Server returned an error response"),
         (-32700, "Failed to parse JSON response: …"),
     ],
