@@ -54,6 +54,9 @@ DELETE = a_call(DELETE_PATH, {"path": "old"})
 SEND = a_call(a_tool("core/media.send", "send:message"), {"channel": "all-hands"})
 QUIET = a_call(a_tool("core/media.send", "send:message"), {"channel": "me"})
 WRITE = a_call(WRITE_TEXT, {"path": "plan.txt", "text": "new"})
+REPORT = a_call(a_tool("docs/write_file", "mcp:docs"), {"path": "/srv/docs/reports/a.md"})
+OUTSIDE = a_call(a_tool("docs/write_file", "mcp:docs"), {"path": "/srv/docs/reports/../a.md"})
+CUSTOMER = a_call(a_tool("crm/update", "mcp:crm"), {})
 OVERWRITE = a_call(WRITE_TEXT, {"path": "plan.txt", "text": "new", "overwrite": True})
 SAID = [
     ("Open one API to the first-run principal", call("local", GET), Effect.ALLOW),
@@ -65,6 +68,10 @@ SAID = [
     ("Overwriting needs a person", call("bot", WRITE), Effect.ALLOW),
     ("Overwriting needs a person", call("bot", OVERWRITE), Effect.REQUIRE_APPROVAL),
     ("Overwriting needs a person", call("bob", WRITE), Effect.DENY),
+    ("Tools of a source", call("local", REPORT), Effect.ALLOW),
+    ("Tools of a source", call("local", OUTSIDE), Effect.DENY),
+    ("Tools of a source", call("local", CUSTOMER), Effect.REQUIRE_APPROVAL),
+    ("Tools of a source", call("local", a_call(a_tool("github/get", "mcp:github"), {})), Effect.DENY),
     ("Ask a person before a message goes out", call("bot", SEND), Effect.REQUIRE_APPROVAL),
     ("Ask a person before a message goes out", call("bot", QUIET), Effect.ALLOW),
     ("Deletions, planned and bounded", call("local", DELETE), Effect.REQUIRE_PLAN),
