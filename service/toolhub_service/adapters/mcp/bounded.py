@@ -59,7 +59,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if origin_of(request.url) not in self._origins:
             return self._broken(Breakage.REFUSED, 403)
-        if request.method == "DELETE" or _NOTIFIES.match(request.content):
+        if request.method == "DELETE" or _NOTIFIES.match(await request.aread()):
             request.extensions = {**request.extensions, "timeout": _SHORT}
         try:
             response = await self._inner.handle_async_request(request)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 METHOD_NOT_FOUND: Final = -32601
 _ALWAYS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _PROGRESS: Final = "notifications/progress"
+_TURN: Final = 32
+"""Events in a row before the loop gets its turn."""
 
 
 class Elsewhere(Exception):
@@ -109,8 +111,11 @@ def _plain(value: object) -> object:
 
 async def _streamed(response: httpx2.Response, asked: str, on_progress: ProgressFnT | None) -> dict[str, Any]:
     """The answer that ends an event stream; progress on the way is handed on, whatever else comes is not for us."""
+    seen = count(1)
     try:
         async for event in httpx2.EventSource(response, max_event_size=None):
+            if next(seen) % _TURN == 0:
+                await asyncio.sleep(0)
             if event.event != "message" or not event.data:
                 continue
             message = _read(event.data)

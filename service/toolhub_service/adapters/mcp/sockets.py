@@ -8,8 +8,10 @@ its response is waited for, and leaves in one piece.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import httpcore2
@@ -17,8 +19,6 @@ import httpx2
 
 READ_AHEAD_BYTES: Final = 256 * 1024
 """Received and not taken yet, after which the socket is not read."""
-_DIAL_NEXT_AFTER_S: Final = 0.25
-"""RFC 8305 §5."""
 _NOT_SENT: Final = {
     httpcore2.ConnectError: httpx2.ConnectError,
     httpcore2.ConnectTimeout: httpx2.ConnectTimeout,
@@ -94,12 +94,9 @@ class _Network(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> _Connection:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout):
-                transport, received = await loop.create_connection(
-                    _Received, host, port, happy_eyeballs_delay=_DIAL_NEXT_AFTER_S
-                )
+                transport, received = await _dialled(host, port, timeout)
         except TimeoutError as error:
             raise httpcore2.ConnectTimeout from error
         except OSError as error:
@@ -107,6 +104,25 @@ class _Network(httpcore2.AsyncNetworkBackend):
         for option in socket_options or ():
             transport.get_extra_info("socket").setsockopt(*option)
         return _Connection(transport, received)
+
+
+async def _dialled(host: str, port: int, timeout_s: float | None) -> tuple[asyncio.Transport, _Received]:
+    """The first address that takes the connection, in the system's order, each with its share of the time.
+
+    asyncio's own race of addresses loses a socket when it is cancelled in the wrong turn of the loop.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for left in range(len(found) - 1, 0, -1):
+        share_s = None if timeout_s is None else timeout_s / (left + 2)
+        with suppress(OSError):  # TimeoutError is one.
+            async with asyncio.timeout(share_s):
+                return await _dialled_at(found[-1 - left][4])
+    return await _dialled_at(found[-1][4])
+
+
+async def _dialled_at(address: Any) -> tuple[asyncio.Transport, _Received]:
+    return await asyncio.get_running_loop().create_connection(_Received, address[0], address[1])
 
 
 class _Connection(httpcore2.AsyncNetworkStream):
