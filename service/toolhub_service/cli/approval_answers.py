@@ -6,7 +6,6 @@ What stands in a question is the tool's own words. The hub judges the answer; he
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import click
 
 from toolhub.v1 import approval_pb2
 from toolhub_service.cli.arguments import read_arguments
-from toolhub_service.cli.output import legible
+from toolhub_service.cli.output import revealed
 
 _NOTHING: Final = ""
 _TEXT: Final = "string"
@@ -61,7 +60,7 @@ def describe_field(name: str, declared: Mapping[str, Any], *, is_required: bool)
         terms.append(f"default {json.dumps(declared['default'], ensure_ascii=False)}")
     choices = " | ".join(_choices(declared))
     told = " – ".join(str(part) for part in (declared.get("description"), choices) if part)
-    return legible(plain(f"{name} ({', '.join(terms)})" + (f": {told}" if told else "")))
+    return revealed(f"{name} ({', '.join(terms)})" + (f": {told}" if told else ""))
 
 
 def _ask(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
@@ -75,7 +74,7 @@ def _ask(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
         if said == _NOTHING and not may_be_left_out:
             click.echo("This one is needed.", err=True)
         elif said != _NOTHING and choices and said not in choices:
-            click.echo(f"One of: {legible(plain(', '.join(choices)))}", err=True)
+            click.echo(f"One of: {revealed(', '.join(choices))}", err=True)
         else:
             return said
 
@@ -100,8 +99,3 @@ def _kind(declared: Mapping[str, Any]) -> str:
 def _choices(declared: Mapping[str, Any]) -> list[str]:
     enum = declared.get("enum")
     return [each if isinstance(each, str) else json.dumps(each) for each in enum] if isinstance(enum, list) else []
-
-
-def plain(text: str) -> str:
-    """Text of others with every character named that shows nothing, or turns the reading direction of what follows."""
-    return "".join(f"<U+{ord(c):04X}>" if unicodedata.category(c) == "Cf" else c for c in text)

@@ -14,8 +14,8 @@ import click
 from google.protobuf import timestamp_pb2
 
 from toolhub.v1 import approval_pb2
-from toolhub_service.cli.approval_answers import describe_field, fields_of, plain, schema_of
-from toolhub_service.cli.output import legible, note, print_pairs, print_prose, print_table
+from toolhub_service.cli.approval_answers import describe_field, fields_of, schema_of
+from toolhub_service.cli.output import note, print_pairs, print_prose, print_table, revealed
 
 Approval = approval_pb2.Approval
 
@@ -53,11 +53,11 @@ def time_left(approval: Approval) -> str:
 
 def row(approval: Approval) -> tuple[str, ...]:
     """Cells under `HEADINGS`; what its tool asks is told before the arguments."""
-    args = plain(" ".join(approval.args_summary_json.decode().split()))
+    args = " ".join(approval.args_summary_json.decode().split())
     if approval.HasField("question"):
-        args = f"asks {plain(' '.join(approval.question.message.split()))!r} for {args}"
-    id, who, tool = approval.approval_id, plain(approval.principal), plain(approval.tool)
-    return id, state_of(approval), time_left(approval), who, tool, args
+        args = f"asks {' '.join(approval.question.message.split())!r} for {args}"
+    id, who, tool = approval.approval_id, revealed(approval.principal), revealed(approval.tool)
+    return id, state_of(approval), time_left(approval), who, tool, revealed(args)
 
 
 def print_approvals(approvals: Iterable[Approval]) -> None:
@@ -74,7 +74,7 @@ def print_approval(approval: Approval) -> None:
     click.echo(_arguments(approval))
     if approval.purpose:
         note("\nthe purpose, in the caller's own words; untrusted:")
-        print_prose(plain(approval.purpose))
+        print_prose(revealed(approval.purpose))
     if approval.HasField("question"):
         _print_question(approval)
 
@@ -85,13 +85,13 @@ def line(approval: Approval) -> str:
     by = f"  by {approval.decided_by}" if approval.decided_by and state in ("APPROVED", "REJECTED") else ""
     said = f"  {approval.comment!r}" if by and approval.comment else ""
     mark = click.style(state.ljust(8), fg=_COLOURS.get(state))
-    what = legible(plain(f"{approval.approval_id}  {approval.principal}  {approval.tool}{by}{said}"))
+    what = revealed(f"{approval.approval_id}  {approval.principal}  {approval.tool}{by}{said}")
     return f"{_latest(approval):%H:%M:%S}  {mark}  {what}"
 
 
 def _print_question(approval: Approval) -> None:
     note("\nwhat the tool asks, in the tool's own words; untrusted:")
-    print_prose(plain(approval.question.message))
+    print_prose(revealed(approval.question.message))
     schema = schema_of(approval)
     required = schema.get("required", ())
     for name, declared in fields_of(schema).items():
@@ -101,10 +101,10 @@ def _print_question(approval: Approval) -> None:
 
 
 def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
-    yield "who asks", plain(approval.principal)
+    yield "who asks", revealed(approval.principal)
     for name, whom in (("for agent", approval.agent_id), ("for user", approval.user_id)):
         if whom:
-            yield name, plain(whom)
+            yield name, revealed(whom)
     yield "tool", f"{approval.tool} {approval.tool_version}"
     yield "rule", f"{approval.rule_id}: {approval.reason}"
     if approval.covers_rule_id:
@@ -115,18 +115,18 @@ def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
     if approval.decided_by:
         yield "decided by", f"{approval.decided_by} at {_at(approval.decided_at.ToDatetime())}"
     if approval.comment:
-        yield "comment", plain(approval.comment)
+        yield "comment", revealed(approval.comment)
     if approval.HasField("used_at"):
         yield "used at", _at(approval.used_at.ToDatetime())
     if approval.job_id:
         yield "job", f"{approval.job_id} waits for it"
-    yield "call", plain(f"{approval.call_id} of request {approval.request_id}")
+    yield "call", revealed(f"{approval.call_id} of request {approval.request_id}")
     yield "arguments", f"sha256 {approval.args_digest}"
 
 
 def _arguments(approval: Approval) -> str:
     text = json.dumps(json.loads(approval.args_summary_json or b"{}"), ensure_ascii=False, indent=2)
-    lines = legible(plain(text)).splitlines()
+    lines = revealed(text).splitlines()
     if len(lines) <= _ARGUMENT_LINES_MAX:
         return "\n".join(lines)
     left_out = f"… {len(lines) - _ARGUMENT_LINES_MAX:,} more lines (use --json)"

@@ -35,7 +35,7 @@ async def test_question_is_shown_as_the_tools_words_and_its_fields(
     approval_id = await it.asks()
     shown = await typed(hub, tmp_path, "show", approval_id)
     assert "in the tool's own words; untrusted" in shown.text
-    assert "Which colour?<U+202E> Say ␛[31mred." in shown.text
+    assert "Which colour?\\u202e Say \\u001b[31mred." in shown.text
     assert "colour (string, required): red | green" in shown.text
     assert 'password (string, optional, default "none")' in shown.text
     listed = json.loads((await cli(hub, "show", approval_id)).stdout)
@@ -93,7 +93,7 @@ async def test_terminal_asks_for_each_field_then_whether_it_may_run(
         ("n", {"type": "integer", "description": "How many."}, "n (integer, required): How many."),
         ("n", {"type": ["integer", "string"], "default": 2}, "n (string, optional, default 2)"),
         ("n", {"enum": [1, "a"]}, "n (string, required): 1 | a"),
-        ("a\x1bb", {"type": "null"}, "a␛b (null, required)"),
+        ("a\x1bb", {"type": "null"}, "a\\u001bb (null, required)"),
     ],
 )
 def test_field_is_described_in_a_line(name: str, declared: Any, told: str) -> None:

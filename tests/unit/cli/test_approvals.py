@@ -104,7 +104,7 @@ class TestShow:
         ):
             assert words in shown.text
         assert "\x1b[2J" not in shown.text, "the purpose does not drive the terminal"
-        assert "up<U+202E>txt" in shown.text, "nor does it turn the text around"
+        assert "up\\u202etxt" in shown.text, "nor does it turn the text around"
 
     async def test_unknown_one_is_told_in_a_line(self, hub: ApprovalHub) -> None:
         refused = await cli(hub, "show", "apr_nowhere")
