@@ -118,6 +118,7 @@ async def test_token_that_is_not_ours_is_refused(pinned: RunningHub, token: str)
     assert (failure.code, failure.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID")
 
 
+@pytest.mark.promise("pins.decision-is-exact")
 @pytest.mark.parametrize(("decision", "state"), [(1, PinState.APPROVED), (2, PinState.REJECTED)])
 async def test_the_one_who_calls_decides_the_digest_that_was_looked_at(
     pinned: RunningHub, desk: ScriptedDesk, decision: approval_pb2.Decision.ValueType, state: PinState

@@ -95,6 +95,7 @@ async def office(tmp_path: Path) -> AsyncIterator[AskingOffice]:
         yield opened
 
 
+@pytest.mark.promise("approval.question-resumes-once")
 async def test_person_sees_the_question_and_the_answer_lets_the_call_go_on_once(office: AskingOffice) -> None:
     approval_id = await office.asked()
     approval = await office.shown(approval_id)

@@ -47,6 +47,7 @@ async def test_operator_sees_how_a_source_fares_and_what_it_says(sourced: Runnin
     assert list(snapshot.sources) == [github, files]
 
 
+@pytest.mark.promise("sources.down-is-told-not-hidden")
 async def test_agent_learns_that_a_source_is_down_and_nothing_of_where_it_stands(sourced: RunningHub) -> None:
     listed = await sourced.stub.ListTools(tools_pb.ListToolsRequest())
     found = await sourced.stub.SearchTools(tools_pb.SearchToolsRequest(query="read"))

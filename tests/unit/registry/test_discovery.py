@@ -63,6 +63,7 @@ async def test_what_a_source_offers_stands_in_the_catalog(staged: Staged) -> Non
     assert (status.trust, status.diagnostics, status.endpoint) == (Trust.FIRST_USE, ("ready",), source.endpoint)
 
 
+@pytest.mark.promise("sources.one-never-delays-another")
 async def test_start_returns_before_anything_is_read_and_the_source_is_pending(staged: Staged) -> None:
     stage, source = staged(), ScriptedSource("files", READ)
     source.gate.clear()
@@ -75,6 +76,7 @@ async def test_start_returns_before_anything_is_read_and_the_source_is_pending(s
     assert stage.status().state is SourceState.READY
 
 
+@pytest.mark.promise("sources.one-never-delays-another")
 async def test_a_source_that_never_answers_delays_no_other(staged: Staged) -> None:
     stage, silent = staged(), ScriptedSource("silent")
     silent.gate.clear()
@@ -159,6 +161,7 @@ async def test_a_source_that_announces_changes_all_the_time_is_read_once_a_secon
     await stage.timer.until_left(1.0, 1_000.0)
 
 
+@pytest.mark.promise("sources.down-is-told-not-hidden")
 async def test_a_source_that_fails_keeps_its_tools_unavailable_with_the_reason(staged: Staged) -> None:
     source = ScriptedSource("files", READ, WRITE)
     stage = await begun(staged(), source)
@@ -255,6 +258,7 @@ async def test_what_a_reading_lacks_that_was_not_complete_is_unavailable_until_o
     assert stage.state("files/write") is None
 
 
+@pytest.mark.promise("sources.broken-tool-alone")
 async def test_a_tool_with_an_unusable_schema_is_quarantined_and_its_siblings_work(staged: Staged) -> None:
     broken = definition("files", "broken", problem="Its inputSchema cannot be used: it is too deep.")
     stage = await begun(staged(), ScriptedSource("files", READ, broken))

@@ -145,6 +145,7 @@ async def test_pins_can_be_paged_and_compared(staged: Staged) -> None:
     assert await stage.desk.approved(before) is None
 
 
+@pytest.mark.promise("pins.decision-is-exact")
 async def test_a_decision_in_another_process_is_followed_without_a_reading(staged: Staged) -> None:
     shared = MemoryPins()
     source, same = ScriptedSource("files", READ), ScriptedSource("files", READ)
@@ -189,6 +190,7 @@ async def test_whoever_was_slower_judges_anew_from_what_then_stands(staged: Stag
     assert stage.witness.drift == []
 
 
+@pytest.mark.promise("pins.survive-restart")
 async def test_the_state_of_pins_survives_a_restart(staged: Staged) -> None:
     shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
     stage = await begun(staged(pins=shared), source)
@@ -364,6 +366,7 @@ def spec_of(own_name: str) -> ToolSpec:
     return tool("files/x", source="files", resource_id=own_name)
 
 
+@pytest.mark.promise("pins.shadowing-waits")
 async def test_a_shadowing_tool_is_quarantined_and_its_siblings_are_not(staged: Staged) -> None:
     catalog = ToolCatalog(check_schema=compile_schema)
     catalog.register_builtins([tool("core/fs.readText", source="core")])

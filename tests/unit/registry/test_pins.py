@@ -90,6 +90,7 @@ def test_what_is_seen_again_unchanged_needs_no_record() -> None:
     assert judgement.pins == ()
 
 
+@pytest.mark.promise("pins.first-use-looks")
 def test_a_serious_finding_is_not_trusted_on_first_use() -> None:
     judgement = judged((), POISONED, WRITE)
     assert states(judgement) == {"read": ToolState.QUARANTINED, "write": ToolState.ACTIVE}
@@ -156,6 +157,7 @@ def test_a_definition_that_returns_to_an_approved_one_is_active_again() -> None:
     assert judgement.pins == ()
 
 
+@pytest.mark.promise("pins.rename-is-drift")
 def test_a_renamed_tool_is_found_out() -> None:
     known = pinned(READ, WRITE)
     judgement = judged(known, definition("files", "fetch"), WRITE)
@@ -194,6 +196,7 @@ def test_a_tool_that_comes_back_changed_is_quarantined() -> None:
     assert states(judged(known, OTHER_READ, WRITE))["read"] is ToolState.QUARANTINED
 
 
+@pytest.mark.promise("pins.shadowing-waits")
 @pytest.mark.parametrize("known", [(), pinned(WRITE)], ids=["first use", "pinned"])
 def test_a_tool_that_reads_like_another_sources_is_quarantined(known: tuple[Pin, ...]) -> None:
     judgement = judged(known, WRITE, READ, shadows="read")

@@ -67,6 +67,7 @@ def test_a_hit_says_where_and_by_which_words_it_matched(search: ToolSearch) -> N
     assert hit.terms == ("read", "path", "lies")
 
 
+@pytest.mark.promise("search.says-why")
 def test_a_hit_gives_the_grounds_for_its_score(search: ToolSearch) -> None:
     hit = search.search("reading a folder").hits[0]
     assert [(reason.part, reason.word, reason.found, reason.fields) for reason in hit.reasons] == [

@@ -98,6 +98,7 @@ async def test_a_tool_is_found_by_what_it_was_used_for(stage: Stage) -> None:
     assert stage.search.search("revenue", tenant="ann").ranked_by == ("words", "usage")
 
 
+@pytest.mark.promise("search.use-stays-with-its-tenant")
 @pytest.mark.promise("search.learns")
 async def test_what_one_tenant_does_neither_shows_nor_ranks_in_the_searches_of_another(stage: Stage) -> None:
     before = stage.search.search("mail revenue", tenant="bob")

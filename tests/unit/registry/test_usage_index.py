@@ -52,6 +52,7 @@ def test_each_further_use_for_the_same_thing_gains_but_less(usage: TenantUsage, 
     assert rises[-1] < rises[1]
 
 
+@pytest.mark.promise("search.not-poisoned")
 def test_a_purpose_repeated_counts_once(usage: TenantUsage, index: InvertedIndex) -> None:
     put(usage, "honest", "revenue report")
     once = gains(usage, index, "revenue")
@@ -61,6 +62,7 @@ def test_a_purpose_repeated_counts_once(usage: TenantUsage, index: InvertedIndex
     assert gains(usage, index, "revenue") == once
 
 
+@pytest.mark.promise("search.not-poisoned")
 def test_a_flood_of_one_agent_stays_below_what_two_agents_learnt_honestly(
     usage: TenantUsage, index: InvertedIndex
 ) -> None:

@@ -151,6 +151,7 @@ class TestAsking:
 
 
 class TestAnswering:
+    @pytest.mark.promise("approval.question-resumes-once")
     async def test_answered_call_goes_on_exactly_once(self) -> None:
         it = asking()
         approval_id = await it.asks()

@@ -54,6 +54,7 @@ async def test_record_of_another_pin_is_not_believed(file: SqliteFile, swapped: 
     assert (await store.page(PinFilter(), after=None, limit=10))[0] == []
 
 
+@pytest.mark.promise("pins.survive-restart")
 async def test_pins_and_their_revision_outlive_the_process(tmp_path: Path) -> None:
     for round_number in range(2):
         file = SqliteFile(tmp_path / "hub.db")

@@ -98,6 +98,7 @@ async def test_text_that_is_not_unicode_becomes_json_all_the_same(desk: Opened) 
     assert (await desk("broken_text")) == {"text": "a?b"}
 
 
+@pytest.mark.promise("langchain.injected-not-settable")
 async def test_a_caller_never_sets_what_only_the_hub_may_set(desk: Opened) -> None:
     spec = desk.spec("whoami")
     attack = {"question": "q", "user": "admin", "tool_call_id": "forged"}

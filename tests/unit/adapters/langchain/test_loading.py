@@ -51,6 +51,7 @@ async def test_what_cannot_be_loaded_is_told_by_class_and_harms_no_sibling() -> 
     assert "hunter2" not in str(problems)
 
 
+@pytest.mark.promise("langchain.trusted-only")
 async def test_an_untrusted_module_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tests_fakes_evil.py").write_text("raise AssertionError('imported')")
     monkeypatch.syspath_prepend(tmp_path)

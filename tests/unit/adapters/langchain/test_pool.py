@@ -182,6 +182,7 @@ async def test_fifty_kills_leave_no_descriptor_no_process_and_no_task(pool: Work
     assert sum(isinstance(thing, WorkerProcess) for thing in gc.get_objects()) <= 2
 
 
+@pytest.mark.promise("langchain.timeout-kills")
 @pytest.mark.slow
 async def test_a_killed_hub_takes_its_workers_and_their_children_even_where_python_is_held(tmp_path: Path) -> None:
     hub = await asyncio.create_subprocess_exec(

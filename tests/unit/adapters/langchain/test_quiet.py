@@ -12,6 +12,7 @@ from tests.fakes.langchain_source import opened
 SWITCHES = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2")
 
 
+@pytest.mark.promise("langchain.tells-nobody")
 async def test_no_tracer_is_attached_though_the_environment_asks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for switch in SWITCHES:
         monkeypatch.setenv(switch, "true")

@@ -71,6 +71,7 @@ async def test_failures_are_told_as_those_of_async_tools(desk: Opened) -> None:
     assert len((await desk("sync_lengthy", size=1000))["text"]) == 1000
 
 
+@pytest.mark.promise("langchain.timeout-kills")
 async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(desk: Opened) -> None:
     await desk("add", a=1)
     (pid,) = desk.source.pool.pids
@@ -96,6 +97,7 @@ async def test_nobody_knows_what_a_side_effect_came_to_whose_process_died() -> N
     assert not error.is_retryable
 
 
+@pytest.mark.promise("langchain.timeout-kills")
 async def test_children_that_ignore_sigterm_end_with_the_cancelled_call(desk: Opened, door: Door) -> None:
     call = asyncio.create_task(desk("forks", then=door.path))
     child = int(await asyncio.wait_for(door.words.get(), 30))

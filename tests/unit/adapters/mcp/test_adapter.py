@@ -86,6 +86,7 @@ async def test_an_unknown_tool_and_refused_arguments_are_upstream_errors(stage: 
     assert (error.upstream.status, error.upstream.excerpt) == (-32602, "a must be a number")
 
 
+@pytest.mark.promise("mcp.deadline-reaches-the-server")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_deadline_ends_the_call_here_and_over_there(way: str) -> None:
     async with at(way) as stage:
@@ -94,6 +95,7 @@ async def test_a_deadline_ends_the_call_here_and_over_there(way: str) -> None:
         await was_cancelled(stage)
 
 
+@pytest.mark.promise("mcp.deadline-reaches-the-server")
 @pytest.mark.parametrize("way", WAYS)
 async def test_cancelling_the_call_cancels_it_over_there(way: str) -> None:
     async with at(way) as stage:
@@ -125,6 +127,7 @@ async def was_cancelled(stage: McpStage) -> None:
             pass
 
 
+@pytest.mark.promise("mcp.never-resent")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize(("read_only", "kind"), [(False, ErrorKind.OUTCOME_UNKNOWN), (True, ErrorKind.UPSTREAM_ERROR)])
 async def test_a_server_that_dies_under_a_call_leaves_it_unknown_unless_a_repeat_is_safe(

@@ -171,6 +171,7 @@ async def test_a_refused_client_is_not_tried_at_each_request() -> None:
     assert len(world.asked("/token")) == 1
 
 
+@pytest.mark.promise("mcp.credentials-stay")
 @pytest.mark.parametrize(
     ("resource", "metadata"),
     [

@@ -40,6 +40,7 @@ def test_a_tool_is_known_by_its_source_and_keeps_its_own_name() -> None:
     assert spec.annotations.supports_progress
 
 
+@pytest.mark.promise("sources.risk-only-rises")
 def test_hints_raise_the_risk_and_never_lower_it() -> None:
     kind = {"readOnlyHint": True, "idempotentHint": True, "destructiveHint": False, "openWorldHint": False}
     hints = read({"name": "a", "annotations": kind}).spec.annotations

@@ -71,6 +71,7 @@ def test_a_server_may_use_the_same_codes_for_errors_of_its_own() -> None:
     assert told(-32603, "it broke").kind is ErrorKind.UPSTREAM_ERROR
 
 
+@pytest.mark.promise("mcp.never-resent")
 def test_a_server_cannot_pretend_that_a_call_was_not_sent() -> None:
     forged = MCPError(-32000, "x", {"mark": "guessed", "breakage": "NOT_SENT"})
     assert failures.answered(call(), forged, REDACT).error.kind is ErrorKind.UPSTREAM_ERROR

@@ -90,6 +90,7 @@ async def broken_call(url: str, **more: object) -> Breakage | None:
         return breakage_of(failure.value)
 
 
+@pytest.mark.promise("mcp.one-call-fails")
 @pytest.mark.parametrize(
     ("reply", "breakage"),
     [
@@ -161,6 +162,7 @@ async def test_headers_are_sent_and_no_cookie_is_kept() -> None:
     assert not any("cookie" in headers for headers in seen)
 
 
+@pytest.mark.promise("mcp.credentials-stay")
 async def test_an_origin_that_is_not_named_is_not_dialled() -> None:
     dialled: list[str] = []
 
@@ -237,6 +239,7 @@ async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
                 await within(5, link.session(soon()))
 
 
+@pytest.mark.promise("mcp.heals")
 async def test_a_restart_of_a_modern_server_costs_the_calls_in_flight_and_nothing_else() -> None:
     async with scripted_http("modern") as server, linked(at(server.url)) as link:
         session = await link.session(soon())
@@ -253,6 +256,7 @@ async def test_a_restart_of_a_modern_server_costs_the_calls_in_flight_and_nothin
         assert link.connects == 1
 
 
+@pytest.mark.promise("mcp.heals")
 async def test_a_restart_of_an_older_server_is_noticed_by_its_unknown_session() -> None:
     async with plain_http("--era", "2025-11-25") as server, linked(at(server.url)) as link:
         session = await link.session(soon())

@@ -167,6 +167,7 @@ async def test_a_call_that_waits_hurries_the_next_try_but_not_below_the_floor(tm
         await link.close()
 
 
+@pytest.mark.promise("mcp.heals")
 async def test_a_link_whose_server_comes_late_connects_by_itself(tmp_path: Path) -> None:
     path = tmp_path / "server"
     terms = program(*PLAIN)

@@ -39,6 +39,7 @@ async def test_a_server_that_keeps_nothing_names_no_time() -> None:
     assert (await discovered([tool("a")])).ttl_s is None
 
 
+@pytest.mark.promise("sources.broken-tool-alone")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_a_broken_tool_costs_nothing_but_itself(era: str) -> None:
     broken = {"name": "broken", "inputSchema": "not a schema", "annotations": 7}

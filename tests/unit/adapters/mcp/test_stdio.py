@@ -114,6 +114,7 @@ async def test_lines_that_are_no_messages_are_ignored_and_kept_for_diagnostics()
         assert any("hello from the logger" in line for line in link.diagnostics())
 
 
+@pytest.mark.promise("mcp.one-call-fails")
 @pytest.mark.parametrize("tool", ["big", "last"])
 async def test_an_answer_that_is_too_large_fails_its_call_alone(tool: str) -> None:
     async with linked(odd("chatty", protocol="2025-11-25", max_message_bytes=100_000)) as link:
@@ -199,6 +200,7 @@ async def test_children_that_outlive_their_leader_are_killed() -> None:
         await until(lambda: group_members(group) == [])
 
 
+@pytest.mark.promise("mcp.no-orphans")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_fifty_kills_leave_nothing_behind(era: str) -> None:
     terms = program("-S", str(SERVERS / "scripted.py"), era)
@@ -256,6 +258,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.promise("mcp.no-orphans")
 async def test_a_hub_that_is_killed_leaves_no_server_behind_even_one_that_heeds_nothing(tmp_path: Path) -> None:
     script = tmp_path / "hub.py"
     script.write_text(_HUB)
