@@ -9,7 +9,7 @@ words and tells who listens that the list has changed.
 Words about the list (`echo` and `add` are always good tools, and `calls` adds those that misbehave)
     changed, changed-schema, renamed, removed, added    `echo` is another, has another name, is gone; one more tool
     shadow          tools called core/fs.readText and so on
-    huge-description, exponential, cyclic, deep, patterns, remote-ref, nan, surrogate    definitions that hurt
+    huge-description, exponential, heavy-schemas, cyclic, deep, patterns, remote-ref, nan, surrogate    what hurts to read
     hidden          tag, bidi, ANSI and zero-width characters, HTML comments, orders to the model
     wrong-types, odd-names, duplicates, liar (annotations that call destruction harmless)
     many            5,000 tools on 50 pages; endless: pages for ever; cursor-loop: the same cursor for ever
@@ -21,9 +21,9 @@ Words about the rest
     http-redirect, http-401, http-500, http-html, http-half, http-no-head    instead of any HTTP answer
     json            answers calls by JSON documents rather than by event streams
 Tools of `calls`
-    huge_result, huge_error {megabytes: 100}, deep_result, endless_progress, never, slow {seconds}, die,
-    stderr_flood {lines} (stdio), tool_error {times}, asks_forever (input_required after input_required), requests_back,
-    bad_structure {missing}, garbage {kind: one of `hostile_calls.KINDS`}
+    huge_result, huge_error {megabytes: 100}, crowded_result {megabytes: 7}, deep_result, endless_progress, never,
+    slow {seconds}, die, stderr_flood {lines} (stdio), tool_error {times}, requests_back, bad_structure {missing},
+    asks_forever (input_required after input_required), garbage {kind: one of `hostile_calls.KINDS`}
 """
 
 from __future__ import annotations

@@ -56,6 +56,13 @@ async def _huge_result(request: Message, wire: Wire) -> None:
     await wire.stream(_large(request, '"result":{"resultType":"complete","content":[{"type":"text","text":', "}]}"))
 
 
+async def _crowded_result(request: Message, wire: Wire) -> None:
+    """Small values, which cost a reader a hundred times what a text of that size costs."""
+    lists = b"[]," * (_argument(request, "megabytes", 7) * _MEGABYTE // 3)
+    opening = f'{{"jsonrpc":"2.0","id":{_id(request)},"result":{{"resultType":"complete","content":[],'
+    await wire.stream((f'{opening}"structuredContent":['.encode(), lists, b"0]}}"))
+
+
 async def _huge_error(request: Message, wire: Wire) -> None:
     await wire.stream(_large(request, '"error":{"code":-32000,"message":', "}"))
 
@@ -164,6 +171,7 @@ CALLS: dict[str, Call] = {
     "echo_2": _echo,
     "add": _add,
     "huge_result": _huge_result,
+    "crowded_result": _crowded_result,
     "huge_error": _huge_error,
     "deep_result": _deep_result,
     "endless_progress": _endless_progress,

@@ -49,6 +49,15 @@ def deep(levels: int = 300) -> Tool:
     return schema
 
 
+def _heavy() -> list[Tool]:
+    """Within every bound, and as slow to compile as can be."""
+    choices = [{"properties": {f"a{number}": {"type": "string"}}} for number in range(5_000)]
+    return [
+        tool(f"heavy_{number}", str(number), {"type": "object", "title": str(number), "anyOf": choices})
+        for number in range(10)
+    ]
+
+
 def _cyclic() -> list[Tool]:
     loop = {"$ref": "#/$defs/a"}
     return [
@@ -124,6 +133,7 @@ _LISTS: dict[str, Callable[[], list[Any]]] = {
     "shadow": lambda: [tool(name) for name in ("core/fs.readText", "core__fs_readText", "core.fs.readText")],
     "huge-description": lambda: [tool("huge", "x" * 10_000_000)],
     "exponential": lambda: [tool("exponential", schema=exponential())],
+    "heavy-schemas": _heavy,
     "cyclic": _cyclic,
     "patterns": _patterns,
     "deep": lambda: [tool("deep", schema=deep())],

@@ -1,0 +1,180 @@
+"""MCP servers whose tools misbehave: every call ends typed and bounded, and the next one on the same source works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from tests.fakes.mcp_servers.hostile_calls import CALLS, KINDS
+from tests.security.hostile_stage import Stage, hostile_stage
+from tests.unit.adapters.mcp.stage import descriptors, until
+from toolhub.v1 import error_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    f"{over}-{era}": {"hostile": ("calls",), "over": over, "era": era}
+    for over in ("stdio", "http")
+    for era in ("legacy", "modern")
+}
+SHORT_S = 0.7
+"""For calls that nobody answers."""
+OK = 0
+UNKNOWN = error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
+UPSTREAM = error_pb2.ERROR_KIND_UPSTREAM_ERROR
+OUTPUT = error_pb2.ERROR_KIND_OUTPUT_SCHEMA_INVALID
+
+
+class Attack(NamedTuple):
+    tool: str
+    kind: int
+    """What becomes of the call: a kind of error, or OK."""
+    told: str
+    within_s: float
+    args: Mapping[str, Any]
+    otherwise: Mapping[str, int]
+    """What becomes of it where the SDK, and not the hub, reads the answer, or matches it to its call."""
+
+
+def attack(tool: str, kind: int, told: str = "", within_s: float = 10.0, **args: Any) -> Attack:
+    return Attack(tool, kind, told, within_s, args, {})
+
+
+def garbage(what: str, kind: int, told: str = "", **otherwise: int) -> Attack:
+    ways = {way.replace("_", "-"): other for way, other in otherwise.items()}
+    return Attack("garbage", kind, told, SHORT_S, {"kind": what}, ways)
+
+
+ATTACKS = (
+    attack("huge_result", UNKNOWN, "larger than the source allows"),
+    attack("huge_result", OK, megabytes=7),
+    attack("huge_error", UNKNOWN, "larger than the source allows"),
+    attack("huge_error", UPSTREAM, "In its own words: xxx", megabytes=7),
+    attack("crowded_result", UNKNOWN, "larger than the source allows", megabytes=3),
+    attack("deep_result", UNKNOWN, "The server sent"),
+    attack("endless_progress", UNKNOWN, "did not answer in time", SHORT_S),
+    attack("never", UNKNOWN, "did not answer in time", SHORT_S),
+    attack("slow", UNKNOWN, "did not answer in time", SHORT_S, seconds=60),
+    attack("stderr_flood", OK),
+    attack("tool_error", UPSTREAM, "reported an error"),
+    attack("asks_forever", UPSTREAM, "asked more than 8 times"),
+    attack("requests_back", OK),
+    attack("bad_structure", OUTPUT, "own output schema forbids"),
+    attack("bad_structure", OUTPUT, "own output schema forbids", missing=True),
+    garbage("not-json", UNKNOWN),
+    garbage("binary", UNKNOWN),
+    garbage("half", UNKNOWN),
+    garbage("twice", OK),
+    garbage("wrong-id", UNKNOWN, http_legacy=OK),
+    garbage("null-id", UNKNOWN),
+    garbage("id-of-other-type", OK),
+    garbage("wrong-types", OK),
+    garbage("no-result", UNKNOWN),
+    garbage("both", UPSTREAM, http_modern=UNKNOWN),
+    garbage("error-of-text", UNKNOWN),
+    garbage("unknown-block", OK),
+    garbage("unknown-result", UPSTREAM, "cannot be understood"),
+    garbage("array", UNKNOWN),
+    garbage("nan", UNKNOWN, http_legacy=OUTPUT),
+    garbage("bad-base64", OK),
+    attack("die", UNKNOWN, "may have had its effect"),
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    async with hostile_stage(tmp_path_factory.mktemp("calls"), WAYS) as stage:
+        yield stage
+
+
+async def test_no_attack_is_left_out() -> None:
+    assert {attack.tool for attack in ATTACKS} == CALLS.keys() - {"echo", "echo_2", "add"}
+    assert {attack.args["kind"] for attack in ATTACKS if attack.tool == "garbage"} == set(KINDS)
+
+
+def named(attack: Attack) -> str:
+    return "-".join([attack.tool, *map(str, attack.args.values())])
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=named)
+async def test_a_tool_that_misbehaves_fails_typed_and_the_next_call_works(stage: Stage, attack: Attack) -> None:
+    async def on(way: str) -> None:
+        result = await stage.call(f"{way}/{attack.tool}", dict(attack.args), attack.within_s)
+        expected = attack.otherwise.get(way, attack.kind)
+        assert (way, result.error.kind) == (way, expected), result.error.message
+        assert result.ok == (expected == OK)
+        assert attack.told in result.error.message
+        assert (await stage.call(f"{way}/add", {"a": 2, "b": 3})).result_json == b'{"sum":5}'
+        assert (await stage.call(f"{way}/echo", {"text": "é"})).result_json == '{"text":"é"}'.encode()
+
+    await asyncio.gather(*map(on, WAYS))
+
+
+async def test_a_result_that_is_too_large_for_an_answer_is_cut_and_kept_whole(stage: Stage) -> None:
+    for way in WAYS:
+        result = await stage.call(f"{way}/huge_result", {"megabytes": 2})
+        assert result.truncated
+        (artifact,) = result.artifacts
+        assert artifact.size_bytes > 2_000_000
+
+
+async def test_an_answer_of_no_text_leaves_the_others_of_the_same_moment_alone(stage: Stage) -> None:
+    """Half a line stands before the next answer in the same pipe."""
+    for way in WAYS:
+        broken, *others = await asyncio.gather(
+            stage.call(f"{way}/garbage", {"kind": "half"}, SHORT_S),
+            *(stage.call(f"{way}/echo", {"text": str(number)}) for number in range(20)),
+        )
+        assert broken.error.kind == UNKNOWN
+        assert [other.result_json for other in others] == [f'{{"text":"{number}"}}'.encode() for number in range(20)]
+
+
+async def test_attacks_without_end_leave_no_task_no_descriptor_and_no_process_behind(tmp_path: Path) -> None:
+    processes, names = children(), ("stdio-modern", "http-modern")
+    async with hostile_stage(tmp_path, {name: WAYS[name] for name in names}) as stage:
+        for name in names:
+            await stage.call(f"{name}/echo", {"text": "hi"})
+        tasks, files, programs = len(asyncio.all_tasks()), descriptors(), len(children())
+        attacks = [attack for attack in ATTACKS if attack.within_s == SHORT_S or attack.args.get("megabytes") != 7]
+        for name in names:
+            await asyncio.gather(
+                *(stage.call(f"{name}/{each.tool}", dict(each.args), SHORT_S) for each in attacks if each.tool != "die")
+            )
+            await stage.call(f"{name}/die")
+        for name in names:
+            assert (await stage.call(f"{name}/echo", {"text": "hi"})).ok
+        await until(lambda: len(asyncio.all_tasks()) <= tasks and descriptors() <= files + 2)
+        assert len(children()) == programs
+    await until(lambda: children() <= processes)
+
+
+@pytest.mark.parametrize("word", ["undead", "deaf"])
+async def test_a_server_that_does_not_want_to_end_is_ended_with_the_hub(tmp_path: Path, word: str) -> None:
+    processes = children()
+    async with hostile_stage(tmp_path, {"pipe": {"hostile": ("calls", word), "over": "stdio"}}) as stage:
+        assert (await stage.call("pipe/slow", {"seconds": 60}, SHORT_S)).error.kind == UNKNOWN
+        assert (await stage.call("pipe/echo", {"text": "hi"})).ok
+        assert children() > processes
+        began_s = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began_s < 10
+    await until(lambda: children() <= processes)
+
+
+def children() -> set[int]:
+    """Processes whose command says that they are hostile servers."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+                is_gone = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if b"mcp_servers.hostile" in command and not is_gone:
+                found.add(int(entry.name))
+    return found
