@@ -125,7 +125,8 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
         sourcing = make_sourcing(means, toolbox, stores, audit, budgets, adapters, long_work.runs, artifacts)
         searching = make_searching(means, toolbox.catalog, stores)
-        pipeline = make_pipeline(means, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts)
+        unread = sourcing.sources.unread
+        pipeline = make_pipeline(means, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
         server = make_server(
             means, toolbox, sourcing.sources, searching, policy, keys, audit, pipeline, long_work, artifacts
         )

@@ -24,6 +24,7 @@ from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
+from toolhub_service.runtime.resolve import Unread
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry.approval_telemetry import ApprovalTelemetry
 from toolhub_service.telemetry.approval_webhook import ApprovalWebhook
@@ -70,6 +71,7 @@ def make_pipeline(
     stores: Stores,
     long_work: LongWork,
     artifacts: Artifacts,
+    unread: Unread,
 ) -> Pipeline:
     """Raises OSError or ValueError when the key of plans can be neither read nor made."""
     calls = means.observing.calls
@@ -92,6 +94,7 @@ def make_pipeline(
         running=long_work.runs,
         artifacts=artifacts,
         show_raw=means.settings.results.show_raw,
+        unread=unread,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.pin import Pin, PinFilter
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.domain.source import SourceStatus
+from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.source_ports import PinStore, SourceObserver, ToolSource
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.pin_ledger import PinLedger
@@ -147,6 +147,15 @@ class Sources:
     def statuses(self) -> Sequence[SourceStatus]:
         remote = [life.status for life in self._lives.values()] + list(self._not_read.values())
         return (*self._builtins(), *sorted(remote, key=lambda status: status.name))
+
+    def unread(self, tool: str) -> str:
+        """Why a tool of that full name may yet appear, for its source has not been read; empty: it will not."""
+        name = tool.partition("/")[0]
+        life = self._lives.get(name)
+        if life is not None:
+            return life.unread
+        status = self._not_read.get(name)
+        return status.reason if status is not None and status.state is SourceState.DOWN else ""
 
     async def refresh(self, sources: Sequence[str]) -> Sequence[SourceStatus]:
         known = {status.name for status in self.statuses()}

@@ -87,6 +87,7 @@ class SourceLife:
         self._missing: frozenset[str] = frozenset()
         self._discovery = Discovery(())
         self._down = _NOT_READ_YET
+        self._was_read = False
         self._failures = 0
         self._problems: tuple[str, ...] = ()
         self._pin_problem = ""
@@ -116,6 +117,11 @@ class SourceLife:
             trust=source.trust,
             diagnostics=tuple(source.diagnostics()),
         )
+
+    @property
+    def unread(self) -> str:
+        """Why it has not been read even once; empty when it has."""
+        return "" if self._was_read else self._down or _NOT_READ_YET
 
     def begin(self) -> None:
         """Returns at once; everything else happens in a task of its own."""
@@ -244,6 +250,7 @@ class SourceLife:
             self._refreshed_at_unix_ms = clock.unix_ms()
             self._down = ""
             await self._judge(is_reading=not discovery.problems)
+            self._was_read = True
         self._failures = self._failures + 1 if self._pin_problem else 0
 
     def _missing_from(self, offers: Sequence[Offer]) -> Sequence[Offer]:

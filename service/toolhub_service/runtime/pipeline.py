@@ -46,7 +46,7 @@ from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.redact import redact_error, redact_plan
-from toolhub_service.runtime.resolve import resolve
+from toolhub_service.runtime.resolve import Unread, all_read, resolve
 from toolhub_service.runtime.sinks import SILENT
 from toolhub_service.runtime.take_budget import take_budget
 from toolhub_service.runtime.to_its_end import to_its_end
@@ -77,6 +77,7 @@ class Pipeline:
     artifacts: Artifacts
     show_raw: bool = False
     """Whether results carry the upstream's own answer."""
+    unread: Unread = all_read
 
     async def invoke(self, call: Call, sink: EventSink = SILENT) -> ToolResult | Plan:
         """Answer a call: always a ToolResult, or a Plan when it is a dry run. Only cancellation is raised."""
@@ -97,7 +98,7 @@ class Pipeline:
         """The nine steps. Raises what a step refuses with."""
         call = walk.call
         walk.enter(StepName.RESOLVE)
-        walk.spec = spec = resolve(call, self.catalog, self.policy)
+        walk.spec = spec = resolve(call, self.catalog, self.policy, self.unread)
         adapter, schemas = self.adapters[spec.kind], for_tool(spec)
         if spec.cost.is_async and call.mode is Mode.EXECUTE and not call.job_id:
             walk.call = walk.asked = call = call._replace(mode=Mode.SUBMIT)

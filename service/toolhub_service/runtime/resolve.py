@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 from toolhub_service.domain.call import Call
@@ -16,11 +16,20 @@ _COMPARED_MAX = 100
 """Names that a wrong one is compared with; comparing it with 5,000 would hold up every other call for 160 ms."""
 
 
-def resolve(call: Call, catalog: Catalog, policy: PolicySource) -> ToolSpec:
+Unread = Callable[[str], str]
+"""Why a tool of that full name may yet appear, for its source has not been read in this process; empty: it will not."""
+
+
+def all_read(_tool: str) -> str:
+    return ""
+
+
+def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread = all_read) -> ToolSpec:
     """The tool's definition. Raises TOOL_NOT_FOUND (with near names), TOOL_QUARANTINED or TOOL_UNAVAILABLE."""
     spec = catalog.get(call.tool)
     if spec is None:
-        raise _not_found(call, catalog, policy)
+        reason = unread(call.tool)
+        raise _not_there_yet(call, reason) if reason else _not_found(call, catalog, policy)
     if spec.state is ToolState.ACTIVE:
         return spec
     if spec.state is ToolState.QUARANTINED:
@@ -36,6 +45,16 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource) -> ToolSpec:
         retryable=spec.state is ToolState.UNAVAILABLE,
         reason=spec.state_reason,
         state=spec.state.value,
+    )
+
+
+def _not_there_yet(call: Call, reason: str) -> ToolFailure:
+    """Right after a start nobody knows which tools a source has; a job that waits for one must not fail of that."""
+    return refuse(
+        ErrorKind.TOOL_UNAVAILABLE,
+        f"{call.tool} cannot be used now: its source has not been read since the hub started: {reason.rstrip('.')}.",
+        reason=reason,
+        state=ToolState.UNAVAILABLE.value,
     )
 
 

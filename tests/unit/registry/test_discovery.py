@@ -70,10 +70,23 @@ async def test_start_returns_before_anything_is_read_and_the_source_is_pending(s
     stage.sources.add(source)
     await stage.sources.start()
     assert stage.status().state is SourceState.PENDING
+    assert "not been read" in stage.sources.unread("files/read")
     assert not await stage.sources.settled(timeout_s=0)
     source.gate.set()
     assert await stage.sources.settled(["files"], timeout_s=5)
     assert stage.status().state is SourceState.READY
+    assert stage.sources.unread("files/nosuch") == ""
+
+
+async def test_whoever_asks_learns_whether_a_tool_may_yet_appear(staged: Staged) -> None:
+    stage, source = staged(), ScriptedSource("files", READ)
+    stage.sources.add_disabled(SourceStatus("broken", ToolKind.MCP, SourceState.DOWN, "its secret is not there"))
+    stage.sources.add_disabled(SourceStatus("attic", ToolKind.MCP, SourceState.DISABLED, "switched off"))
+    source.failure = away("nobody is there")
+    await begun(stage, source)
+    assert "nobody is there" in stage.sources.unread("files/read")
+    assert "secret" in stage.sources.unread("broken/read")
+    assert stage.sources.unread("attic/read") == stage.sources.unread("nosuch/read") == ""
 
 
 @pytest.mark.promise("sources.one-never-delays-another")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +36,14 @@ class TestResolve:
     async def test_nothing_like_it_points_to_the_search(self) -> None:
         error = await a_door().error("zzz")
         assert "SearchTools" in error.message
+
+    async def test_tool_whose_source_nobody_has_read_yet_may_be_called_later(self) -> None:
+        door = a_door()
+        pipeline = replace(door.pipeline, unread=lambda tool: "no answer yet." if tool.startswith("slow/") else "")
+        error = await replace(door, pipeline=pipeline).error("slow/read")
+        assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
+        assert error.message.endswith("since the hub started: no answer yet.")
+        assert (await replace(door, pipeline=pipeline).error("zzz")).kind is ErrorKind.TOOL_NOT_FOUND
 
     @pytest.mark.parametrize(
         ("state", "kind", "retryable"),
