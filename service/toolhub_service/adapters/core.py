@@ -22,6 +22,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, ref
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.progress import Chunk, Progress
+from toolhub_service.domain.question import QuestionAsked
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.tools.context import ToolContext
@@ -73,9 +74,7 @@ class CoreAdapter:
         try:
             output = await tool.run(args, context)
             return _outcome(output, context)
-        except ToolFailure:
-            raise
-        except KeyboardInterrupt:
+        except (ToolFailure, QuestionAsked, KeyboardInterrupt):
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
@@ -118,6 +117,7 @@ class CoreAdapter:
             sink=sink,
             open_workspace=partial(self._workspaces.open, asked),
             idempotency_key=call.idempotency_key,
+            reply=call.reply,
             call=asked,
             desk=self._desk,
         )

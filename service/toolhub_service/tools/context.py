@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -9,8 +10,9 @@ from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRef
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.constraints import Constraints
-from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.question import Question, QuestionAsked, Reply
 from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.tools.workspace import Workspace
 
@@ -28,6 +30,8 @@ class ToolContext:
     sink: EventSink
     open_workspace: Callable[[], Workspace]
     idempotency_key: str = ""
+    reply: Reply | None = None
+    """What a person has said to the last question of this call; for `ask`."""
     call: Call | None = None
     """The call as it was asked; with `desk`, whose output is kept in its name."""
     desk: ArtifactDesk | None = None
@@ -38,6 +42,7 @@ class ToolContext:
     """Set by a tool that cut its result."""
     raw: JsonValue = None
     _workspace: Workspace | None = None
+    _asked: int = 0
 
     @property
     def workspace(self) -> Workspace:
@@ -49,6 +54,24 @@ class ToolContext:
     def proves(self, type: EvidenceType, ref: str, summary: str, *, sha256: str = "", **attributes: str) -> None:
         """Lay down one piece of evidence."""
         self.evidence.append(Evidence(type=type, ref=ref, summary=summary, sha256=sha256, attributes=attributes))
+
+    def ask(self, message: str, schema: JsonObject) -> JsonObject:
+        """What a person answers to this question; `schema` is an object's, empty for a plain yes.
+
+        Raises QuestionAsked, to be let through, until it is answered: the call is over then, and runs again from the
+        beginning with the answer. So ask always in the same order, and before anything is done. A no ends the call.
+        """
+        answers = self._answers()
+        if self._asked == len(answers):
+            raise QuestionAsked(Question(message, schema, continuation=json.dumps(answers)))
+        self._asked += 1
+        return answers[self._asked - 1]
+
+    def _answers(self) -> list[JsonObject]:
+        """In the order of the questions; earlier ones travel in the continuation of the last."""
+        if self.reply is None:
+            return []
+        return [*json.loads(self.reply.continuation), self.reply.answer or {}]
 
     async def keep(self, chunks: AsyncIterator[bytes], *, media_type: str = OCTETS, name: str = "") -> Artifact | None:
         """Keep a large output as an artifact that travels with the result; None where the hub keeps none.

@@ -126,3 +126,16 @@ class Waits(Tool[TextIn, TextOut]):
         finally:
             self.stopped.set()
         return TextOut(text=args.text, call_id=context.call_id)
+
+
+class Asks(Tool[TextIn, TextOut]):
+    """Asks a person two things, one after the other."""
+
+    name = "test/text.ask"
+    description = "Ask first."
+    In, Out = TextIn, TextOut
+
+    async def run(self, args: TextIn, context: ToolContext) -> TextOut:
+        first = context.ask(f"May I {args.text}?", {})
+        second = context.ask("How?", {"type": "object", "properties": {"how": {"type": "string"}}})
+        return TextOut(text=f"{len(first)} {second['how']}")

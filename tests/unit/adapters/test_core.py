@@ -7,12 +7,13 @@ import pytest
 
 from tests.fakes.artifacts import kept_in, whole
 from tests.ports.adapter_suite import SILENT, AdapterSuite, ListeningSink, Prepared, granted
-from tests.unit.adapters.small_tools import Crashes, Echo, Keeps, Proves, Refuses, Waits
+from tests.unit.adapters.small_tools import Asks, Crashes, Echo, Keeps, Proves, Refuses, Waits
 from toolhub_service.adapters.core import CoreAdapter
 from toolhub_service.adapters.workspaces import Workspaces, WorkspaceSharing
 from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.question import QuestionAsked, Reply
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.tools.tool import spec_of
@@ -189,3 +190,17 @@ async def test_tool_of_a_hub_without_artifacts_keeps_nothing_and_goes_on(tmp_pat
     tool = Keeps()
     outcome = await adapter_of(tmp_path, tool).execute(granted(spec(tool), {"text": "large"}), SILENT)
     assert outcome.artifacts == ()
+
+
+async def test_a_tools_questions_are_asked_one_after_another_until_all_are_answered(tmp_path: Path) -> None:
+    tool = Asks()
+    adapter, call = adapter_of(tmp_path, tool), granted(spec(tool), {"text": "paint"})
+    messages, reply = [], None
+    for answer in ({}, {"how": "slowly"}):
+        with pytest.raises(QuestionAsked) as caught:
+            await adapter.execute(call._replace(reply=reply), SILENT)
+        messages.append(caught.value.question.message)
+        reply = Reply(answer, caught.value.question.continuation)
+    assert messages == ["May I paint?", "How?"]
+    outcome = await adapter.execute(call._replace(reply=reply), SILENT)
+    assert outcome.value == {"text": "0 slowly", "callId": ""}
