@@ -52,7 +52,7 @@ def _not_there_yet(call: Call, reason: str) -> ToolFailure:
     """Right after a start nobody knows which tools a source has; a job that waits for one must not fail of that."""
     return refuse(
         ErrorKind.TOOL_UNAVAILABLE,
-        f"{call.tool} cannot be used now: its source has not been read since the hub started: {reason.rstrip('.')}.",
+        f"{call.tool} cannot be used now, for its source cannot: {reason.rstrip('.')}.",
         reason=reason,
         state=ToolState.UNAVAILABLE.value,
     )
