@@ -1,6 +1,7 @@
 """Step 6 for work that runs somewhere else: at most once over there, whatever dies, breaks or stays silent here.
 
     no mark                mint one and keep it, then start; keep the accepted mark, then follow
+        refused, or asked  nothing runs: keep that, and hand it on; the next run starts anew
     mark, not accepted     an earlier run died, or the answer was lost: look it up before anything is sent again
         found              keep the accepted mark, then follow
         certainly absent   start again under the same key
@@ -53,6 +54,7 @@ from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.job_ports import RemoteJob, RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
 from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.question import QuestionAsked
 from toolhub_service.domain.result import Outcome
 
 Answer = TypeVar("Answer")
@@ -79,13 +81,13 @@ class RemoteExecutor:
         self._randomness = randomness
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
-        """As `Adapter.execute`; the call must be run as a job."""
+        """As `Adapter.execute`, questions included; the call must be run as a job."""
         if not call.call.job_id:
             raise no_job(call)
         run = _Run(self, call, sink)
         try:
             return await run.to_its_end()
-        except ToolFailure:
+        except (ToolFailure, QuestionAsked):
             raise
         except asyncio.CancelledError:
             if self.clock.monotonic_s() >= call.deadline_s - _TIMER_S:
@@ -168,7 +170,7 @@ class _Run:
                 return await self._on.remote.start(self._call, self.mark)
             except RemoteUnclear:
                 found = await self._look_up()
-            except ToolFailure:
+            except (ToolFailure, QuestionAsked):
                 await self._keep(refused(self.mark))
                 raise
             if found is not None:

@@ -130,7 +130,9 @@ class RunningJobs(Protocol):
         ...
 
     async def asks(self, job_id: str) -> None:
-        """The run has ended with a question and nothing happens before its answer: it may be run again, durably."""
+        """The run has ended with a question and nothing happens before its answer: it may be run again, durably.
+
+        A mark of what the remote side never took is forgotten."""
         ...
 
     async def mark(self, job_id: str) -> RemoteMark | None:
@@ -159,7 +161,8 @@ class RemoteJob(Protocol):
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         """Ask the remote side to begin, under `mark.key` where it takes an id or a key; the accepted mark.
 
-        Raises ToolFailure when it refused and nothing runs, and RemoteUnclear when nobody can tell.
+        Raises ToolFailure when it refused and nothing runs, QuestionAsked when a person must answer first and nothing
+        runs, and RemoteUnclear when nobody can tell.
         """
         ...
 

@@ -148,9 +148,11 @@ class Pipeline:
         """Whether a job's work goes on elsewhere while this run of it was cut off, or was refused before it could look
         there: the next run takes over its key."""
         job_id, spec = walk.call.job_id, walk.spec
-        if not job_id or spec is None or not self.adapters[spec.kind].resumes(spec):
+        if not job_id or spec is None or (walk.attempts and answer is not None):
             return False
-        return answer is None if walk.attempts else await self.running.mark(job_id) is not None
+        if walk.attempts and self.adapters[spec.kind].resumes(spec):
+            return True
+        return await self.running.mark(job_id) is not None
 
     async def _with_artifacts(self, walk: Walk) -> Call:
         """The call with texts in the place of references to artifacts; the audit log goes on showing references."""
@@ -164,7 +166,9 @@ class Pipeline:
             await self.approvals.use(walk.approval, walk.call)
         await self.recorder.ask(walk, granted)
         job_id, spec = walk.call.job_id, granted.spec
-        if job_id and not granted.safe_to_repeat and not self.adapters[spec.kind].resumes(spec):
+        if not job_id or granted.safe_to_repeat or self.adapters[spec.kind].resumes(spec):
+            return
+        if await self.running.mark(job_id) is None:  # a mark is proof, whatever the adapter knows of the tool by now
             await self.running.begins(job_id)
 
     async def _pose(self, walk: Walk, granted: GrantedCall, question: Question) -> NoReturn:

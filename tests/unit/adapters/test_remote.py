@@ -23,6 +23,7 @@ from toolhub_service.adapters.remote_terms import RemoteTerms
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
 from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.question import Question, QuestionAsked
 from toolhub_service.domain.result import Outcome
 
 HELD = {"holds": True, "result": "made"}
@@ -97,6 +98,21 @@ async def test_a_call_without_a_job_is_a_defect_and_sends_nothing(stage: Stage) 
     assert error.kind is ErrorKind.INTERNAL
     assert "Submit it as a job" in error.message
     assert not stage.server.asked
+
+
+async def test_a_question_is_handed_on_and_the_next_run_starts_anew(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asks(call: GrantedCall, mark: RemoteMark) -> RemoteMark:
+        raise QuestionAsked(Question("May I?", {}, ""))
+
+    with monkeypatch.context() as before_its_answer:
+        before_its_answer.setattr(stage.remote, "start", asks)
+        with pytest.raises(QuestionAsked):
+            await stage.run()
+    assert stage.kept.marks[JOB_ID].details["refused"] == "true"
+    assert isinstance(await stage.successor().run(), Outcome)
+    assert (stage.server.asked[Op.START], stage.server.asked[Op.FIND]) == (1, 0)
 
 
 async def test_a_job_that_is_cancelled_before_it_began_never_begins(stage: Stage) -> None:

@@ -12,6 +12,7 @@ from toolhub_service.domain.approval_ports import ApprovalStore
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.principal import Principal, Role
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import ToolSpec
@@ -44,6 +45,9 @@ REJECTED: Final = ApprovalState.REJECTED
 
 class Begins(NoJobs):
     """Jobs may run here."""
+
+    async def mark(self, job_id: str) -> RemoteMark | None:
+        return None
 
     async def begins(self, job_id: str) -> None:
         assert job_id

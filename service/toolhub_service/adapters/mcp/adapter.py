@@ -54,7 +54,7 @@ class McpAdapter:
         server = self._servers.get(call.spec.source)
         if server is None:
             raise failures.no_server(call)
-        if call.spec.cost.is_async or (call.call.job_id and server.runs_as_task(call.spec)):
+        if await self._is_task(server, call):
             return await self._as_task(server, call, sink)
         reporter = Reporter(sink)
         try:
@@ -67,16 +67,18 @@ class McpAdapter:
         finally:
             reporter.close()
 
+    async def _is_task(self, server: McpServer, call: GrantedCall) -> bool:
+        """A mark that was kept is proof that it is, before the server's tools have been read again."""
+        if call.spec.cost.is_async or not call.call.job_id:
+            return call.spec.cost.is_async
+        return server.runs_as_task(call.spec) or await self._running.mark(call.call.job_id) is not None
+
     async def _as_task(self, server: McpServer, call: GrantedCall, sink: EventSink) -> Outcome:
         """As a job whose work is a task of the server."""
         reporters, job_id = self._tasks[server.name].reporters, call.call.job_id
         reporter = reporters[job_id] = Reporter(sink)
         try:
             return await self._executors[server.name].execute(call, sink)
-        except ToolFailure as failure:
-            if isinstance(failure.__cause__, QuestionAsked):
-                raise failure.__cause__ from None
-            raise
         finally:
             if reporters.get(job_id) is reporter:
                 del reporters[job_id]

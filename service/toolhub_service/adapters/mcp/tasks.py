@@ -32,7 +32,6 @@ from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.question import QuestionAsked
 from toolhub_service.domain.result import Outcome
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
@@ -78,9 +77,6 @@ class McpTasks:
             answer, session = await self._calling.result(
                 self._server, call, reporter, task_ttl_ms=self._ttl_ms(call), extension=EXTENSION, key=mark.key
             )
-        except QuestionAsked as asked:
-            # To the executor it was refused, for nothing runs; the adapter hands the question on.
-            raise refuse(ErrorKind.APPROVAL_REQUIRED, "A person must answer first.") from asked
         except ToolFailure as failure:
             if _is_unclear(failure):
                 raise RemoteUnclear(failure.error.message) from failure

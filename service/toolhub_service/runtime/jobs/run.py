@@ -93,8 +93,9 @@ class JobRuns:
         await self._change(job_id, lambda job: amended(job, begun=True))
 
     async def asks(self, job_id: str) -> None:
-        if self._held(job_id).job.begun:
-            await self._change(job_id, lambda job: amended(job, begun=False))
+        job = self._held(job_id).job
+        if job.begun or job.remote is not None:
+            await self._change(job_id, lambda job: amended(job, begun=False, remote=_taken(job.remote)))
 
     async def mark(self, job_id: str) -> RemoteMark | None:
         return self._held(job_id).job.remote
@@ -183,3 +184,8 @@ class JobRuns:
             left_s = max(left_s, _LAST_LOOK_S)
         principal = self._describe(job.call.principal.id)
         return job.call._replace(principal=principal, deadline_s=self._clock.monotonic_s() + left_s)
+
+
+def _taken(mark: RemoteMark | None) -> RemoteMark | None:
+    """A mark of what the remote side has; of what was never taken nothing is left to be found again."""
+    return mark if mark is not None and mark.accepted else None

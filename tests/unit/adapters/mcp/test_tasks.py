@@ -79,7 +79,7 @@ async def test_an_answer_that_died_with_its_hub_is_asked_for_again_only_where_th
 
 
 @pytest.mark.parametrize(("era", "name"), [("legacy", "long"), ("modern", "perhaps")])
-async def test_another_run_attaches_to_the_task_that_is_there(era: str, name: str) -> None:
+async def test_another_run_attaches_to_the_task_before_it_has_read_the_tools(era: str, name: str) -> None:
     kept = KeptMarks()
     script = Script(era=era, has_extension=True)
     async with over_http(script, kept=kept) as stage:
@@ -93,7 +93,6 @@ async def test_another_run_attaches_to_the_task_that_is_there(era: str, name: st
         url = stage.link._terms.where.url  # type: ignore[union-attr]
         second = stage_of(HttpTerms(url=url), kept=kept, script=script)
         async with started(second):
-            await second.source.discover()
             outcome = await ends(second, name)
     assert isinstance(outcome, Outcome)
     assert outcome.value == {"text": "made"}

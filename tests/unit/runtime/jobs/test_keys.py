@@ -64,6 +64,14 @@ async def test_run_that_was_cut_off_leaves_its_key_to_the_next_run() -> None:
     assert (await ask(door, 3)).replayed
 
 
+async def test_mark_is_proof_where_the_adapter_does_not_know_the_tool_yet() -> None:
+    """As after a restart, until a source has been read."""
+    door = a_remote_door(MARK, HANG)
+    door.adapter.keeps_marks = False
+    await _cut_off(door)
+    assert await _is_held(door)
+
+
 async def test_run_that_was_refused_on_its_way_to_its_work_keeps_the_key() -> None:
     """Else another call with the key would start a second work beside the one that goes on."""
     door = a_remote_door(MARK, HANG, BUSY)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.runtime.jobs.stage import T0, Process, Stage, Stagehand, a_job, failed, in_state, unsafe
+from tests.unit.runtime.jobs.stage import MARK, T0, Process, Stage, Stagehand, a_job, failed, in_state, unsafe
 from tests.unit.runtime.jobs.test_decisions import APPROVED, REJECTED, an_approval
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.job import Job
@@ -64,6 +64,21 @@ async def test_declined_job_ends_without_another_run(stage: Stage, process: Proc
     assert job.status.result.error is not None
     assert job.status.result.error.kind is ErrorKind.APPROVAL_REJECTED
     assert len(stage.world.calls) == 1
+
+
+async def test_declined_job_whose_start_was_a_question_is_not_lost(stage: Stage, process: Process) -> None:
+    """The mark that was kept before its start says no more than that nothing was taken."""
+
+    async def sends_and_is_asked(hand: Stagehand) -> ToolResult:
+        await hand.process.runs.keep_mark("job-1", MARK._replace(accepted=False, remote_id=""))
+        return await asks_first(hand)
+
+    stage.world.play = sends_and_is_asked
+    await stage.kept(a_job())
+    await process.deliver()
+    assert (await stage.job()).remote is None
+    await process.decisions.decide(an_approval(REJECTED, comment="no"))
+    assert (await stage.check(effects_max=0)).state is JobState.FAILED
 
 
 async def test_death_between_the_question_and_the_wait_loses_nothing(stage: Stage) -> None:
