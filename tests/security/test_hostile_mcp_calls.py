@@ -135,7 +135,7 @@ async def test_an_answer_of_no_text_leaves_the_others_of_the_same_moment_alone(s
 
 
 async def test_attacks_without_end_leave_no_task_no_descriptor_and_no_process_behind(tmp_path: Path) -> None:
-    processes, names = children(), ("stdio-modern", "http-modern")
+    processes, names = children(), ("stdio-modern", "http-legacy", "http-modern")
     async with hostile_stage(tmp_path, {name: WAYS[name] for name in names}) as stage:
         for name in names:
             await stage.call(f"{name}/echo", {"text": "hi"})

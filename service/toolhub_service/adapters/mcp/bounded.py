@@ -12,12 +12,14 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import httpx2
 import orjson
 
 from toolhub_service.adapters.mcp.breakage import Breakage, error_of
 from toolhub_service.adapters.mcp.crowds import is_crowded
+from toolhub_service.adapters.mcp.flights import Flight, Flights, GivenUp
 from toolhub_service.tools.egress.body import BoundedBody, Pull, decoder_of
 from toolhub_service.tools.egress.breakage import WireError
 
@@ -51,6 +53,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self._origins = origins
         self._max_message_bytes = max_message_bytes
         self._on_lost = on_lost
+        self._flights = Flights()
         self.trouble = ""
         """What broke last on the way, for people; empty when nothing has."""
         self.was_away = False
@@ -59,32 +62,49 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if origin_of(request.url) not in self._origins:
             return self._broken(Breakage.REFUSED, 403)
-        if request.method == "DELETE" or _NOTIFIES.match(await request.aread()):
+        content = await request.aread()
+        if request.method == "DELETE" or _NOTIFIES.match(content):
             request.extensions = {**request.extensions, "timeout": _SHORT}
+        key, flight = self._flights.begin(content)
+        is_streaming = False
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._answered(request, flight)
+            if isinstance(response.stream, _Events):
+                response.stream.on_close = partial(self._flights.end, key, flight)
+                is_streaming = True
+            return response
+        except GivenUp:
+            return self._broken(Breakage.LOST, 502)
+        finally:
+            self._flights.heed(content)
+            if not is_streaming:
+                self._flights.end(key, flight)
+
+    async def _answered(self, request: httpx2.Request, flight: Flight) -> httpx2.Response:
+        """Raises GivenUp."""
+        try:
+            response = await flight.wait(self._inner.handle_async_request(request))
         except _NOT_SENT as error:
             if isinstance(error, httpx2.PoolTimeout):
-                # Requests that were cancelled in the older era stay open until the server answers them.
                 self._on_lost("All its connections are taken.")
             self.was_away = True
             return self._broken(Breakage.NOT_SENT, 503, _trouble_of(error))
         except httpx2.TransportError:
             return self._broken(Breakage.LOST, 502)
-        return await self._judged(request, response)
+        return await self._judged(request, response, flight)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _judged(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    async def _judged(self, request: httpx2.Request, response: httpx2.Response, flight: Flight) -> httpx2.Response:
         try:
             pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
         except WireError:
             await response.aclose()
             return self._broken(Breakage.UNDECODABLE, 502)
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            return _rebuilt(response, stream=_Events(pull, response, self._max_message_bytes))
-        return await self._read(request, response, pull)
+            return _rebuilt(response, stream=_Events(pull, response, self._max_message_bytes, flight))
+        return await flight.wait(self._read(request, response, pull))
 
     async def _read(self, request: httpx2.Request, response: httpx2.Response, pull: Pull) -> httpx2.Response:
         body = BoundedBody(pull, self._max_message_bytes)
@@ -131,15 +151,17 @@ class _Events(httpx2.AsyncByteStream):
     SDK puts the request's id into it), and the last one.
     """
 
-    def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int) -> None:
+    def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int, flight: Flight) -> None:
         self._pull = pull
+        self._flight = flight
         self._response = response
+        self.on_close: Callable[[], None] = _nothing
         self._max_event_bytes = max_event_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         held = bytearray()
         try:
-            while piece := await self._pull():
+            while piece := await self._flight.wait(self._pull()):
                 seen = max(0, len(held) - _END_MAX_BYTES)
                 held += piece
                 if end := _end_of_events(held, seen):
@@ -156,9 +178,16 @@ class _Events(httpx2.AsyncByteStream):
                 yield bytes(held)
         except WireError:
             yield _failing_event(Breakage.UNDECODABLE)
+        except GivenUp:
+            yield _failing_event(Breakage.LOST)
 
     async def aclose(self) -> None:
+        self.on_close()
         await self._response.aclose()
+
+
+def _nothing() -> None:
+    """There is nothing to do."""
 
 
 def _end_of_events(held: bytearray, start: int) -> int:
