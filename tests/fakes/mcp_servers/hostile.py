@@ -9,7 +9,7 @@ words and tells who listens that the list has changed.
 Words about the list (`echo` and `add` are always good tools, and `calls` adds those that misbehave)
     changed, changed-schema, renamed, removed, added    `echo` is another, has another name, is gone; one more tool
     shadow          tools called core/fs.readText and so on
-    huge-description, exponential, heavy-schemas, cyclic, deep, patterns, remote-ref, nan, surrogate    what hurts to read
+    huge-description, exponential, heavy-schemas, cyclic, deep, patterns, remote-ref, nan, surrogate    that hurt
     hidden          tag, bidi, ANSI and zero-width characters, HTML comments, orders to the model
     wrong-types, odd-names, duplicates, liar (annotations that call destruction harmless)
     many            5,000 tools on 50 pages; endless: pages for ever; cursor-loop: the same cursor for ever
