@@ -42,13 +42,14 @@ def known_secrets(settings: Settings, environment: Mapping[str, str]) -> list[st
 def _values(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
     yield from (value for name, value in environment.items() if is_secret_name(name) and name not in _INNOCENT)
     for url in secret_urls(settings).values():
-        yield from _of_url(url)
+        yield from secrets_of_url(url)
     yield from _SEGMENTS.findall(settings.approvals.webhook_url)
     for custom in settings.tools.custom:
         yield from (value for name, value in custom.args.items() if isinstance(value, str) and is_secret_name(name))
 
 
-def _of_url(url: str) -> Iterator[str]:
+def secrets_of_url(url: str) -> Iterator[str]:
+    """The password and what stands under telling names, as written and as meant."""
     named = (value.strip("'") for name, value in _NAMED.findall(url) if is_secret_name(name))
     for password in (*_PASSWORD.findall(url), *named):
         yield from {password, unquote(password)}

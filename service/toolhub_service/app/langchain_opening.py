@@ -8,6 +8,7 @@ from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms
 from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.app.means import Means
 from toolhub_service.app.source_opening import OpenedSource
+from toolhub_service.app.source_values import SourceValues
 from toolhub_service.domain.source_ports import SourceObserver
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.sources import LangChainSource
@@ -25,6 +26,7 @@ class LangChainOpener:
         return self._terms(name, entry).endpoint
 
     def open(self, name: str, entry: LangChainSource) -> OpenedSource:
+        SourceValues(self._means.redactor).within(entry.args)
         source = LangChainToolSource(
             self._terms(name, entry),
             overrides=Overrides(entry.tools),

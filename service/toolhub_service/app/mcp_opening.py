@@ -16,6 +16,7 @@ from toolhub_service.app.source_values import SourceValues, shown
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.source import Trust
+from toolhub_service.guards.masking import Mask
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.sources import ClientCredentials, McpSource, Value
 from toolhub_service.telemetry.trace_context import current_traceparent
@@ -33,7 +34,6 @@ class McpOpener:
         )
         self.adapter = McpAdapter(calling, running, means.clock, means.randomness)
         self._means = means
-        self._values = SourceValues(means.redactor)
 
     def endpoint(self, name: str, entry: McpSource) -> str:
         if entry.command:
@@ -41,7 +41,8 @@ class McpOpener:
         return McpTerms(name, HttpTerms(shown(entry.url))).endpoint
 
     def open(self, name: str, entry: McpSource) -> OpenedSource:
-        terms = self._terms(name, entry)
+        values = SourceValues(self._means.redactor)
+        terms = self._terms(name, entry, values)
         own_words = SourceTerms(
             name,
             self.endpoint(name, entry),
@@ -58,6 +59,7 @@ class McpOpener:
             compile_schema,
             self._means.redactor.text,
             trust=Trust(entry.trust),
+            mask=Mask(values.secrets),
         )
         self.adapter.put(server)
         return OpenedSource(source, source.restored)
@@ -65,33 +67,35 @@ class McpOpener:
     def forget(self, name: str) -> None:
         self.adapter.remove(name)
 
-    def _terms(self, name: str, entry: McpSource) -> McpTerms:
+    def _terms(self, name: str, entry: McpSource, values: SourceValues) -> McpTerms:
         return McpTerms(
             name,
-            self._where(entry),
+            _where(entry, values),
             protocol=entry.protocol,
             elicitation=entry.elicitation,
             connect_timeout_s=entry.connect_timeout_s,
             max_message_bytes=entry.max_message_bytes,
         )
 
-    def _where(self, entry: McpSource) -> StdioTerms | HttpTerms:
-        if entry.command:
-            return StdioTerms(entry.command, self._values.all(entry.args), self._values.of(entry.env), entry.cwd)
-        tls = TlsTerms(entry.tls.ca_file, entry.tls.certificate_file, entry.tls.key_file)
-        headers = self._values.of(entry.headers)
-        url = self._web(entry.url)
-        return HttpTerms(url, headers, self._oauth(entry.oauth), tls, entry.origins)
 
-    def _web(self, value: Value) -> str:
-        """Raises ValueError when what stands elsewhere is no URL; the message does not hold it."""
-        url = self._values.one(value, is_secret=False)
-        if not url.startswith(("http://", "https://")):
-            raise ValueError("its `url` does not begin with http:// or https://")
-        return url
+def _where(entry: McpSource, values: SourceValues) -> StdioTerms | HttpTerms:
+    if entry.command:
+        return StdioTerms(entry.command, values.all(entry.args), values.of(entry.env), entry.cwd)
+    tls = TlsTerms(entry.tls.ca_file, entry.tls.certificate_file, entry.tls.key_file)
+    headers = values.of(entry.headers)
+    return HttpTerms(_web(entry.url, values), headers, _oauth(entry.oauth, values), tls, entry.origins)
 
-    def _oauth(self, credentials: ClientCredentials | None) -> OAuthTerms | None:
-        if credentials is None:
-            return None
-        secret = self._values.one(credentials.client_secret)
-        return OAuthTerms(credentials.client_id, secret, credentials.token_url, credentials.scopes)
+
+def _web(value: Value, values: SourceValues) -> str:
+    """Raises ValueError when what stands elsewhere is no URL; the message does not hold it."""
+    url = values.one(value, is_secret=False)
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("its `url` does not begin with http:// or https://")
+    return url
+
+
+def _oauth(credentials: ClientCredentials | None, values: SourceValues) -> OAuthTerms | None:
+    if credentials is None:
+        return None
+    secret = values.one(credentials.client_secret)
+    return OAuthTerms(credentials.client_id, secret, credentials.token_url, credentials.scopes)

@@ -1,9 +1,20 @@
-"""What a source needs that does not stand in its file: resolved, and taught to the redactor before anything uses it."""
+"""What a source needs that does not stand in its file: resolved, and taught to the redactor before anything uses it.
+
+A value that stands elsewhere is a secret as a whole and in its parts: each long line of it, the word behind `Bearer`,
+the password, path and query of a URL. Of a plain value those parts are that are announced: by the name it stands under,
+by a flag before it (`--token x`, `--api-key=x`), or as the password of a URL.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+from toolhub_service.app.known_secrets import secrets_of_url
 from toolhub_service.app.sources_file import resolve_value
 from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.guards.secrets import Redactor
@@ -11,6 +22,10 @@ from toolhub_service.settings.sources import SecretRef, Value
 
 _MIN_CHARS = 8
 """`TOKEN: none` must not blank every `none` of a log."""
+_LINE_MIN_CHARS = 16
+"""Of one line of several, such as those of a key."""
+_SEGMENT = re.compile(r"[A-Za-z0-9_~.-]{16,}")
+"""Of a path that nobody was to see; a shorter one is a word."""
 
 
 def shown(value: Value) -> str:
@@ -19,23 +34,101 @@ def shown(value: Value) -> str:
 
 
 class SourceValues:
-    """Reads values of one source."""
+    """Reads the values of one source."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
+        self.secrets: frozenset[str] = frozenset()
+        """All that was found so far."""
 
     def of(self, named: Mapping[str, Value]) -> dict[str, str]:
         """Every value by its name. Raises ValueMissing, which never holds a value."""
         return {name: self.one(value, is_secret=is_secret_name(name)) for name, value in named.items()}
 
     def all(self, values: Iterable[Value]) -> tuple[str, ...]:
-        """Of which those that stand elsewhere are secret. Raises ValueMissing."""
-        return tuple(self.one(value, is_secret=False) for value in values)
+        """A command line. Raises ValueMissing."""
+        texts = tuple(self.one(value, is_secret=False) for value in values)
+        self._learn(_of_command_line(texts))
+        return texts
 
     def one(self, value: Value, *, is_secret: bool = True) -> str:
         """Raises ValueMissing."""
         text = resolve_value(value)
-        if isinstance(value, SecretRef) or is_secret:
-            words = {text, text.rpartition(" ")[2]}  # `Bearer x` is as secret as x
-            self._redactor.learn(word for word in words if len(word) >= _MIN_CHARS)
+        if isinstance(value, SecretRef):
+            self._learn((*_parts(text), *_parts(text.removeprefix(value.prefix)), *_of_secret_url(text)))
+        elif is_secret:
+            self._learn(_parts(text))
+        self._learn(_of_url(text))
         return text
+
+    def within(self, value: Any) -> None:
+        """Learn from plain values within each other, by their names."""
+        if isinstance(value, Mapping):
+            for name, member in value.items():
+                if isinstance(member, str):
+                    self.one(member, is_secret=is_secret_name(str(name)))
+                else:
+                    self.within(member)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self.within(item)
+        elif isinstance(value, str):
+            self._learn(_of_url(value))
+
+    def _learn(self, words: Iterable[str]) -> None:
+        found = {word for word in words if len(word) >= _MIN_CHARS}
+        self.secrets |= found
+        self._redactor.learn(found)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """`Bearer x` is as secret as x, a key as its lines, and a pair as the password in it."""
+    yield text
+    word = text.rpartition(" ")[2]
+    yield word
+    if "\n" in text:
+        yield from (line for line in map(str.strip, text.splitlines()) if len(line) >= _LINE_MIN_CHARS)
+    if text[:6].lower() == "basic ":
+        try:
+            yield base64.b64decode(word, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return
+
+
+def _of_url(text: str) -> Iterator[str]:
+    """What announces itself in a URL that may be seen otherwise."""
+    if "://" not in text:
+        return
+    yield from secrets_of_url(text)
+    user, colon, _ = _userinfo(text).partition(":")
+    if user and not colon:
+        yield from {user, unquote(user)}  # https://token@host
+
+
+def _of_secret_url(text: str) -> Iterator[str]:
+    """What may tell in a URL that nobody was to see."""
+    if "://" not in text:
+        return
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return
+    yield from (value for _, value in parse_qsl(parts.query))
+    yield from _SEGMENT.findall(parts.path)
+
+
+def _userinfo(url: str) -> str:
+    try:
+        return urlsplit(url).netloc.rpartition("@")[0]
+    except ValueError:
+        return ""
+
+
+def _of_command_line(words: tuple[str, ...]) -> Iterator[str]:
+    """`--token x`, `--api-key=x`, `TOKEN=x`."""
+    for before, word in zip(("", *words), words, strict=False):
+        name, equals, value = word.partition("=")
+        if equals and is_secret_name(name):
+            yield value
+        elif before.startswith("-") and "=" not in before and not word.startswith("-") and is_secret_name(before):
+            yield word

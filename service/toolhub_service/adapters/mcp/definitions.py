@@ -23,6 +23,7 @@ from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
+from toolhub_service.guards.masking import Mask
 from toolhub_service.registry.names import check_name
 
 DESCRIPTION_MAX_BYTES: Final = 16 * 1024
@@ -33,6 +34,7 @@ PROBLEM_MAX_CHARS: Final = 500
 RETRIES: Final = 2
 """Where the operator has said that a repeat is safe."""
 FORBIDDEN: Final = "forbidden"
+NO_MASK: Final = Mask()
 
 _STAND_IN: Final[JsonObject] = {"type": "object"}
 _ANYTHING: Final[JsonObject] = {}
@@ -69,11 +71,21 @@ class SourceTerms:
 class DefinitionReader:
     """Reads the tools of one source."""
 
-    def __init__(self, terms: SourceTerms, overrides: Overrides, check_schema: Callable[[JsonObject], object]) -> None:
-        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by."""
+    def __init__(
+        self,
+        terms: SourceTerms,
+        overrides: Overrides,
+        check_schema: Callable[[JsonObject], object],
+        mask: Mask = NO_MASK,
+    ) -> None:
+        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by.
+
+        `mask` hides the source's own secrets: what a definition says is read by every caller and kept in pins.
+        """
         self._terms = terms
         self._overrides = overrides
         self._check_schema = check_schema
+        self._mask = mask
         self._before: dict[bytes, Definition | None] = {}
         self._now: dict[bytes, Definition | None] = {}
         self.read_bytes = 0
@@ -93,6 +105,8 @@ class DefinitionReader:
         own_name = _own_name(tool)
         assert isinstance(tool, Mapping)  # else it had no name
         text = written(tool)
+        if text is not None and self._mask.finds(text):
+            own_name, tool, text = self._masked(own_name, tool)
         if text is None:
             return self._made(own_name, tool, "", "It is nested too deeply to be read.", is_async=False)
         self.read_bytes += len(text)
@@ -101,6 +115,13 @@ class DefinitionReader:
             known = key in self._before
             self._now[key] = self._before[key] if known else self._read(own_name, tool, text, is_modern=is_modern)
         return self._now[key]
+
+    def _masked(self, own_name: str, tool: JsonObject) -> tuple[str, JsonObject, bytes | None]:
+        """Without the source's secrets. A name cannot be told otherwise than it is: raises Unnamed."""
+        if self._mask.text(own_name) != own_name:
+            raise Unnamed("A tool was left out: its name holds a secret of the source.")
+        shown = self._mask.object(tool)
+        return own_name, shown, written(shown)
 
     def _read(self, own_name: str, tool: JsonObject, text: bytes, *, is_modern: bool) -> Definition | None:
         description = tool.get("description")

@@ -14,7 +14,14 @@ from typing import Final
 from mcp.shared.exceptions import MCPError
 
 from toolhub_service.adapters.mcp import failures, wire
-from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader, SourceTerms, Unnamed, task_support
+from toolhub_service.adapters.mcp.definitions import (
+    FORBIDDEN,
+    NO_MASK,
+    DefinitionReader,
+    SourceTerms,
+    Unnamed,
+    task_support,
+)
 from toolhub_service.adapters.mcp.failures import Redact
 from toolhub_service.adapters.mcp.link import McpSession
 from toolhub_service.adapters.mcp.server import McpServer
@@ -24,6 +31,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.guards.masking import Mask
 from toolhub_service.registry.names import skeleton
 from toolhub_service.registry.turns import Turns
 
@@ -51,13 +59,17 @@ class McpToolSource:
         redact: Redact,
         *,
         trust: Trust = Trust.FIRST_USE,
+        mask: Mask = NO_MASK,
     ) -> None:
-        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by."""
+        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by.
+
+        `mask` hides the source's own secrets in what it says of its tools; `redact` all that the hub knows in the rest.
+        """
         self._server = server
         self._terms = terms
         self._trust = trust
         self._redact = redact
-        self._reader = DefinitionReader(terms, server.overrides, check_schema)
+        self._reader = DefinitionReader(terms, server.overrides, check_schema, mask)
         self._reading = asyncio.Lock()
 
     @property
@@ -93,9 +105,9 @@ class McpToolSource:
             self._server.has_task_extension = has_extension(session)
             return Discovery(
                 definitions=listing.unique(),
-                problems=_some(listing.problems),
+                problems=_some([self._redact(problem) for problem in listing.problems]),
                 ttl_s=listing.ttl_s,
-                server=session.server,
+                server=self._redact(session.server),
                 protocol=session.protocol,
             )
 
@@ -104,7 +116,7 @@ class McpToolSource:
         self._server.link.listen(changed)
 
     def diagnostics(self) -> Sequence[str]:
-        return self._server.link.diagnostics()
+        return tuple(map(self._redact, self._server.link.diagnostics()))
 
     async def start(self) -> None:
         self._server.link.start()
