@@ -105,6 +105,11 @@ class Breaker:
         """As of the last call: an OPEN one becomes HALF_OPEN when the next call asks."""
         return self._state
 
+    def state_at(self, now_s: float) -> BreakerState:
+        """What the next call will meet: one whose rest is over is HALF_OPEN, though nobody has called since."""
+        is_rested = self._state is BreakerState.OPEN and now_s >= self._rests_until_s
+        return BreakerState.HALF_OPEN if is_rested else self._state
+
     def wait_s(self, now_s: float) -> float:
         """Seconds until a call may pass; 0 when it may now."""
         if self._state is BreakerState.CLOSED:

@@ -108,8 +108,13 @@ class Budgets:
         return lease
 
     def breaker_states(self) -> Iterator[tuple[str, BreakerState]]:
-        """Every remembered upstream and its breaker's state; for metrics."""
-        return ((known.key, known.breaker.state) for known in self._upstreams)
+        """Every remembered upstream and what its next call will meet; for metrics."""
+        now_s = self._clock.monotonic_s()
+        return ((known.key, known.breaker.state_at(now_s)) for known in self._upstreams)
+
+    def forget(self, upstream: str) -> None:
+        """It is another one from now on, with a breaker and bounds of its own; calls under way end with the old."""
+        self._upstreams.forget(upstream)
 
     def in_flight(self, upstream: str) -> int:
         """Calls that hold a slot of the upstream."""

@@ -40,6 +40,9 @@ class Recent(Generic[Value]):
         self._entries[key] = value
         return True
 
+    def forget(self, key: str) -> None:
+        self._entries.pop(key, None)
+
     def _make_room(self, now_s: float) -> bool:
         for key, _ in zip(self._entries, range(_LOOKED_AT), strict=False):
             if self._is_idle(self._entries[key], now_s):

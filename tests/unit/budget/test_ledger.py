@@ -427,3 +427,31 @@ def test_a_request_that_only_one_call_can_belong_to_is_not_remembered() -> None:
     assert len(house.budgets._requests) == 0
     house.take(CALL).release()
     assert len(house.budgets._requests) == 1
+
+
+def test_breaker_whose_rest_is_over_is_told_as_half_open_though_nobody_calls() -> None:
+    house = House()
+    house.fail(2)
+    house.clock.advance(4.9)
+    assert house.state() is BreakerState.OPEN
+    house.clock.advance(0.1)
+    assert house.state() is BreakerState.HALF_OPEN
+
+
+def test_upstream_that_was_forgotten_begins_anew_and_calls_under_way_end_with_the_old_one() -> None:
+    narrow = a_call(a_tool("a/narrow", limits=ToolLimits(max_concurrency=1)))
+    wide = a_call(a_tool("a/wide", limits=ToolLimits(max_concurrency=2)))
+    house = House()
+    under_way = house.take(narrow)
+    house.budgets.forget("up")
+    house.budgets.forget("never-seen")
+    first, second = house.take(wide), house.take(wide)
+    assert house.budgets.in_flight("up") == 2
+    under_way.release(FAILED)
+    assert house.budgets.in_flight("up") == 2
+    first.release()
+    second.release()
+    house.fail(2)
+    house.budgets.forget("up")
+    house.take().release()
+    assert house.state() is BreakerState.CLOSED
