@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -177,13 +177,23 @@ class Metrics:
         """0 closed, 1 half-open, 2 open."""
         self._breakers[upstream].set(state)
 
+    def upstream_gone(self, upstream: str) -> None:
+        """Nobody may be woken for the breaker of what is no more."""
+        if upstream in self._breakers:
+            self._breakers.pop(upstream).set(0)
+            self.drop(names.BREAKER, upstream)
+
+    def drop(self, metric: Metric, *labels: str) -> None:
+        """Tell no more of these labels. Workers share files that only grow: they go on telling the last value."""
+        if self._multiprocess_dir is None:
+            self.family(metric).remove(*labels)
+
     def policy_loaded(self, revision: str) -> None:
         """A policy came into force."""
         info = self._all[names.POLICY_INFO.name]
         if self._policy_revision and self._policy_revision != revision:
             info.labels(self._policy_revision).set(0)
-            if self._multiprocess_dir is None:
-                info.remove(self._policy_revision)
+            self.drop(names.POLICY_INFO, self._policy_revision)
         info.labels(revision).set(1)
         self._policy_revision = revision
         self._all[names.POLICY_RELOADS.name].labels("true").inc()
@@ -211,7 +221,11 @@ def _made(metric: Metric, registry: CollectorRegistry) -> Any:
         return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
     if metric.kind is MetricKind.COUNTER:
         return Counter(metric.name, metric.help, metric.labels, registry=registry)
-    summed = metric in {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}
-    if summed:
-        return Gauge(metric.name, metric.help, metric.labels, registry=registry, multiprocess_mode="livesum")
-    return Gauge(metric.name, metric.help, metric.labels, registry=registry, multiprocess_mode="livemax")
+    return Gauge(metric.name, metric.help, metric.labels, registry=registry, multiprocess_mode=_over_workers(metric))
+
+
+def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
+    """What one gauge of several workers says."""
+    if metric in {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}:
+        return "livesum"
+    return "livemin" if metric is names.SOURCE_UP else "livemax"  # Down for one worker is down for some callers.

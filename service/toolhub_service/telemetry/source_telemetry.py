@@ -18,6 +18,7 @@ class SourceTelemetry:
 
     def __init__(self, audit: AuditLog, metrics: Metrics, log: FilteringBoundLogger, clock: Clock) -> None:
         self._audit = audit
+        self._metrics = metrics
         self._log = log
         self._clock = clock
         self._up = metrics.family(names.SOURCE_UP)
@@ -32,9 +33,7 @@ class SourceTelemetry:
     def refreshed(self, status: SourceStatus) -> None:
         name = status.name
         is_down = status.state is SourceState.DOWN
-        self._up.labels(name).set(0 if is_down else 1)
-        self._tools.labels(name).set(status.tool_count)
-        self._quarantined.labels(name).set(status.quarantined_count)
+        self._gauge(name, not is_down, status.tool_count, status.quarantined_count)
         if not is_down:
             self._seconds.labels(name).observe(status.latency_ms / 1_000)
         told = (status.state, status.reason, status.tool_count, status.quarantined_count)
@@ -53,6 +52,13 @@ class SourceTelemetry:
             quarantined=status.quarantined_count,
         )
 
+    def removed(self, source: str) -> None:
+        """It is configured no more, or read no more: nobody may be woken for it."""
+        self._told.pop(source, None)
+        self._gauge(source, True, 0, 0)
+        for metric in (names.SOURCE_UP, names.SOURCE_TOOLS, names.SOURCE_QUARANTINED):
+            self._metrics.drop(metric, source)
+
     def pinned(self, pin: Pin) -> None:
         self._remember(EventType.PIN_CREATED, pin)
 
@@ -69,6 +75,11 @@ class SourceTelemetry:
             self._log.warning(names.LOG_SOURCE_TROUBLE, source=source, problem=problem.error.message)
         else:
             self._log.warning(names.LOG_SOURCE_TROUBLE, source=source, exc_info=problem)
+
+    def _gauge(self, source: str, is_up: bool, tools: int, quarantined: int) -> None:
+        self._up.labels(source).set(is_up)
+        self._tools.labels(source).set(tools)
+        self._quarantined.labels(source).set(quarantined)
 
     def _remember(self, type: EventType, pin: Pin) -> None:
         self._pins.labels(pin.source, type.value.removeprefix("PIN_").lower()).inc()

@@ -201,3 +201,13 @@ async def test_the_endpoint_serves_metrics_and_health_and_nothing_else() -> None
     await endpoint.stop()
     with pytest.raises(ConnectionError):
         await fetch(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+
+
+def test_the_breaker_of_an_upstream_that_is_gone_is_told_no_more() -> None:
+    metrics = Metrics(version="1")
+    metrics.breaker_state("mcp:files", 2)
+    metrics.upstream_gone("mcp:files")
+    metrics.upstream_gone("mcp:never-seen")
+    assert sample(metrics, "toolhub_breaker_state", upstream="mcp:files") is None
+    metrics.breaker_state("mcp:files", 0)
+    assert sample(metrics, "toolhub_breaker_state", upstream="mcp:files") == 0

@@ -63,3 +63,16 @@ def test_a_broken_audit_log_is_told_and_holds_nothing_up() -> None:
     told.telemetry.decided(PIN)
     assert [entry["event"] for entry in told.logged.entries] == ["source_trouble"]
     assert told.value('toolhub_source_troubles_total{source="files"}') == 1
+
+
+def test_a_source_that_was_removed_is_measured_no_more_and_told_anew_when_it_comes_back() -> None:
+    told = Told()
+    told.telemetry.refreshed(DOWN)
+    told.telemetry.removed("files")
+    told.telemetry.removed("never-seen")
+    told.telemetry.refreshed(replace(DOWN, name="other"))
+    text = told.metrics.exposition().decode()
+    gauges = [line for line in text.splitlines() if line.startswith(("toolhub_source_up{", "toolhub_source_tools{"))]
+    assert {line.partition("{")[2].partition("}")[0] for line in gauges} == {'source="other"'}
+    told.telemetry.refreshed(DOWN)
+    assert [entry["source"] for entry in told.logged.entries] == ["files", "other", "files"]
