@@ -15,10 +15,10 @@ import pytest
 from tests.fakes.artifacts import kept_in
 from tests.fakes.mcp_servers.scripted import Script, serving
 from tests.fakes.mcp_stage import McpStage, stage_of, started
-from tests.unit.adapters.mcp.lanes import WAYS, answered, events, modern, over, response, said
+from tests.unit.adapters.mcp.lanes import WAYS, answered, by, events, modern, over, response, said
 from tests.unit.adapters.mcp.stage import plain_http, soon, until, within
 from tests.unit.adapters.mcp.test_http import answering, http
-from toolhub_service.adapters.mcp.terms import HttpTerms
+from toolhub_service.adapters.mcp.terms import HttpTerms, OAuthTerms
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.question import QuestionAsked, Reply
 from toolhub_service.domain.result import Outcome
@@ -321,3 +321,29 @@ async def test_a_lane_ends_with_its_connection() -> None:
         session = await stage.link.session(soon())
     assert session.lane is not None
     assert not session.lane.is_open
+
+
+async def test_calls_bear_the_sources_token_and_go_out_again_with_another_one_when_it_is_refused() -> None:
+    good, runs = ["none yet"], []
+
+    def answer(verb: str, headers: dict[str, str], body: bytes) -> bytes:
+        if verb == "POST /token":
+            good.append(f"token-{len(good)}")
+            return http(orjson.dumps({"access_token": good[-1], "token_type": "Bearer", "expires_in": 3600}))
+        if headers.get("authorization") != f"Bearer {good[-1]}":
+            return http(b"", status="401 Who")
+
+        def run(message: Any) -> bytes:
+            runs.append(headers["authorization"])
+            return http(response(message, said("mine")))
+
+        return modern(run)(verb, headers, body)
+
+    async with answering(answer) as url:
+        oauth = OAuthTerms("hub", "s3cret", url.replace("/mcp", "/token"))
+        async with started(stage_of(HttpTerms(url, oauth=oauth))) as stage:
+            await by(stage, "lane")
+            assert await stage.value("any") == {"text": "mine"}
+            good.append("another, that the hub does not know")
+            assert await stage.value("any") == {"text": "mine"}
+    assert runs == ["Bearer token-1", "Bearer token-3"]
