@@ -3,8 +3,9 @@
 With a token URL the token is fetched before the first request. Without one the server's 401 leads to its protected
 resource metadata (RFC 9728), that to the authorization server's (RFC 8414), and all of it only over origins that the
 source names. Credentials belong to the authorization server that took them first: when the server names another one
-later, they are not shown to it (SEP-2352). The token is kept, renewed shortly before it expires and once after a 401; many requests wait for one
-renewal. The SDK's provider is not used: it holds its lock while a request runs, so that calls run one by one.
+later, they are not shown to it (SEP-2352). The token is kept, renewed shortly before it expires and once after a 401;
+many requests wait for one renewal. The SDK's provider is not used: it holds its lock while a request runs, so that
+calls run one by one.
 
 Nothing here raises for what a server answers: a request without a good token goes out and comes back with its 401.
 """

@@ -1,0 +1,143 @@
+"""One hub that plays scenarios: it takes in a server as a source, makes the calls, and takes the source away again.
+
+What the suite starts as its client only names the scenario over a Unix socket (`drive.py`), so that one hub serves all
+of them, many at a time, as it would serve so many servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.plays import OTHER, PARTS
+from tests.conformance.stage import Bearer, Stage
+from tests.hub import RunningHub, running_hub
+from toolhub.v1 import source_pb2
+from toolhub_service.app.following import reload_keys
+from toolhub_service.app.paths import Paths
+
+POLICY = """
+extends: none
+grants: [{principals: [robot, ann], capabilities: ["mcp:*"]}]
+roles:
+  - {principals: [robot], roles: [agent]}
+  - {principals: [ann], roles: [agent, operator, approver]}
+"""
+SETTINGS = {"auth": {"modes": ["api-key"]}}
+AT_ONCE = 24
+"""Scenarios; a hub has at most 64 sources."""
+READ_WITHIN_S = 60.0
+ERAS = ("2025-11-25", "2026-07-28")
+OWN_CLIENT = {"client_id": "tool-hub", "client_secret": "the secret of tool-hub"}
+"""What the operator was given by an authorization server that takes anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the suite told its client."""
+
+    scenario: str
+    version: str
+    url: str
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        return f"{self.scenario.replace('/', '-')}-{self.version}".lower()
+
+
+@dataclass(slots=True)
+class Played:
+    """What came of it on the hub's side."""
+
+    state: str
+    """Of the source, as the operator sees it."""
+    message: str
+    protocol: str
+    notes: list[str]
+    trouble: str = ""
+    """Why a call did not go as it should; empty when all did."""
+
+    @property
+    def text(self) -> str:
+        return "\n".join([f"source {self.state} {self.protocol} {self.message}", *self.notes, self.trouble]).rstrip()
+
+
+class Desk:
+    def __init__(
+        self, running: RunningHub, agent: Bearer, person: Bearer, origins: Callable[[], list[str]], protocol: str
+    ) -> None:
+        """`origins`: of the authorization servers that a source may dial; `protocol`: `auto`, or `fixed` to
+        the scenario's era."""
+        self._running = running
+        self._agent = agent
+        self._person = person
+        self._origins = origins
+        self._protocol = protocol
+        self._entries: dict[str, Any] = {}
+        self._writing = asyncio.Lock()
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def play(self, asked: Asked) -> Played:
+        part = PARTS.get(asked.scenario, OTHER)
+        async with self._turns, self._source(asked.source, {**self._terms(asked), **part.terms}):
+            sources = self._running.hub.sourcing.sources
+            await sources.settled([asked.source], timeout_s=READ_WITHIN_S)
+            stage = Stage(self._running, asked.source, asked.context, self._agent, self._person)
+            status = await stage.status()
+            if status.state == source_pb2.SOURCE_STATE_DOWN and not asked.scenario.startswith("auth/"):
+                # The suite starts dozens of servers and clients at once. One that takes more than ten seconds for its
+                # first answer is taken for one of the older era, and asked again by the next connection.
+                status = await stage.read_again()
+            state = source_pb2.SourceState.Name(status.state).removeprefix("SOURCE_STATE_")
+            played = Played(state, status.message, status.protocol, stage.notes)
+            is_read = status.state in (source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_PARTIAL)
+            if is_read == part.is_refused:
+                played.trouble = "the source was read" if is_read else "the source was not read"
+            if not is_read:
+                return played
+            try:
+                await part.play(stage)
+            except Exception:  # noqa: BLE001  whatever went wrong is what the scenario's test must show
+                played.trouble = traceback.format_exc(limit=-2)
+            return played
+
+    def _terms(self, asked: Asked) -> dict[str, Any]:
+        fixed = ERAS[asked.version >= ERAS[1]]
+        terms: dict[str, Any] = {"url": asked.url, "protocol": fixed if self._protocol == "fixed" else "auto"}
+        if asked.scenario.startswith("auth/"):
+            client = {key: asked.context.get(key, mine) for key, mine in OWN_CLIENT.items()}
+            terms |= {"oauth": client, "origins": self._origins()}
+        return terms
+
+    @asynccontextmanager
+    async def _source(self, name: str, terms: Mapping[str, Any]) -> AsyncIterator[None]:
+        """Stands in sources.yaml meanwhile."""
+        await self._write({**self._entries, name: terms})
+        try:
+            yield
+        finally:
+            await self._write({key: entry for key, entry in self._entries.items() if key != name})
+
+    async def _write(self, entries: dict[str, Any]) -> None:
+        self._entries = entries
+        async with self._writing:
+            Paths(self._running.hub.settings).sources.write_text(json.dumps({"sources": self._entries}))
+            await self._running.hub.sourcing.look(asked=True)
+
+
+@asynccontextmanager
+async def a_desk(
+    folder: Path, *, protocol: str = "fixed", origins: Callable[[], list[str]] = list
+) -> AsyncIterator[Desk]:
+    async with running_hub(folder, policy=POLICY, settings=SETTINGS) as running:
+        file = Paths(running.hub.settings).key_file()
+        agent, person = ((("authorization", f"Bearer {file.create(name)}"),) for name in ("robot", "ann"))
+        reload_keys(running.hub, file)
+        yield Desk(running, agent, person, origins, protocol)

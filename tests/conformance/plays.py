@@ -1,0 +1,113 @@
+"""What each scenario of the suite wants its client to do, as calls through the hub's own door.
+
+A scenario's server watches how it is spoken to; what is said here is only which tools are called with what. A scenario
+that is not named is about connecting and listing, and a call of `test-tool` where there is one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.conformance.stage import Stage
+from toolhub.v1 import error_pb2
+
+INVALID_TOOLS: Final = 11
+"""Of `http-invalid-tool-headers`."""
+
+Play = Callable[[Stage], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How one scenario is played."""
+
+    play: Play
+    terms: Mapping[str, Any] = field(default_factory=dict)
+    """Of the source, besides what all have."""
+    is_refused: bool = False
+    """Whether the source must not be read, because its server cannot be trusted with credentials."""
+
+
+async def read_tools(stage: Stage) -> None:
+    """What every source does by itself; the tool of the authorization scenarios is called where it is offered."""
+    if "test-tool" in await stage.tools():
+        await stage.value("test-tool")
+
+
+async def add_numbers(stage: Stage) -> None:
+    said = await stage.value("add_numbers", {"a": 5, "b": 3})
+    assert "The sum of 5 and 3 is 8" in json.dumps(said)
+
+
+async def take_defaults(stage: Stage) -> None:
+    assert "John Doe" in json.dumps(await stage.value("test_client_elicitation_defaults"))
+
+
+async def be_cut_off(stage: Stage) -> None:
+    """The stream that answers ends before its answer, which comes by the one that takes it up."""
+    assert "Reconnection test completed" in json.dumps(await stage.value("test_reconnection"))
+
+
+async def be_asked(stage: Stage) -> None:
+    """Each question becomes an approval; another tool is called while it waits."""
+    for tool, said in (("test_mrtr_echo_state", "echo-state-ok"), ("test_mrtr_no_state", "no-state-ok")):
+        approval_id = await stage.asked(tool)
+        await stage.value("test_mrtr_unrelated")
+        await stage.answer(approval_id, {"confirmed": True})
+        assert said in json.dumps(await stage.value(tool, approval_id=approval_id))
+    await stage.value("test_mrtr_no_result_type")
+
+
+async def call_all_plain(stage: Stage) -> None:
+    for tool in ("test_headers", "my-hyphenated-tool"):
+        await stage.value(tool)
+
+
+async def mirror_arguments(stage: Stage) -> None:
+    """As the scenario gives them; what is null there is not of its schema's type, so it is left out, as it may be."""
+    for call in stage.context["toolCalls"]:
+        given = {name: value for name, value in call["arguments"].items() if value is not None}
+        await stage.value(call["name"], given)
+
+
+async def call_even_the_invalid(stage: Stage) -> None:
+    """Every tool of the server: the hub must not let a call of the invalid ones out."""
+    await stage.value("valid_tool", {"region": "north"})
+    invalid = await stage.quarantined()
+    assert len(invalid) == INVALID_TOOLS
+    for tool in invalid:
+        error = await stage.refusal(tool)
+        assert error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED, error
+
+
+async def look_closely(stage: Stage) -> None:
+    """Whatever may look at a schema does: it is described, called, and refused, for nobody fetches what it needs."""
+    (tool,) = await stage.quarantined()
+    await stage.input_schema(tool)
+    error = await stage.refusal(tool, {"id": "ann", "profile": {"displayName": "Ann"}})
+    assert error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED, error
+
+
+async def hand_back_the_schema(stage: Stage) -> None:
+    schema = await stage.input_schema("json_schema_2020_12_tool")
+    await stage.value("json_schema_echo", {"schema": schema})
+
+
+PARTS: Final[Mapping[str, Part]] = {
+    "tools_call": Part(add_numbers),
+    "elicitation-sep1034-client-defaults": Part(take_defaults, {"elicitation": "defaults"}),
+    "sse-retry": Part(be_cut_off),
+    "request-metadata": Part(read_tools, {"elicitation": "ask"}),
+    "sep-2322-client-request-state": Part(be_asked, {"elicitation": "ask"}),
+    "http-standard-headers": Part(call_all_plain),
+    "http-custom-headers": Part(mirror_arguments),
+    "http-invalid-tool-headers": Part(call_even_the_invalid),
+    "json-schema-ref-no-deref": Part(look_closely),
+    "json-schema-2020-12-preservation": Part(hand_back_the_schema),
+    "auth/resource-mismatch": Part(read_tools, is_refused=True),
+    "auth/metadata-issuer-mismatch": Part(read_tools, is_refused=True),
+}
+OTHER: Final = Part(read_tools)
