@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
-import orjson
+import msgspec
 from mcp import MCPError
 
 from toolhub_service.adapters.mcp.breakage import Breakage, error_of
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT
 
 METHOD_NOT_FOUND: Final = -32601
+_decoded: Final = msgspec.json.Decoder().decode
+"""Strict, and exact for integers of any size."""
 _ALWAYS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _PROGRESS: Final = "notifications/progress"
 _TURN: Final = 32
@@ -99,7 +101,7 @@ class Lane:
 
 
 def _written(message: dict[str, Any]) -> bytes:
-    return orjson.dumps(message, default=_plain)
+    return msgspec.json.encode(message, enc_hook=_plain)
 
 
 def _plain(value: object) -> object:
@@ -168,8 +170,8 @@ def _error_in(content: bytes) -> dict[str, Any] | None:
 def _read(text: bytes | str) -> dict[str, Any]:
     """A JSON-RPC message. Raises MCPError -32700."""
     try:
-        message = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        message = _decoded(text)
+    except (ValueError, RecursionError):
         raise _unreadable() from None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise _unreadable()
