@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
@@ -11,9 +12,13 @@ Value = TypeVar("Value")
 class BoundedCache(Generic[Value]):
     """Values by digest. A look-up costs two dictionary operations."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, max_weight: int = sys.maxsize) -> None:
+        """At most so many values, and at most so much of what `put` says that they weigh."""
         self._capacity = capacity
+        self._max_weight = max_weight
         self._values: OrderedDict[str, Value] = OrderedDict()
+        self._weights: dict[str, int] = {}
+        self._weight = 0
 
     def __len__(self) -> int:
         return len(self._values)
@@ -27,7 +32,10 @@ class BoundedCache(Generic[Value]):
                 return value
         return value
 
-    def put(self, digest: str, value: Value) -> None:
+    def put(self, digest: str, value: Value, weight: int = 1) -> None:
+        self._weight += weight - self._weights.get(digest, 0)
+        self._weights[digest] = weight
         self._values[digest] = value
-        if len(self._values) > self._capacity:
-            self._values.popitem(last=False)
+        while len(self._values) > self._capacity or (self._weight > self._max_weight and len(self._values) > 1):
+            forgotten, _ = self._values.popitem(last=False)
+            self._weight -= self._weights.pop(forgotten, 0)

@@ -31,6 +31,8 @@ from toolhub_service.schema.wording import pointer
 from toolhub_service.schema.work_bound import WorkBound, bound_work
 
 _CACHED_SCHEMAS: Final = 4096
+_CACHED_BYTES: Final = 32 * 1024 * 1024
+"""Of JSON; compiled it takes about ten times as much. A source that sends ever new large schemas fills no memory."""
 _MAX_DETAILED_WORK: Final = 20_000
 """The engine collects every error before it shows the first: beyond this much work it is shown a part of the value."""
 
@@ -93,7 +95,7 @@ def compile_schema(schema: JsonObject | bool) -> CompiledSchema:
     compiled = _cache.get(digest)
     if compiled is None:
         compiled = CompiledSchema(text)
-        _cache.put(digest, compiled)
+        _cache.put(digest, compiled, len(text))
     return compiled
 
 
@@ -138,4 +140,4 @@ def _refused(error: jsonschema_rs.ValidationError) -> SchemaRefused:
     return SchemaRefused("invalid", f"The keyword at {where} breaks its draft's meta-schema ({kind.name}).")
 
 
-_cache: BoundedCache[CompiledSchema] = BoundedCache(_CACHED_SCHEMAS)
+_cache: BoundedCache[CompiledSchema] = BoundedCache(_CACHED_SCHEMAS, _CACHED_BYTES)
