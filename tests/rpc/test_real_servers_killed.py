@@ -17,6 +17,7 @@ import pytest
 from tests.hub import RunningHub, channel_to, request
 from tests.processes import ended, served
 from tests.rpc import real_servers as real
+from tests.unit.adapters.mcp.stage import plain_http
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
@@ -122,6 +123,24 @@ async def test_call_that_may_be_repeated_says_so_when_its_server_dies(tmp_path: 
         assert (error.kind, error.retryable) == (error_pb2.ERROR_KIND_UPSTREAM_ERROR, True)
         await mortal.revive()
         await stage.works(name)
+
+
+async def test_killed_server_of_2026_over_http_fails_its_calls_and_the_next_one_works(tmp_path: Path) -> None:
+    """No session there: each call is a POST of its own. Those that wait fail, and nothing need be connected anew."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(plain_http())
+        sources = {"plain": {"url": server.url}}
+        hub = await stack.enter_async_context(real.sourced_hub(tmp_path, sources, settings=UNHURT))
+        calls = [asyncio.create_task(hub.invoke("plain/sleep", {"seconds": 60})) for _ in range(20)]
+        while (await hub.value("plain/begun"))["result"] < len(calls):  # noqa: ASYNC110 - what a server counts has no event here
+            await asyncio.sleep(0.01)
+        await server.kill()
+        for result in await asyncio.gather(*calls):
+            assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN, result.error.message
+        dead = await hub.invoke("plain/echo", {"text": "to nobody"})
+        assert dead.error.kind == error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
+        await server.start()
+        assert (await hub.invoke("plain/echo", {"text": "again"})).ok
 
 
 async def test_fifty_kills_leave_no_process_and_no_descriptor(tmp_path: Path) -> None:
