@@ -104,6 +104,7 @@ async def until(hub: RunningHub, source: str, fate: str, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.promise("mcp.deadline-reaches-the-server")
 @pytest.mark.parametrize("source", PLAIN)
 async def test_a_deadline_reaches_the_server(hub: RunningHub, source: str) -> None:
     before = await sleeps(hub, source, "cancelled")
@@ -113,6 +114,7 @@ async def test_a_deadline_reaches_the_server(hub: RunningHub, source: str) -> No
     assert connects(hub, source) == 1
 
 
+@pytest.mark.promise("mcp.deadline-reaches-the-server")
 @pytest.mark.parametrize("source", PLAIN)
 async def test_a_cancelled_call_reaches_the_server(hub: RunningHub, source: str) -> None:
     begun, before = await sleeps(hub, source, "begun"), await sleeps(hub, source, "cancelled")
@@ -124,6 +126,7 @@ async def test_a_cancelled_call_reaches_the_server(hub: RunningHub, source: str)
     await until(hub, source, "cancelled", before + 1)
 
 
+@pytest.mark.promise("mcp.deadline-reaches-the-server")
 @pytest.mark.parametrize("source", PLAIN)
 async def test_a_cancelled_job_reaches_the_server(hub: RunningHub, source: str) -> None:
     begun, before = await sleeps(hub, source, "begun"), await sleeps(hub, source, "cancelled")

@@ -100,6 +100,7 @@ async def by_itself() -> None:
     """The hub does it."""
 
 
+@pytest.mark.promise("mcp.never-resent", "mcp.one-call-fails")
 @pytest.mark.parametrize("name", ["stdio", "http"])
 async def test_killed_server_fails_its_call_and_the_next_one_works(tmp_path: Path, name: str) -> None:
     """Nobody can tell what a call did that may have had an effect; the hub and its other source go on."""
@@ -143,6 +144,7 @@ async def test_killed_server_of_2026_over_http_fails_its_calls_and_the_next_one_
         assert (await hub.invoke("plain/echo", {"text": "again"})).ok
 
 
+@pytest.mark.promise("mcp.no-orphans")
 async def test_fifty_kills_leave_no_process_and_no_descriptor(tmp_path: Path) -> None:
     async with mortal_hub(tmp_path, each=5) as stage:
 
@@ -176,6 +178,7 @@ async def settled() -> tuple[int, int]:
     return seen
 
 
+@pytest.mark.promise("mcp.no-orphans")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_hub_that_ends_leaves_no_server_and_no_worker(tmp_path: Path, how: signal.Signals) -> None:
     for folder in ("docs", "papers"):

@@ -57,6 +57,7 @@ async def settled(hub: RunningHub) -> None:
     assert await hub.hub.sourcing.sources.settled(timeout_s=real.WITHIN_S)
 
 
+@pytest.mark.promise("sources.away-is-not-gone")
 @pytest.mark.parametrize("trust", ["first-use", "always"])
 async def test_tool_is_unavailable_while_its_source_connects_again_and_its_job_waits(
     tmp_path: Path, trust: str
@@ -93,6 +94,7 @@ async def test_tool_is_unavailable_while_its_source_connects_again_and_its_job_w
         assert (await hub.invoke("slow/nosuch", {})).error.kind == error_pb2.ERROR_KIND_TOOL_NOT_FOUND
 
 
+@pytest.mark.promise("sources.away-is-not-gone")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # LangChain's community package is not developed any more
 async def test_langchain_tool_is_unavailable_until_its_code_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "papers").mkdir()
@@ -116,6 +118,7 @@ def kept(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"stores": {"redis_url": request.getfixturevalue("redis_url")}}
 
 
+@pytest.mark.promise("pins.survive-restart")
 async def test_approvals_survive_a_restart_and_what_changed_meanwhile_waits(
     tmp_path: Path, kept: dict[str, Any]
 ) -> None:
@@ -137,6 +140,7 @@ async def test_approvals_survive_a_restart_and_what_changed_meanwhile_waits(
             assert (await hub.invoke("far/echo", {"text": "x"})).ok
 
 
+@pytest.mark.promise("pins.decision-is-exact")
 async def test_decision_at_one_hub_is_followed_by_the_other(tmp_path: Path, redis_url: str) -> None:
     script = Script(pages=[[echo("Say it again.")]])
     stores = {"stores": {"redis_url": redis_url}}
