@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH
 # Parallel tests: set TESTS_IN_PARALLEL=auto (or a number) where the machine has the cores for it.
 TESTS_IN_PARALLEL ?= 0
 TESTS ?= tests
-BENCHES ?= governed_call session jobs watchers remote_jobs mcp_calls registry_speed search_quality
+BENCHES ?= governed_call session jobs watchers remote_jobs mcp_calls hostile registry_speed search_quality
 IMAGE ?= tool-hub:dev
 
 .DEFAULT_GOAL := help
