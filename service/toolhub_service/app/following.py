@@ -26,24 +26,55 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
     shadow = ShadowFile(hub.settings.policy.shadow_file, hub.policy)
     _load_shadow(hub, shadow)
     told_faults = 0
-    while True:
-        asked = await _asked(reload, reload_s or _LOOK_S)
+    sources = _SourceLooks(hub)
+    try:
+        while True:
+            asked = await _asked(reload, reload_s or _LOOK_S)
+            try:
+                if (faults := hub.policy.shadow_faults) > told_faults:
+                    hub.observing.shadow_failed(faults - told_faults)
+                    told_faults = faults
+                if asked or reload_s:
+                    reload_keys(hub, key_file)
+                    await _look(hub, shadow, asked=asked)
+                    sources.look(asked=asked)
+                _set_gauges(hub)
+            except Exception as error:  # noqa: BLE001 - revoked keys must be refused after the next look, whatever this met
+                hub.observing.look_failed(error)
+    finally:
+        await sources.ended()
+
+
+class _SourceLooks:
+    """One look at sources.yaml after another, beside those at keys and policy: a source that goes may take half a
+    minute to close, and a revoked key waits for none."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._task: asyncio.Task[None] | None = None
+        self._is_asked = False
+
+    def look(self, *, asked: bool) -> None:
+        self._is_asked |= asked
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look(), name="sources.yaml")
+
+    async def ended(self) -> None:
+        """A source is not left half closed; what takes so long is bounded."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _look(self) -> None:
+        asked, self._is_asked = self._is_asked, False
         try:
-            if (faults := hub.policy.shadow_faults) > told_faults:
-                hub.observing.shadow_failed(faults - told_faults)
-                told_faults = faults
-            if asked or reload_s:
-                reload_keys(hub, key_file)
-                await _look(hub, shadow, asked=asked)
-            _set_gauges(hub)
-        except Exception as error:  # noqa: BLE001 - whatever one look meets, revoked keys must be refused after the next
-            hub.observing.look_failed(error)
+            await self._hub.sourcing.look(asked=asked)
+        except Exception as error:  # noqa: BLE001 - the next look comes all the same
+            self._hub.observing.look_failed(error)
 
 
 async def _look(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
     if asked or hub.policy_file.changed():
         await _told(hub, hub.policy_file.load())
-    await hub.sourcing.look(asked=asked)
     if asked or shadow.changed():
         _load_shadow(hub, shadow)
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from toolhub_service.app.file_stamp import Stamp, stamp_of
 from toolhub_service.policy.live import Change, LivePolicy
 
 STARTER = "{}"
 """What stands for a file that never was: the built-in starter policy."""
-
-Stamp = tuple[int, int, int] | None
-"""(inode, modification time, size); None: no such file."""
 
 
 class PolicyFile:
@@ -26,11 +24,11 @@ class PolicyFile:
 
     def changed(self) -> bool:
         """Whether the file is another one than at the last `load`."""
-        return _stamp(self._path) != self._seen
+        return stamp_of(self._path) != self._seen
 
     def load(self) -> Change:
         """Put the file in force. Never raises: `Change.problem` says why the old policy stays."""
-        self._seen = _stamp(self._path)
+        self._seen = stamp_of(self._path)
         if self._seen is None and self._may_be_absent:
             return self._policy.replace(STARTER)
         self._may_be_absent = False  # a policy that was there and vanished must not become the starter
@@ -51,13 +49,13 @@ class ShadowFile:
         self._seen: Stamp = None
 
     def changed(self) -> bool:
-        return self._path is not None and _stamp(self._path) != self._seen
+        return self._path is not None and stamp_of(self._path) != self._seen
 
     def load(self) -> Change | None:
         """Let the file watch. None when there is no candidate, or no longer one: then nothing watches."""
         if self._path is None:
             return None
-        self._seen = _stamp(self._path)
+        self._seen = stamp_of(self._path)
         change = _fed(self._path, self._policy.shadow)
         if change is None:
             self._policy.shadow(None)
@@ -74,11 +72,3 @@ def _fed(path: Path, feed: Callable[[str], Change]) -> Change | None:
     if change.applied:
         return change
     return Change(False, change.revision, change.previous_revision, f"{path}: {change.problem}")
-
-
-def _stamp(path: Path) -> Stamp:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

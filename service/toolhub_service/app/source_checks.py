@@ -10,10 +10,10 @@ from pathlib import Path
 from toolhub_service.adapters.custom import is_trusted
 from toolhub_service.app.findings import Finding, fail, ok, warn
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.sources_file import SourcesFile, ValueMissing, resolve_value
+from toolhub_service.app.sources_file import SourcesFile, ValueMissing, resolve_value, values_of
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid
-from toolhub_service.settings.sources import AnySource, LangChainSource, McpSource, Value
+from toolhub_service.settings.sources import AnySource, LangChainSource
 
 
 def source_checks(settings: Settings) -> Iterator[Finding]:
@@ -49,7 +49,11 @@ def missing_for(source: AnySource, settings: Settings) -> Iterator[str]:
         file = getattr(source.tls, name)
         if file and not Path(file).expanduser().is_file():
             yield f"tls.{name}: there is no file {file}"
-    yield from _unresolved(source)
+    for place, value in values_of(source).items():
+        try:
+            resolve_value(value)
+        except ValueMissing as missing:
+            yield f"{place}: {missing}"
 
 
 def _missing_code(source: LangChainSource, settings: Settings) -> Iterator[str]:
@@ -58,16 +62,3 @@ def _missing_code(source: LangChainSource, settings: Settings) -> Iterator[str]:
     for reference in source.load:
         if not is_trusted(reference.partition(":")[0], settings.tools.trusted_namespaces):
             yield f"`{reference}` is not below one of tools.trusted_namespaces"
-
-
-def _unresolved(source: McpSource) -> Iterator[str]:
-    values: dict[str, Value] = {f"env.{name}": value for name, value in source.env.items()}
-    values |= {f"headers.{name}": value for name, value in source.headers.items()}
-    values |= {f"args.{at}": value for at, value in enumerate(source.args)} | {"url": source.url}
-    if source.oauth is not None:
-        values["oauth.client_secret"] = source.oauth.client_secret
-    for place, value in values.items():
-        try:
-            resolve_value(value)
-        except ValueMissing as missing:
-            yield f"{place}: {missing}"

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from toolhub_service.app.file_stamp import Stamp, stamp_of
 from toolhub_service.registry.names import CORE_NAMESPACE, skeleton
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.settings.sources import (
@@ -42,9 +43,6 @@ _SECTIONS = (McpSource, LangChainSource, ToolTerms, SecretRef, ClientCredentials
 _WEB: Final = ("http://", "https://")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
-Stamp = tuple[int, int, int] | None
-"""(inode, modification time, size); None: no such file."""
-
 
 class SourceInvalid(ValueError):
     """A source, or the document of all, cannot be meant as it stands; the message says where and why."""
@@ -64,11 +62,11 @@ class SourcesFile:
 
     def changed(self) -> bool:
         """Whether the file is another one than at the last `load`."""
-        return _stamp(self.path) != self._seen
+        return stamp_of(self.path) != self._seen
 
     def load(self) -> SourcesDocument:
         """What it says; no sources when there is no file and never was one. Raises SettingsInvalid."""
-        self._seen = _stamp(self.path)
+        self._seen = stamp_of(self.path)
         if self._seen is None and self._may_be_absent:
             return SourcesDocument()
         self._may_be_absent = False  # sources that were there and vanished must not be taken for sources taken away
@@ -144,6 +142,14 @@ def resolve_value(value: Value, environment: Mapping[str, str] = os.environ) -> 
     return value.prefix + _held(value.file)
 
 
+def values_of(source: McpSource) -> dict[str, Value]:
+    """What may stand elsewhere, by its place."""
+    values: dict[str, Value] = {f"env.{name}": value for name, value in source.env.items()}
+    values |= {f"headers.{name}": value for name, value in source.headers.items()}
+    values |= {f"args.{at}": value for at, value in enumerate(source.args)} | {"url": source.url}
+    return values if source.oauth is None else values | {"oauth.client_secret": source.oauth.client_secret}
+
+
 class _Strict(yaml.SafeLoader):
     """Refuses a key that stands twice, of which YAML would keep the last."""
 
@@ -197,11 +203,7 @@ def _check_whole(name: str, source: AnySource) -> None:
     for key in misplaced:
         if getattr(source, key):
             raise SourceInvalid(f"sources.{name}.{key}: means nothing with `{'command' if source.command else 'url'}`")
-    secret = source.oauth.client_secret if source.oauth else ""
-    places = {f"env.{key}": value for key, value in source.env.items()}
-    places |= {f"args.{at}": value for at, value in enumerate(source.args)} | {"url": source.url}
-    places |= {f"headers.{key}": value for key, value in source.headers.items()}
-    for place, value in (*places.items(), ("oauth.client_secret", secret)):
+    for place, value in values_of(source).items():
         if isinstance(value, SecretRef) and bool(value.env) == bool(value.file):
             raise SourceInvalid(f"sources.{name}.{place}: needs exactly one of `env` and `file`")
 
@@ -226,14 +228,7 @@ def _held(path: str) -> str:
             raise ValueMissing(f"{path} is larger than {_SECRET_MAX_BYTES:,} bytes")
         return data.decode().rstrip()
     except OSError as missing:
-        raise ValueMissing(f"{path}: {os.strerror(missing.errno or 0)}") from missing
+        # Not `{path}: …`: where a path ends in `token`, what follows its colon would be hidden.
+        raise ValueMissing(f"the file {path} cannot be read: {os.strerror(missing.errno or 0)}") from missing
     except UnicodeDecodeError as broken:
         raise ValueMissing(f"{path} is not UTF-8 text") from broken
-
-
-def _stamp(path: Path) -> Stamp:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

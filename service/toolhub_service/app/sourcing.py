@@ -6,11 +6,13 @@ reason and stops neither the hub nor another source.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from toolhub_service.app.means import Means
-from toolhub_service.app.source_opening import OpenedSource, Opener
+from toolhub_service.app.source_footing import footing
+from toolhub_service.app.source_opening import Opener
 from toolhub_service.app.sources_file import SourcesFile
 from toolhub_service.app.storing import Stores, not_installed
 from toolhub_service.app.toolbox import Toolbox
@@ -19,12 +21,11 @@ from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Adapter, AuditLog
-from toolhub_service.domain.source import SourceState, SourceStatus
-from toolhub_service.domain.source_ports import SourceObserver
+from toolhub_service.domain.source import SourceState, SourceStatus, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.registry.discovery import Sources
 from toolhub_service.settings.loading import SettingsInvalid
-from toolhub_service.settings.sources import AnySource, LangChainSource, SourcesDocument
+from toolhub_service.settings.sources import AnySource, LangChainSource, McpSource, SourcesDocument
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.source_telemetry import SourceTelemetry
 
@@ -40,11 +41,15 @@ class Sourcing:
     file: SourcesFile
     running: RunningJobs
     artifacts: ArtifactDesk
-    observer: SourceObserver
+    observer: SourceTelemetry
+    budgets: Budgets
     _openers: dict[ToolKind, Opener] = field(default_factory=dict)
     _entries: dict[str, AnySource] = field(default_factory=dict)
+    _footings: dict[str, str] = field(default_factory=dict)
+    """What each was opened with that does not stand in the file."""
     _broken: set[str] = field(default_factory=set)
     """Sources that could not be opened: tried again at every reload."""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def start(self) -> None:
         """Begin to read what the file names; returns at once. Raises SettingsInvalid when the file is not valid."""
@@ -52,7 +57,10 @@ class Sourcing:
         await self.sources.start()
 
     async def look(self, *, asked: bool) -> None:
-        """Follow the file when it has changed, or when somebody asks. An invalid one keeps the sources there are."""
+        """Follow the file when it has changed, or when somebody asks. An invalid one keeps the sources there are.
+
+        Takes as long as the slowest source that goes takes to close: up to half a minute.
+        """
         if not asked and not self.file.changed():
             return
         log = self.means.observing.log
@@ -70,12 +78,17 @@ class Sourcing:
     async def _apply(self, document: SourcesDocument) -> None:
         """Take away what is gone or another, then bring what is new: a source that did not change is left alone."""
         wanted = document.sources
-        for name, entry in tuple(self._entries.items()):
-            if wanted.get(name) != entry or name in self._broken:
-                await self._take_away(name, entry)
-        for name, entry in wanted.items():
-            if name not in self._entries:
-                self._bring(name, entry)
+        async with self._turn:
+            others = [(name, entry) for name, entry in self._entries.items() if self._is_other(name, wanted.get(name))]
+            await asyncio.gather(*(self._take_away(name, entry) for name, entry in others))
+            for name, entry in wanted.items():
+                if name not in self._entries:
+                    await self._bring(name, entry)
+
+    def _is_other(self, name: str, wanted: AnySource | None) -> bool:
+        if wanted is None or wanted != self._entries[name] or name in self._broken:
+            return True
+        return wanted.enabled and footing(wanted) != self._footings[name]
 
     async def _take_away(self, name: str, entry: AnySource) -> None:
         del self._entries[name]
@@ -84,50 +97,49 @@ class Sourcing:
         opener = self._openers.get(_kind(entry))
         if opener is not None:
             opener.forget(name)
+        upstream = f"{_kind(entry).value}:{name}"
+        self.budgets.forget(upstream)
+        self.means.observing.metrics.upstream_gone(upstream)
+        self.observer.removed(name)
 
-    def _bring(self, name: str, entry: AnySource) -> None:
+    async def _bring(self, name: str, entry: AnySource) -> None:
         self._entries[name] = entry
         if not entry.enabled:
             self._not_read(name, entry, SourceState.DISABLED, "switched off in sources.yaml")
             return
+        self._footings[name] = footing(entry)
         try:
-            opened = self._open(name, entry)
+            opener = await self._opener_of(_kind(entry))
+            opened = opener.open(name, entry)
             self.sources.add(opened.source, refresh_s=entry.refresh_s, restored=opened.restored)
         except HubFailure as refused:
             self._cannot(name, entry, refused.message)
         except (ValueError, OSError) as wrong:
             self._cannot(name, entry, self.means.redactor.text(str(wrong)))
 
-    def _open(self, name: str, entry: AnySource) -> OpenedSource:
-        kind = _kind(entry)
-        if kind not in self._openers:
-            opener = self._openers[kind] = self._opener(kind)
-            self.adapters[kind] = opener.adapter
-        return self._openers[kind].open(name, entry)
-
-    def _opener(self, kind: ToolKind) -> Opener:
+    async def _opener_of(self, kind: ToolKind) -> Opener:
         """Raises HubFailure EXTRA_MISSING."""
-        try:
-            if kind is ToolKind.MCP:
-                from toolhub_service.app.mcp_opening import McpOpener
-
-                return McpOpener(self.means, self.running, self.artifacts)
-            from toolhub_service.app.langchain_opening import LangChainOpener
-
-            return LangChainOpener(self.means, self.observer)
-        except ModuleNotFoundError as missing:
-            raise not_installed(f"A source of kind {kind.value}", kind.value) from missing
+        if kind not in self._openers:
+            try:
+                # In a thread, for calls go on meanwhile: the MCP SDK takes most of a second to import.
+                make = await asyncio.to_thread(_maker, kind)
+            except ModuleNotFoundError as missing:
+                raise not_installed(f"A source of kind {kind.value}", kind.value) from missing
+            opener = self._openers[kind] = make(self)
+            self.adapters[kind] = opener.adapter
+        return self._openers[kind]
 
     def _cannot(self, name: str, entry: AnySource, reason: str) -> None:
         self._broken.add(name)
-        self._not_read(name, entry, SourceState.DOWN, reason)
+        self.observer.refreshed(self._not_read(name, entry, SourceState.DOWN, reason))
 
-    def _not_read(self, name: str, entry: AnySource, state: SourceState, reason: str) -> None:
+    def _not_read(self, name: str, entry: AnySource, state: SourceState, reason: str) -> SourceStatus:
         opener = self._openers.get(_kind(entry))
         endpoint = opener.endpoint(name, entry) if opener is not None else ""
-        status = SourceStatus(name, _kind(entry), state, reason, endpoint=endpoint)
+        trust = Trust(entry.trust) if isinstance(entry, McpSource) else Trust.ALWAYS
+        status = SourceStatus(name, _kind(entry), state, reason, endpoint=endpoint, trust=trust)
         self.sources.add_disabled(status)
-        self.observer.refreshed(status)
+        return status
 
 
 def make_sourcing(
@@ -152,7 +164,7 @@ def make_sourcing(
         is_disabled=toolbox.is_disabled,
     )
     file = SourcesFile(means.paths.sources, required=bool(means.settings.sources.file))
-    return Sourcing(means, sources, adapters, file, running, artifacts, observer)
+    return Sourcing(means, sources, adapters, file, running, artifacts, observer, budgets)
 
 
 def _breakers(budgets: Budgets) -> Callable[[str], str]:
@@ -162,6 +174,17 @@ def _breakers(budgets: Budgets) -> Callable[[str], str]:
         return next((state.name for key, state in budgets.breaker_states() if key == upstream), "")
 
     return of
+
+
+def _maker(kind: ToolKind) -> Callable[[Sourcing], Opener]:
+    """Imports what sources of the kind need. Raises ModuleNotFoundError."""
+    if kind is ToolKind.MCP:
+        from toolhub_service.app.mcp_opening import McpOpener
+
+        return lambda own: McpOpener(own.means, own.running, own.artifacts)
+    from toolhub_service.app.langchain_opening import LangChainOpener
+
+    return lambda own: LangChainOpener(own.means, own.observer)
 
 
 def _kind(entry: AnySource) -> ToolKind:
