@@ -4,7 +4,13 @@ A server that needs something answers `input_required` with requests by key and 
 the call again with answers and that state resumes it. `decline` and `defaults` answer at once. `ask` raises
 `QuestionAsked`: the hub keeps what it needs to go on in the question's continuation, and a later run brings the
 reply. Several requests in one answer become several questions, one after another; the server is only told when all are
-answered. Only forms of plain values can be asked; what else is wanted of a person (opening a
+answered.
+
+A state may be worth less than the answer: the SDK's servers seal it with a key of their process, for ten minutes. Where
+a server refuses its own state, it has not looked at the call, which begins anew, once a run; what it asks again, to
+the letter, has been answered already, and anything else is asked of a person.
+
+Only forms of plain values can be asked; what else is wanted of a person (opening a
 page) is declined, and what is wanted of the hub itself (a model's words, its folders) ends the call.
 """
 
@@ -13,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
 from toolhub_service.adapters.mcp import failures
@@ -21,6 +28,7 @@ from toolhub_service.adapters.mcp.questions import defaults_of
 from toolhub_service.adapters.mcp.terms import Elicitation
 from toolhub_service.adapters.shortening import as_object, written
 from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.question import Question, QuestionAsked
 
@@ -29,6 +37,8 @@ REQUESTS_MAX: Final = 16
 SCHEMA_MAX_BYTES: Final = 16 * 1024
 STATE_MAX_CHARS: Final = 256 * 1024
 
+INVALID_PARAMS: Final = -32602
+_STATE: Final = "requeststate"
 _DECLINE: Final[Mapping[str, JsonValue]] = {"action": "decline"}
 _PLAIN_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 _KEYWORDS: Final = (
@@ -49,6 +59,10 @@ class Asking:
     pending: dict[str, JsonObject] = field(default_factory=dict)
     """Questions by key that a person has not answered yet, as `{message, schema}`."""
     rounds: int = 0
+    said: dict[str, JsonValue] = field(default_factory=dict)
+    """What people have answered in this call, by the digest of the question."""
+    recalled: dict[str, JsonValue] | None = None
+    """What is left of `said` for a call that has begun anew; None: it has not."""
 
     @property
     def params(self) -> dict[str, Any]:
@@ -61,7 +75,7 @@ class Asking:
     def ask_next(self) -> None:
         """Raises QuestionAsked when there is something that a person has not answered yet."""
         for asked in self.pending.values():
-            continuation = json.dumps([self.state, self.answers, self.pending, self.rounds])
+            continuation = json.dumps([self.state, self.answers, self.pending, self.rounds, self.said])
             raise QuestionAsked(Question(str(asked["message"]), as_object(asked["schema"]) or {}, continuation))
 
 
@@ -69,13 +83,24 @@ def resumed(call: GrantedCall) -> Asking:
     """Where the call stood when a person was asked, with the reply; raises QuestionAsked when another one is next."""
     if call.reply is None:
         return Asking()
-    state, answers, pending, rounds = json.loads(call.reply.continuation)
-    asking = Asking(state, answers, pending, rounds)
-    key = next(iter(pending))
-    schema = pending.pop(key)["schema"]
-    asking.answers[key] = _DECLINE if call.reply.answer is None else _accepted(call.reply.answer, schema)
+    asking = Asking(*json.loads(call.reply.continuation))
+    key = next(iter(asking.pending))
+    asked = asking.pending.pop(key)
+    answer = _DECLINE if call.reply.answer is None else _accepted(call.reply.answer, as_object(asked["schema"]) or {})
+    asking.answers[key] = asking.said[_digest(key, asked)] = answer
     asking.ask_next()
     return asking
+
+
+def begins_anew(asking: Asking, failure: ToolFailure) -> bool:
+    """Whether the server has refused its own state, unread, for the first time: `asking` stands at the beginning."""
+    upstream = failure.error.upstream
+    if upstream is None or upstream.status != INVALID_PARAMS or _STATE not in upstream.excerpt.lower():
+        return False
+    if asking.state is None or asking.recalled is not None:
+        return False
+    asking.state, asking.answers, asking.recalled = None, {}, dict(asking.said)
+    return True
 
 
 def go_on(asking: Asking, result: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
@@ -118,7 +143,12 @@ def _take(
     else:
         message = params.get("message")
         shown = failures.quoted(message if isinstance(message, str) else "", redact)
-        asking.pending[key] = {"message": shown or f"{call.spec.name} asks whether to go on.", "schema": form}
+        asked: JsonObject = {"message": shown or f"{call.spec.name} asks whether to go on.", "schema": form}
+        answer = asking.recalled.pop(_digest(key, asked), None) if asking.recalled else None
+        if answer is None:
+            asking.pending[key] = asked
+        else:
+            asking.answers[key] = answer
 
 
 def _form(params: JsonObject) -> dict[str, Any] | None:
@@ -152,6 +182,10 @@ def _rule(rule: JsonValue) -> dict[str, Any] | None:
         return {**kept, "items": {keyword: items[keyword] for keyword in _KEYWORDS if keyword in items}}
     kind = rule.get("type")
     return kept if isinstance(kind, str) and kind in _PLAIN_TYPES else None
+
+
+def _digest(key: str, asked: JsonObject) -> str:
+    return sha256(json.dumps([key, asked["message"], asked["schema"]], sort_keys=True).encode()).hexdigest()
 
 
 def _accepted(answer: JsonObject, schema: JsonObject) -> JsonValue:

@@ -22,6 +22,7 @@ from toolhub_service.adapters.mcp.reporting import Reporter
 from toolhub_service.adapters.mcp.server import McpServer
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import Outcome
 
@@ -77,7 +78,14 @@ class Calling:
             session = await server.link.session(call.deadline_s)
             more = {"task": {"ttl": task_ttl_ms}} if task_ttl_ms and not session.is_modern else {}
             params = self.params(call, {**step.params, **more}, key)
-            answer = await self._ask(server, session, call, params, reporter, extension if session.is_modern else "")
+            try:
+                answer = await self._ask(
+                    server, session, call, params, reporter, extension if session.is_modern else ""
+                )
+            except ToolFailure as failure:
+                if asking.begins_anew(step, failure):
+                    continue
+                raise
             if answer.get("resultType") != "input_required":
                 return answer, session
             asking.go_on(step, answer, call, server.elicitation, self.redact)
