@@ -47,9 +47,9 @@ class Stage:
         (found,) = [status for status in answer.sources if status.source == name]
         return found
 
-    async def tools(self, source: str) -> dict[str, tool_pb2.ToolSpec]:
-        """By their own names."""
-        if self._snapshot.revision != self.hub.hub.toolbox.catalog.revision:
+    async def tools(self, source: str, *, is_fresh: bool = True) -> dict[str, tool_pb2.ToolSpec]:
+        """By their own names. Not fresh: reasons of states may be those of before."""
+        if is_fresh or self._snapshot.revision != self.hub.hub.toolbox.catalog.revision:
             view = pb.GetSnapshotRequest(view=tool_pb2.TOOL_VIEW_BASIC)
             self._snapshot = await self.hub.registry.GetSnapshot(view)
         return {tool.name.partition("/")[2]: tool for tool in self._snapshot.tools if tool.source == source}

@@ -149,7 +149,7 @@ async def test_a_server_that_lies_about_its_tools_is_told_as_what_it_is(stages: 
     assert_status_fit([status])
     assert status.state == fate.state, status.message
     assert fate.told in status.message
-    tools = await stage.tools(name)
+    tools = await stage.tools(name, is_fresh=False)
     for tool, why in fate.bad.items():
         assert tools[tool].state == QUARANTINED
         assert why in tools[tool].state_reason
