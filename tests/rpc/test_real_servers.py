@@ -85,6 +85,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
     (home / "docs" / "noise.png").write_bytes(NOISE)
     sources = {
         "everything": real.everything(),
+        "asking": real.everything(elicitation="defaults"),
         "files": real.files(home / "docs"),
         "memory": real.memory(home / "memory.jsonl"),
         "time": real.python_server("time"),
@@ -135,6 +136,16 @@ def everything_calls(_stage: Stage) -> list[Call]:
     ]
 
 
+def asking_calls(stage: Stage) -> list[Call]:
+    """The same server offers more to a client that it may ask; what has no default is declined."""
+    page = {"url": "https://example.com/", "message": "Open it", "elicitationId": "e-1"}
+    return [
+        *everything_calls(stage),
+        Call("trigger-elicitation-request", {}, "declined"),
+        Call("trigger-url-elicitation", page, "declined"),
+    ]
+
+
 def files_calls(stage: Stage) -> list[Call]:
     docs = stage.home / "docs"
     at = str(docs / "sub" / "a.txt")
@@ -155,6 +166,7 @@ def files_calls(stage: Stage) -> list[Call]:
         Call("search_files", {"path": str(docs), "pattern": "**/*.txt"}, "a.txt"),
         Call("move_file", {"source": at, "destination": str(docs / "b.txt")}, "moved"),
         Call("read_media_file", {"path": str(docs / "dot.png")}, base64.b64encode(PNG).decode(), (PNG,)),
+        Call("read_media_file", {"path": str(docs / "noise.png")}, base64.b64encode(NOISE).decode(), (NOISE,)),
     ]
 
 
@@ -243,6 +255,13 @@ SOURCES = [
         "2025-11-25",
         everything_calls,
         frozenset({"everything/simulate-research-query"}),
+    ),
+    Source(
+        "asking",
+        "mcp-servers/everything",
+        "2025-11-25",
+        asking_calls,
+        frozenset({"asking/simulate-research-query"}),
     ),
     Source("files", "secure-filesystem-server", "2025-11-25", files_calls),
     Source("memory", "memory-server", "2025-11-25", memory_calls),

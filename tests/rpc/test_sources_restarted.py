@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 GATED = 'while [ ! -e "$1" ]; do sleep 0.02; done; shift; exec "$@"'
 """A program that starts once a file is there."""
-IMPATIENT: Mapping[str, Any] = {"jobs": {"heartbeat_s": 0.05, "dead_after_s": 0.5}, **real.TRUSTED}
+IMPATIENT: Mapping[str, Any] = {"jobs": {"heartbeat_s": 0.05, "dead_after_s": 0.5}}
 
 
 class Gate:
@@ -95,15 +95,16 @@ async def test_tool_is_unavailable_while_its_source_connects_again_and_its_job_w
 
 
 @pytest.mark.promise("sources.away-is-not-gone")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # LangChain's community package is not developed any more
 async def test_langchain_tool_is_unavailable_until_its_code_is_loaded(tmp_path: Path) -> None:
-    (tmp_path / "papers").mkdir()
-    real.write_sources(tmp_path, {"papers": real.papers(tmp_path / "papers")})
-    async with hub_of(tmp_path) as hub:
-        first = await hub.invoke("papers/list_directory", {})
+    gate = tmp_path / "open"
+    load = {"kind": "langchain", "load": ["tests.fakes.langchain_slow:tools"], "args": {"gate": str(gate)}}
+    real.write_sources(tmp_path, {"slow": load})
+    async with hub_of(tmp_path, tools={"trusted_namespaces": ["tests"]}) as hub:
+        first = await hub.invoke("slow/greet", {"name": "Ann"})
         assert first.error.kind == error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
+        gate.touch()
         await settled(hub)
-        assert (await hub.invoke("papers/list_directory", {})).ok
+        assert (await hub.value("slow/greet", {"name": "Ann"}))["text"] == "Hello Ann."
 
 
 def echo(description: str) -> dict[str, Any]:
