@@ -75,4 +75,6 @@ def _neighbours(name: str, specs: Sequence[ToolSpec]) -> list[str]:
 
 def _may_see(name: str, call: Call, catalog: Catalog, policy: PolicySource) -> bool:
     spec = catalog.get(name)
-    return spec is not None and policy.could_allow(call.principal.id, spec)
+    if spec is None or spec.state is ToolState.QUARANTINED:
+        return False
+    return policy.could_allow(call.principal.id, spec)

@@ -39,9 +39,9 @@ def is_full(view: int, *, default: bool) -> bool:
     return default if view == tool_pb2.TOOL_VIEW_UNSPECIFIED else view == tool_pb2.TOOL_VIEW_FULL
 
 
-def from_hit(hit: SearchHit, *, full: bool) -> pb.SearchHit:
+def from_hit(hit: SearchHit, *, full: bool, for_operator: bool) -> pb.SearchHit:
     return pb.SearchHit(
-        tool=from_spec(hit.tool, full=full),
+        tool=from_spec(hit.tool, full=full, for_operator=for_operator),
         score=hit.score,
         matched_fields=hit.fields,
         matched_terms=hit.terms,

@@ -20,8 +20,8 @@ from toolhub_service.transport.convert.enums import IDEMPOTENCY, KINDS, ROLES, S
 from toolhub_service.transport.convert.payload import duration, seconds
 
 
-def from_spec(spec: ToolSpec, *, full: bool) -> tool_pb2.ToolSpec:
-    """A tool for the wire; without `full` the schemas and examples stay behind."""
+def from_spec(spec: ToolSpec, *, full: bool, for_operator: bool = True) -> tool_pb2.ToolSpec:
+    """A tool for the wire; without `full` the schemas and examples stay behind, and where it runs is for operators."""
     message = tool_pb2.ToolSpec(
         name=spec.name,
         version=spec.version,
@@ -34,7 +34,7 @@ def from_spec(spec: ToolSpec, *, full: bool) -> tool_pb2.ToolSpec:
         idempotency=IDEMPOTENCY.to_wire[spec.idempotency],
         default_limits=_from_limits(spec.limits),
         source=spec.source,
-        endpoint=spec.endpoint,
+        endpoint=spec.endpoint if for_operator else "",
         resource_id=spec.resource_id,
         upstream=spec.upstream,
         state=STATES.to_wire[spec.state],
