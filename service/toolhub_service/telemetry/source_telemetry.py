@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Final
+
 from structlog.typing import FilteringBoundLogger
 
 from toolhub_service.domain.errors import ToolFailure
@@ -11,6 +14,10 @@ from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
+
+_SAME_DRIFT_MS: Final = 3600 * 1000
+_DRIFTS_MAX: Final = 50_000
+"""Changes remembered, over all sources; about 0.3 kB each."""
 
 
 class SourceTelemetry:
@@ -29,6 +36,8 @@ class SourceTelemetry:
         self._pins = metrics.family(names.PINS)
         self._told: dict[str, tuple[SourceState, str, int, int]] = {}
         """What was last logged of a source, so that a log is not a heartbeat."""
+        self._drifts: OrderedDict[tuple[str, ...], int] = OrderedDict()
+        """When a known record was last told to have changed, by record and kind of change."""
 
     def refreshed(self, status: SourceStatus) -> None:
         name = status.name
@@ -63,6 +72,11 @@ class SourceTelemetry:
         self._remember(EventType.PIN_CREATED, pin)
 
     def drifted(self, pin: Pin) -> None:
+        """A source that takes tools away and brings them back all day changes the same records over and over: of each
+        an hour's first change is told, and the others are counted."""
+        if pin.version > 1 and not self._is_news(pin):
+            self._count(EventType.PIN_DRIFTED, pin)
+            return
         self._log.warning(names.LOG_DRIFT, source=pin.source, tool=pin.tool, change=pin.change.value, digest=pin.digest)
         self._remember(EventType.PIN_DRIFTED, pin)
 
@@ -81,8 +95,22 @@ class SourceTelemetry:
         self._tools.labels(source).set(tools)
         self._quarantined.labels(source).set(quarantined)
 
-    def _remember(self, type: EventType, pin: Pin) -> None:
+    def _is_news(self, pin: Pin) -> bool:
+        key, now = (*pin.key, pin.change.value), self._clock.unix_ms()
+        last = self._drifts.get(key)
+        if last is not None and now - last < _SAME_DRIFT_MS:
+            return False
+        self._drifts[key] = now
+        self._drifts.move_to_end(key)
+        if len(self._drifts) > _DRIFTS_MAX:
+            self._drifts.popitem(last=False)
+        return True
+
+    def _count(self, type: EventType, pin: Pin) -> None:
         self._pins.labels(pin.source, type.value.removeprefix("PIN_").lower()).inc()
+
+    def _remember(self, type: EventType, pin: Pin) -> None:
+        self._count(type, pin)
         attributes = {
             "source": pin.source,
             "digest": pin.digest,

@@ -57,6 +57,19 @@ def test_pins_are_audited_with_who_decided_and_what_was_found() -> None:
     assert told.value('toolhub_pins_total{event="drifted",source="files"}') == 1
 
 
+def test_a_source_that_flaps_fills_no_log() -> None:
+    told, clock = Told(), ManualClock()
+    told.telemetry = SourceTelemetry(told.audit, told.metrics, structlog.wrap_logger(None, [told.logged]), clock)
+    gone = replace(PIN, change=PinChange.REMOVED)
+    for hour in range(2):
+        for again in range(500):
+            told.telemetry.drifted(replace(gone, version=2 + 1_000 * hour + 2 * again))
+        clock.advance(3_600.0)
+    told.telemetry.drifted(replace(PIN, digest="cd" * 32))
+    assert len(told.audit.events) == 3
+    assert told.value('toolhub_pins_total{event="drifted",source="files"}') == 1_001
+
+
 def test_a_broken_audit_log_is_told_and_holds_nothing_up() -> None:
     told = Told()
     told.audit.broken = True
