@@ -29,8 +29,8 @@ async def test_a_source_that_is_down_is_found_with_what_it_last_said(tmp_path: P
     by_name = {finding["name"]: finding for finding in found}
     assert by_name["source core"]["state"] == "ok"
     assert by_name["source gone"]["state"] == "warn"
-    assert "DOWN" in by_name["source gone"]["told"]
-    assert "program was not found" in by_name["source gone"]["advice"]
+    assert by_name["source gone"]["told"] == "DOWN: Its program was not found."
+    assert by_name["source gone"]["advice"] == "`toolhub sources show gone` tells more."
 
 
 async def test_a_hub_that_does_not_run_is_a_finding(tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ class Sourcing:
 
     def _cannot(self, name: str, entry: AnySource, reason: str) -> None:
         self._broken.add(name)
-        self.observer.refreshed(self._not_read(name, entry, SourceState.DOWN, reason))
+        told = f"{reason.removesuffix('.')}; it is looked at again on SIGHUP"
+        self.observer.refreshed(self._not_read(name, entry, SourceState.DOWN, told))
 
     def _not_read(self, name: str, entry: AnySource, state: SourceState, reason: str) -> SourceStatus:
         opener = self._openers.get(_kind(entry))

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from toolhub_service.app.findings import Finding
 
 _LINES_MAX = 5
+_STDERR = "stderr: "
+"""Begins a line of diagnostics that the source's process wrote."""
 
 
 def live_findings(options: Mapping[str, Any]) -> list[Finding]:
@@ -37,9 +39,17 @@ def _of(status: source_pb2.SourceStatus) -> Iterator[Finding]:
     name = f"source {status.source}"
     quarantined = f", {status.quarantined} of them quarantined" if status.quarantined else ""
     if status.state == source_pb2.SOURCE_STATE_READY:
-        yield ok(name, f"{status.tools} tools{quarantined}")
+        tools = f"{status.tools} tools{quarantined}"
+        if status.breaker == source_pb2.BREAKER_STATE_OPEN:
+            advice = f"Calls are refused for a while; `toolhub sources show {status.source}` tells of its connection."
+            yield warn(
+                name, f"{tools}; it can be read, but calls of them failed repeatedly", advice, f"{status.source}/*"
+            )
+        else:
+            yield ok(name, tools)
         return
     state = source_pb2.SourceState.Name(status.state).removeprefix("SOURCE_STATE_")
     told = f"{state}: {revealed(status.message)}" if status.message else state
-    said = "; ".join(revealed(line) for line in status.diagnostics[-_LINES_MAX:])
+    wrote = [line.removeprefix(_STDERR) for line in status.diagnostics if line.startswith(_STDERR)]
+    said = "; ".join(revealed(line) for line in wrote[-_LINES_MAX:])
     yield warn(name, told, f"It last said: {said}" if said else f"`toolhub sources show {status.source}` tells more.")

@@ -51,7 +51,7 @@ def print_source(status: Status) -> None:
     click.secho(state, fg=_COLOURS.get(state), bold=True)
     print_pairs((name, revealed(value)) for name, value in _facts(status) if value)
     if status.diagnostics:
-        note("\nwhat its process last wrote to standard error; untrusted:")
+        note("\nits connection, and what its process last wrote to standard error; untrusted:")
         for line in status.diagnostics:
             click.echo(f"  {revealed(line)}")
 

@@ -91,7 +91,7 @@ class SourceStatus:
     protocol: str = ""
     trust: Trust = Trust.ALWAYS
     diagnostics: tuple[str, ...] = ()
-    """What the source's process last wrote to standard error, redacted, oldest line first; for operators only."""
+    """How its connection fares and what its process last wrote to standard error, redacted; for operators only."""
 
     @property
     def ok(self) -> bool:

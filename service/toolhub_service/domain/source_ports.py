@@ -41,7 +41,8 @@ class ToolSource(Protocol):
         ...
 
     def diagnostics(self) -> Sequence[str]:
-        """What its process last wrote to standard error, oldest line first, bounded; empty where there is none."""
+        """How its connection fares, then what its process last wrote to standard error, oldest line first and each
+        after `stderr: `; bounded, empty where there is nothing to tell."""
         ...
 
     async def start(self) -> None:

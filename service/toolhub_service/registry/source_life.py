@@ -274,7 +274,7 @@ class SourceLife:
         gone, why = self._missing, _NOT_SEEN
         if self._down:
             gone = frozenset(spec.name for spec in self._specs)
-            why = f"its source `{self._source.name}` is not there: {self._down}"
+            why = f"its source `{self._source.name}` is not there: {self._down.removesuffix('.')}"
         self._problems = await self._tools.publish(
             unavailable(spec, why) if spec.name in gone else spec for spec in self._specs
         )

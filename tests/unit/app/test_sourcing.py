@@ -93,7 +93,8 @@ async def test_source_whose_secret_is_missing_is_down_with_the_reason_until_some
     async with following(tmp_path, far=entry, near=NOBODY) as hub:
         far, near = hub.status("far"), hub.opened("near")
         assert (far.state, far.trust, far.endpoint) == (SourceState.DOWN, Trust.APPROVAL, NOBODY["url"])
-        assert far.reason == f"the file {secret} cannot be read: No such file or directory"
+        why = f"the file {secret} cannot be read: No such file or directory; it is looked at again on SIGHUP"
+        assert far.reason == why
         assert 'toolhub_source_up{source="far"} 0.0' in hub.metrics
         secret.write_text("a-token-of-some-length\n")
         await hub.sourcing.look(asked=False)
@@ -130,7 +131,7 @@ async def test_extra_that_is_not_installed_is_told_and_its_source_alone_is_down(
     entries = {"mcp": NOBODY, "langchain": {"kind": "langchain", "load": ["tests.none:it"]}}
     async with following(tmp_path, bare=entries[kind]) as hub:
         assert hub.status("bare").state is SourceState.DOWN
-        assert hub.status("bare").reason.endswith(f"pip install 'tool-hub[{kind}]'.")
+        assert f"pip install 'tool-hub[{kind}]'" in hub.status("bare").reason
         assert (await hub.running.invoke("core/util.time.now")).ok
 
 

@@ -118,7 +118,8 @@ class McpLink:
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Have `changed` called when the server says that its tools changed, and whenever they may have: when a
-        connection stands that is not the first, or not at the first try."""
+        connection stands that is not the first, or not at the first try; and when a lost one could not be replaced at
+        once, so that nobody takes the tools for callable until they are due to be read."""
         self._changed.append(changed)
 
     def start(self) -> None:
@@ -179,6 +180,7 @@ class McpLink:
 
     async def _own(self) -> None:
         """One connection after another, each in a task of its own, until the link is closed."""
+        has_stood = False
         while not self._closed.is_set():
             began_s = _now_s()
             self._attempts += 1
@@ -187,6 +189,9 @@ class McpLink:
             self._trouble = connection.why_over
             if self._closed.is_set():
                 return
+            if has_stood and not connection.stood:
+                self._tell_changed()
+            has_stood = connection.stood
             pause_s = self._backoff.stood(_now_s() - began_s) if connection.stood else self._backoff.failed()
             await self._pause(pause_s, has_failed=not connection.stood)
 

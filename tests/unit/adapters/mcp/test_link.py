@@ -189,6 +189,33 @@ async def test_a_link_whose_server_comes_late_connects_by_itself(tmp_path: Path)
         await link.close()
 
 
+async def test_a_link_tells_once_that_a_server_went_and_does_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "server"
+    terms = program(*PLAIN)
+    assert isinstance(terms.where, StdioTerms)
+    path.write_text(f'#!/bin/sh\nexec {terms.where.command} "$@"\n')
+    path.chmod(0o700)
+    link = McpLink(
+        McpTerms("gone", StdioTerms(str(path), terms.where.args, terms.where.env, terms.where.cwd)), Chance()
+    )
+    told: asyncio.Queue[None] = asyncio.Queue()
+    link.listen(lambda: told.put_nowait(None))
+    link.start()
+    try:
+        await link.session(soon())
+        assert told.empty()
+        path.unlink()
+        kill(pid_of(link))
+        await within(20, told.get())
+        assert not link.is_connected
+        for _ in range(2):
+            with pytest.raises(ToolFailure):
+                await link.session(soon())
+        assert told.empty()
+    finally:
+        await link.close()
+
+
 async def test_a_session_that_is_called_lost_is_left_and_another_one_made() -> None:
     async with linked(program(*PLAIN)) as link:
         session = await link.session(soon())
