@@ -45,6 +45,10 @@ class Task:
     polls_left: int
     status: str = "working"
     result: dict[str, Any] = field(default_factory=dict)
+    wants: dict[str, Any] = field(default_factory=dict)
+    """What it wants before it goes on, by key (2026-07-28)."""
+    given: list[dict[str, Any]] = field(default_factory=list)
+    """What it was given, each time."""
 
 
 class Refusal(Exception):
@@ -72,6 +76,8 @@ class Script:
     tasks: dict[str, Task] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     ttl_ms: int = 0
+    confirms: bool = True
+    """Whether a task that is cancelled has stopped at once."""
 
     async def answer(self, message: dict[str, Any], send: Send) -> dict[str, Any]:
         """The answer to a request."""
@@ -103,7 +109,7 @@ class Script:
         if method == "tools/call":
             return await self._call(params, send)
         if method.startswith("tasks/"):
-            return self._task(method, params["taskId"])
+            return self._task(method, params)
         raise Refusal(-32601, f"no such method: {method}")
 
     def _page(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -128,6 +134,7 @@ class Script:
         name = f"t-{len(self.tasks) + 1}"
         self.tasks[name] = Task(args.get("polls", 2), result=text(args.get("text", "made")))
         self.tasks[name].result["isError"] = bool(args.get("fails"))
+        self.tasks[name].wants = dict(args.get("wants", {}))
         told = self._told(name)
         return {"resultType": "task", **told} if self.era == "modern" else {"task": told}
 
@@ -137,12 +144,17 @@ class Script:
         told = {"taskId": name, "status": self.tasks[name].status, "createdAt": at, "lastUpdatedAt": at, "ttl": 60_000}
         return {**told, interval: 10, "statusMessage": f"{self.tasks[name].polls_left} to go"}
 
-    def _task(self, method: str, name: str) -> dict[str, Any]:
+    def _task(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        name = params["taskId"]
         task = self.tasks.get(name)
         if task is None:
             raise Refusal(-32602, "Task not found")
+        if method == "tasks/update":
+            task.given.append(params["inputResponses"])
+            task.wants, task.status = {}, "working"
+            return {}
         if method == "tasks/cancel":
-            task.status = "cancelled"
+            task.status = "cancelled" if self.confirms else task.status
             self.cancelled.append(name)
             return self._told(name)
         if method == "tasks/result":
@@ -151,9 +163,11 @@ class Script:
             task.polls_left -= 1
             if task.polls_left == 0:
                 task.status = "failed" if task.result["isError"] and self.era == "legacy" else "completed"
-            if task.polls_left == -100:
+            if task.polls_left == -100 or (task.wants and task.polls_left == 1):
                 task.status = "input_required"
         over = {"result": task.result} if self.era == "modern" and task.status == "completed" else {}
+        if task.wants and task.status == "input_required":
+            over["inputRequests"] = task.wants
         return {**self._told(name), **over}
 
     async def _tool_unknown(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:

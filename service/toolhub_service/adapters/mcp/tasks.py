@@ -6,7 +6,8 @@
                  and the server decides; tasks/get tells the result, too. What is answered at once is no task.
 
 Neither era lets a client name a task before it exists: a start whose answer is lost cannot be looked up. It is sent
-again only where a repeat is safe, else the job is LOST. A task that waits for input is told so and cancelled.
+again only where a repeat is safe, else the job is LOST. A task that waits for input is answered at once
+(`task_input.py`); where that cannot be, it is cancelled.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from toolhub_service.adapters.mcp.calling import Calling
 from toolhub_service.adapters.mcp.link import McpSession
 from toolhub_service.adapters.mcp.reporting import MESSAGE_MAX_CHARS, Reporter
 from toolhub_service.adapters.mcp.server import McpServer
+from toolhub_service.adapters.mcp.task_input import STATUS, TaskInput
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
 from toolhub_service.adapters.remote_terms import RemoteTerms
 from toolhub_service.adapters.shortening import as_object, one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure, refuse
 from toolhub_service.domain.job import RemoteMark
-from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.progress import Progress
 from toolhub_service.domain.result import Outcome
@@ -45,9 +47,10 @@ KEEP_S: Final = 3_600.0
 """For how long past its deadline a server is asked to keep a result, so that another run can still collect it."""
 KEEP_MAX_S: Final = 86_400.0
 _REQUEST_S: Final = 30.0
+_QUESTION_S: Final = 2.0
+"""For a server of the older era to ask, and to be answered, once it may."""
 _ANSWERS_MAX: Final = 1_000
 _OVER: Final = frozenset({"completed", "failed", "cancelled"})
-_INPUT: Final = "input_required"
 _METHOD_NOT_FOUND: Final = -32601
 _FORGOTTEN: Final = frozenset({-32602, _METHOD_NOT_FOUND, -32002})
 """How servers say that they do not know a task."""
@@ -95,7 +98,8 @@ class McpTasks:
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         if not mark.remote_id:
             return
-        async for progress in self._poller.poll(lambda: self._look(call, mark), key=mark.remote_id):
+        wanted = TaskInput(self._server.elicitation)
+        async for progress in self._poller.poll(lambda: self._look(call, mark, wanted), key=mark.remote_id):
             yield progress
 
     async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
@@ -118,7 +122,9 @@ class McpTasks:
         status = task.get("status")
         if mark.remote_id in self._wanted_input:
             self._wanted_input.discard(mark.remote_id)
-            raise failures.cannot_be_asked(call, "its server's task wanted input of a person, and was cancelled")
+            raise failures.cannot_be_asked(
+                call, "its server's task wanted input that nobody here gives, and was cancelled"
+            )
         if status == "cancelled":
             raise refuse(ErrorKind.CANCELLED, f"{call.spec.name} was cancelled on its server.")
         result = as_object(task.get("result"))
@@ -140,11 +146,11 @@ class McpTasks:
         answer, session = held
         return await self._calling.outcome(self._server, session, call, answer)
 
-    async def _look(self, call: GrantedCall, mark: RemoteMark) -> Answer[Progress]:
+    async def _look(self, call: GrantedCall, mark: RemoteMark, wanted: TaskInput) -> Answer[Progress]:
         """One question how a task fares. Raises Unreachable, RemoteUnclear."""
-        task, _ = (await self._task(call, mark)).told
+        task, session = (await self._task(call, mark)).told
         status = str(task.get("status"))
-        if status == _INPUT:
+        if status == STATUS and not await self._gives(call, mark, task, session, wanted):
             self._wanted_input.add(mark.remote_id)
             await self.cancel(call, mark)
         said = task.get("statusMessage")
@@ -156,6 +162,32 @@ class McpTasks:
             is_over=is_over,
             retry_after_s=_poll_interval_s(task),
         )
+
+    async def _gives(
+        self, call: GrantedCall, mark: RemoteMark, task: JsonObject, session: McpSession, wanted: TaskInput
+    ) -> bool:
+        """Whether a task that wants input has it, or will. Raises Unreachable."""
+        if not session.is_modern:
+            return wanted.may_be_asked() and await self._lets_ask(call, mark)
+        answers = wanted.answers(task)
+        if answers:
+            try:
+                await self._ask(call, mark, "tasks/update", inputResponses=answers)
+            except MCPError:
+                return False
+            wanted.gave(answers)
+            self._poller.hurry(mark.remote_id)
+        return answers is not None
+
+    async def _lets_ask(self, call: GrantedCall, mark: RemoteMark) -> bool:
+        """Open the stream on which the server asks; it ends with the task, which need not be waited for there."""
+        try:
+            await self._ask(call, mark, "tasks/result", timeout_s=_QUESTION_S)
+        except Unreachable:
+            return True
+        except MCPError as error:
+            return error.error.code not in _FORGOTTEN
+        return True
 
     async def _task(self, call: GrantedCall, mark: RemoteMark) -> Answer[tuple[JsonObject, McpSession]]:
         try:
@@ -176,7 +208,9 @@ class McpTasks:
                 raise _doubt(error) from error
             raise failures.answered(call, error, self._calling.redact) from error
 
-    async def _ask(self, call: GrantedCall, mark: RemoteMark, method: str) -> tuple[JsonObject, McpSession]:
+    async def _ask(
+        self, call: GrantedCall, mark: RemoteMark, method: str, *, timeout_s: float = _REQUEST_S, **more: JsonValue
+    ) -> tuple[JsonObject, McpSession]:
         """One request about a task. Raises Unreachable, and MCPError for what the server itself says."""
         now_s = asyncio.get_running_loop().time()
         link = self._server.link
@@ -184,14 +218,14 @@ class McpTasks:
             session = await link.session(now_s + _REQUEST_S)
         except ToolFailure as failure:
             raise Unreachable(failure.error.retry_after_s or 0.0) from failure
-        params: dict[str, Any] = {"taskId": mark.remote_id}
+        params: dict[str, Any] = {"taskId": mark.remote_id, **more}
         headers = {MCP_NAME_HEADER: encode_header_value(mark.remote_id)} if session.is_modern else None
         try:
             answer = await wire.ask(
                 session.client.session,
                 method,
                 params,
-                timeout_s=_REQUEST_S,
+                timeout_s=timeout_s,
                 headers=headers,
                 extension=EXTENSION if session.is_modern else "",
             )

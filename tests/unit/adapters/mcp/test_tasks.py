@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.mcp_servers.scripted import Script
+from tests.fakes.mcp_servers.scripted import Script, question
 from tests.fakes.mcp_stage import WITHIN_S, McpStage, over_http, over_stdio, stage_of, started
 from tests.fakes.outcomes import outcome_of
 from tests.fakes.running_jobs import KeptMarks
-from toolhub_service.adapters.mcp.terms import HttpTerms
+from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.question import QuestionAsked, Reply
@@ -121,6 +121,40 @@ async def test_a_task_that_wants_input_is_told_so_and_cancelled(era: str) -> Non
         assert "input" in error.message
         assert stage.script.cancelled == ["t-1"]
         assert any("input required" in each.message for each in stage.sink.progresses)
+
+
+_NAMED = {"type": "object", "properties": {"name": {"type": "string", "default": "Ann"}}, "required": ["name"]}
+_NAMELESS = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+_NO = {"action": "decline"}
+
+
+@pytest.mark.parametrize(
+    ("elicitation", "form", "given"),
+    [
+        ("defaults", _NAMED, {"action": "accept", "content": {"name": "Ann"}}),
+        ("defaults", _NAMELESS, _NO),
+        ("ask", _NAMED, _NO),
+        ("decline", _NAMED, _NO),
+    ],
+)
+async def test_a_task_that_asks_is_answered_at_once_and_goes_on(
+    elicitation: Elicitation, form: dict[str, Any], given: dict[str, Any]
+) -> None:
+    async with tasks("modern", elicitation=elicitation) as stage:
+        outcome = await ends(stage, "perhaps", {"wants": {"who": question("Who?", form)}})
+        assert isinstance(outcome, Outcome)
+        assert stage.script.tasks["t-1"].given == [{"who": given}]
+        assert stage.script.cancelled == []
+        assert any("input required" in each.message for each in stage.sink.progresses)
+
+
+async def test_a_task_that_asks_for_a_model_is_cancelled() -> None:
+    async with tasks("modern", elicitation="defaults") as stage:
+        wants = {"think": {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 10}}}
+        error = await ends(stage, "perhaps", {"wants": wants})
+        assert isinstance(error, ToolError)
+        assert error.kind is ErrorKind.UPSTREAM_ERROR
+        assert stage.script.cancelled == ["t-1"]
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
