@@ -66,8 +66,10 @@ class PinLedger:
         return await self._store.of_source(source)
 
     async def approved(self, pin: Pin) -> Pin | None:
-        """What a difference is shown to. Raises as `PinStore.of_source`."""
-        return compared_with(await self._store.of_source(pin.source), pin)
+        """What a difference is shown to. Raises as `PinStore.of_source`, which is only asked about a source that is not
+        judged here: to read thousands of pins again for each of a page would hold up every call."""
+        known = self._last.get(pin.source)
+        return compared_with(await self._store.of_source(pin.source) if known is None else known, pin)
 
     async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
         """The pin as it now stands. Raises HubFailure NOT_FOUND, and as `PinStore`."""

@@ -145,6 +145,19 @@ async def test_pins_can_be_paged_and_compared(staged: Staged) -> None:
     assert await stage.desk.approved(before) is None
 
 
+async def test_a_difference_costs_no_reading_of_all_pins_of_its_source(staged: Staged) -> None:
+    pins = FaultyPins()
+    source = ScriptedSource("files", READ)
+    stage = await begun(staged(pins=pins), source)
+    seen = await drifted(stage, source)
+    pins.failure = AWAY
+    before = await stage.desk.approved(seen)
+    assert before is not None
+    assert before.definition == READ.remote
+    with pytest.raises(ToolFailure):
+        await stage.desk.approved(replace(seen, source="elsewhere"))
+
+
 @pytest.mark.promise("pins.decision-is-exact")
 async def test_a_decision_in_another_process_is_followed_without_a_reading(staged: Staged) -> None:
     shared = MemoryPins()
