@@ -21,7 +21,8 @@ def main() -> None:
         size = int.from_bytes(channel.recv(4, socket.MSG_WAITALL), "big")
         told = json.loads(channel.recv(size, socket.MSG_WAITALL)) if size else sys.exit()
         body = json.dumps(answer(told)).encode()
-        channel.sendall(len(body).to_bytes(4, "big") + body)
+        frame = len(body).to_bytes(4, "big") + body
+        channel.sendall(frame * int(told.get("times", 1)))
 
 
 def answer(told: dict[str, Any]) -> Any:

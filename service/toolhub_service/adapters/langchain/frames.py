@@ -49,7 +49,11 @@ def _read(channel: socket.socket, size_bytes: int) -> bytearray:
 
 
 class FrameProtocol(asyncio.Protocol):
-    """The hub's end: one question at a time, and one answer to it."""
+    """The hub's end: one question at a time, and one answer to it.
+
+    Whoever sends more than was asked for (a tool that found the descriptor, a child that a tool forked) is cut off:
+    what it sent must not pass for the answer to the next question, which is another caller's.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -81,6 +85,10 @@ class FrameProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         self._deliver()
+        if self._received and (self._answer is None or self._answer.done()):
+            self.fail(ChannelClosed())
+            if self._transport is not None:
+                self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.fail(ChannelClosed())

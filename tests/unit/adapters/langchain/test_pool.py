@@ -133,6 +133,12 @@ async def test_a_worker_that_dies_between_calls_is_replaced_unseen(pool: WorkerP
     assert (await asked(pool))["pid"] != first
 
 
+async def test_what_a_worker_sends_unasked_is_nobodys_answer(pool: WorkerPool, workers: Workers) -> None:
+    assert (await asked(pool, n=1, times=2))["n"] == 1
+    assert [(await asked(pool, n=n))["n"] for n in (2, 3)] == [2, 3]
+    assert len(workers.started) == 2  # the first one was cut off
+
+
 async def test_an_answer_beyond_the_bound_is_not_read(pool: WorkerPool, workers: Workers) -> None:
     with pytest.raises(FrameTooLarge):
         await asked(pool, "large", size=2000)
