@@ -69,7 +69,7 @@ def _embedder(means: Means) -> Embedder | None:
         embedder: Embedder = found() if callable(found) else found
     except Exception as error:  # foreign code: whatever it raises, the operator is told which class
         raise _unusable(path, f"it could not be loaded: {type(error).__name__}") from error
-    if not isinstance(embedder.dimension, int):
+    if not isinstance(getattr(embedder, "dimension", None), int):
         raise _unusable(path, "it has no `dimension`")
     return embedder
 

@@ -1,0 +1,76 @@
+"""Which embedder a configuration means, and what is told of one that cannot be had."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.hub import settings_of
+from toolhub_service.app.means import Means
+from toolhub_service.app.observing import open_observing
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.searching import Searching, make_searching
+from toolhub_service.app.storing import make_stores
+from toolhub_service.app.system import SystemClock, SystemRandomness
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.schema.compiled import compile_schema
+
+
+class Embeds:
+    dimension = 4
+
+
+def _raises() -> Embeds:
+    raise RuntimeError("the model at /secret/place is broken")
+
+
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("acme_embedding")
+    module.made, module.Made, module.none, module.raises = Embeds(), Embeds, object(), _raises
+    monkeypatch.setitem(sys.modules, "acme_embedding", module)
+
+
+def searching(folder: Path, embedder: str = "", trusted: tuple[str, ...] = ("acme_embedding",)) -> Searching:
+    search = {"embedder": embedder, "learn": False}
+    settings = settings_of(
+        folder, {"stores": {"kind": "memory"}, "search": search, "tools": {"trusted_namespaces": trusted}}
+    )
+    paths, observing = Paths(settings), open_observing(settings, Redactor(), is_worker=True)
+    means = Means(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing)
+    return make_searching(means, ToolCatalog(check_schema=compile_schema), make_stores(means))
+
+
+@pytest.mark.parametrize("path", ["acme_embedding:made", "acme_embedding:Made"])
+def test_embedder_is_an_object_or_what_makes_one(tmp_path: Path, code: None, path: str) -> None:
+    assert searching(tmp_path, path).meanings is not None
+
+
+def test_search_goes_by_words_where_no_embedder_is_named_and_learns_nothing_where_it_may_not(tmp_path: Path) -> None:
+    found = searching(tmp_path)
+    assert (found.meanings, found.learning) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "trusted", "why"),
+    [
+        ("acme_embedding:made", ("acme_other",), "its module is not in tools.trusted_namespaces"),
+        ("acme_embedding:nothing", ("acme_embedding",), "it could not be loaded: AttributeError"),
+        ("acme_embedding.missing:it", ("acme_embedding",), "it could not be loaded: ModuleNotFoundError"),
+        ("acme_embedding:raises", ("acme_embedding",), "it could not be loaded: RuntimeError"),
+        ("acme_embedding:none", ("acme_embedding",), "it has no `dimension`"),
+    ],
+)
+def test_embedder_that_cannot_be_had_is_told_in_the_hubs_own_words(
+    tmp_path: Path, code: None, path: str, trusted: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(HubFailure) as refused:
+        searching(tmp_path, path, trusted)
+    assert refused.value.reason == "EMBEDDER_UNUSABLE"
+    assert refused.value.message == f"search.embedder {path}: {why}."
