@@ -153,21 +153,23 @@ import sys
 from pathlib import Path
 from toolhub_service.domain.step import StepName
 from toolhub_service.telemetry.metrics import Metrics
+from toolhub_service.telemetry.names import SOURCE_UP
 metrics = Metrics(version="1", multiprocess_dir=Path(sys.argv[1]))
 metrics.call_settled("a/b", ok=True, latency_ms=3, steps=[(StepName.EXECUTE, 0, 5_000_000)])
 metrics.in_flight.__enter__()
+metrics.family(SOURCE_UP).labels("far").set(int(sys.argv[2]))
 sys.stdout.write(metrics.exposition().decode())
 """
 
 
 def test_several_workers_answer_as_one(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "service")}
-    for workers in (1, 2, 3):
-        done = subprocess.run(
-            [sys.executable, "-c", _WORKER, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
-        )
+    for workers, is_up, are_all_up in ((1, 1, 1), (2, 0, 0), (3, 1, 0)):
+        words = [sys.executable, "-c", _WORKER, str(tmp_path), str(is_up)]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
         assert f'tool_invocations_total{{ok="true",tool="a/b"}} {workers}.0' in done.stdout
         assert f'tool_step_duration_ms_bucket{{le="10.0",step="execute"}} {workers}.0' in done.stdout
+        assert f'toolhub_source_up{{source="far"}} {are_all_up}.0' in done.stdout
 
 
 def test_workers_that_cannot_share_say_so_at_the_start(tmp_path: Path) -> None:
