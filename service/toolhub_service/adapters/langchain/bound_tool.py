@@ -113,6 +113,9 @@ def bound(tool: BaseTool, given: frozenset[str]) -> BoundTool:
     missing = sorted(contract.required - given)
     if missing:
         problem = f"It needs injected arguments that `inject` of its source does not name: {', '.join(missing)}."
+    if contract.aliased:
+        names = ", ".join(sorted(contract.aliased))
+        problem = f"It reads injected arguments under other names (aliases), where they cannot be guarded: {names}."
     if is_generator(tool):
         problem = "It gives a generator, and a call has one result."
     on_loop = runs_on_loop(tool)

@@ -36,6 +36,9 @@ class Contract:
     """Arguments that a caller must never set."""
     required: frozenset[str]
     """Those of them that must be given, besides the call id, which LangChain gives itself."""
+    aliased: frozenset[str] = frozenset()
+    """Those of them that pydantic reads under another name: what is put under their own may not arrive, and what a
+    caller puts under the other might."""
 
 
 def contract_of(tool: BaseTool) -> Contract:
@@ -45,6 +48,7 @@ def contract_of(tool: BaseTool) -> Contract:
         schema=_closed(_schema(tool), frozenset(needed)),
         injected=frozenset(needed),
         required=frozenset(name for name, is_needed in needed.items() if is_needed),
+        aliased=_aliased(tool, frozenset(needed)),
     )
 
 
@@ -75,6 +79,17 @@ def _injected(tool: BaseTool) -> dict[str, bool]:
         for name in hidden | (own & set(fields))
     }
     return parameters | by_field
+
+
+def _aliased(tool: BaseTool, injected: frozenset[str]) -> frozenset[str]:
+    if not injected or isinstance(tool.args_schema, dict):
+        return frozenset()
+    fields: Any = get_fields(tool.get_input_schema())
+    return frozenset(
+        name
+        for name in injected & set(fields)
+        if any(getattr(fields[name], place, None) not in (None, name) for place in ("alias", "validation_alias"))
+    )
 
 
 def _shown(tool: BaseTool) -> type[BaseModel]:
