@@ -21,7 +21,7 @@ from toolhub_service.settings.document import Settings
 def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: Path | None) -> None:
     """Run the hub until SIGTERM or Ctrl-C. Without a file it serves this machine only, with the starter policy.
 
-    SIGHUP reads policy and API keys anew; both are also looked at every two seconds.
+    SIGHUP reads policy, API keys and sources anew; all are also looked at every two seconds.
 
     \b
     Examples:

@@ -59,7 +59,7 @@ class Policy(Section, frozen=True):
         str, Meta(description="Candidate policy, judged beside the live one and logged; empty: none.")
     ] = ""
     reload_s: Annotated[
-        float, Meta(description="Seconds between looks at policy and API keys; 0: on SIGHUP only.", ge=0)
+        float, Meta(description="Seconds between looks at policy, API keys and sources; 0: on SIGHUP only.", ge=0)
     ] = 2.0
     plan_ttl_s: Annotated[float, Meta(description="Seconds for which a plan can be committed.", gt=0, le=86_400)] = (
         600.0

@@ -124,11 +124,19 @@ APPROVAL_SECONDS: Final = Metric(
     "toolhub_approval_decision_seconds", _H, "s", "From the question to a person's answer.", (), _PERSON_S
 )
 SOURCE_UP: Final = Metric(
-    "toolhub_source_up", _G, "1", "1 while the last reading of a source succeeded, 0 while it is down.", ("source",)
+    "toolhub_source_up",
+    _G,
+    "1",
+    "1 while the last reading of a source succeeded, 0 while it is down; of several workers the least.",
+    ("source",),
 )
 SOURCE_TOOLS: Final = Metric("toolhub_source_tools", _G, "tools", "Tools known from a source.", ("source",))
 SOURCE_QUARANTINED: Final = Metric(
-    "toolhub_source_quarantined", _G, "tools", "Tools of a source that wait for a decision.", ("source",)
+    "toolhub_source_quarantined",
+    _G,
+    "tools",
+    "Tools of a source that wait for a decision, or whose definitions cannot be used.",
+    ("source",),
 )
 SOURCE_SECONDS: Final = Metric(
     "toolhub_source_refresh_seconds", _H, "s", "Time of one successful reading of a source.", ("source",), _S
