@@ -211,3 +211,19 @@ async def test_job_that_was_approved_after_its_tool_drifted_does_not_run(far: Fa
     assert last.state == job_state_pb2.JOB_STATE_FAILED
     assert last.result.error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED
     assert far.called == []
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize(("headers", "sent"), [({}, "Basic bWU6cEB3"), ({"Authorization": "Bearer x"}, "Bearer x")])
+async def test_credentials_of_a_url_go_with_each_call_as_a_header(
+    tmp_path: Path, era: str, headers: dict[str, str], sent: str
+) -> None:
+    script = Script(era=era)
+    async with serving(script) as url:
+        source = {"url": url.replace("://", "://me:p%40w@"), "headers": headers}
+        (tmp_path / "hub").mkdir()
+        (tmp_path / "hub" / "sources.yaml").write_text(json.dumps({"sources": {"far": source}}))
+        async with running_hub(tmp_path, policy=POLICY) as hub:
+            assert await hub.hub.sourcing.sources.settled(timeout_s=20)
+            assert (await hub.invoke("far/echo", {"text": "x"})).ok
+    assert [seen["authorization"] for seen in script.headers] == [sent]

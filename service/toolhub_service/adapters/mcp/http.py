@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
 from mcp.client._transport import TransportStreams
@@ -42,9 +44,10 @@ class HttpRoad:
 
     def __init__(self, terms: HttpTerms, max_message_bytes: int) -> None:
         self._terms = terms
+        self._url, self._credentials = _parted(terms.url)
         self._max_message_bytes = max_message_bytes
         self._tls: ssl.SSLContext | None = None
-        self._tokens = Tokens(terms.oauth, terms.url) if terms.oauth else None
+        self._tokens = Tokens(terms.oauth, self._url) if terms.oauth else None
         named = [terms.url, *terms.origins, *([terms.oauth.token_url] if terms.oauth and terms.oauth.token_url else [])]
         self._origins = frozenset(origin_of(httpx2.URL(url)) for url in named)
 
@@ -59,8 +62,8 @@ class HttpRoad:
         """
         bounded = BoundedTransport(self._sockets(), self._origins, self._max_message_bytes, on_lost)
         transport = AuthorizedTransport(bounded, self._tokens) if self._tokens else bounded
-        fields = {**self._terms.headers, "user-agent": f"tool-hub/{__version__}", "accept-encoding": "gzip"}
-        lane = Lane(transport, self._terms.url, fields, _TIMEOUT)
+        fields = self._fields()
+        lane = Lane(transport, self._url, fields, _TIMEOUT)
         async with (
             httpx2.AsyncClient(
                 transport=transport,
@@ -69,12 +72,17 @@ class HttpRoad:
                 trust_env=False,
                 follow_redirects=False,
             ) as client,
-            streamable_http_client(self._terms.url, http_client=client, max_sse_event_size=None) as streams,
+            streamable_http_client(self._url, http_client=client, max_sse_event_size=None) as streams,
         ):
             try:
                 yield streams, bounded, lane
             finally:
                 lane.close()
+
+    def _fields(self) -> dict[str, str]:
+        """Headers of each request; those that the operator names go before the URL's own credentials."""
+        named = {name.lower(): value for name, value in self._terms.headers.items()}
+        return {**self._credentials, **named, "user-agent": f"tool-hub/{__version__}", "accept-encoding": "gzip"}
 
     def _sockets(self) -> SocketTransport:
         return SocketTransport(
@@ -90,6 +98,18 @@ class HttpRoad:
         if self._tls is None:
             self._tls = _tls_context(self._terms.tls)
         return self._tls
+
+
+def _parted(url: str) -> tuple[str, dict[str, str]]:
+    """The URL without a user's name and password, and these as a header: what is resolved, logged, or told an
+    authorization server as the resource, carries none."""
+    parts = urlsplit(url)
+    userinfo, at, place = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    user, _, password = userinfo.partition(":")
+    pair = f"{unquote(user)}:{unquote(password)}".encode()
+    return urlunsplit(parts._replace(netloc=place)), {"authorization": f"Basic {b64encode(pair).decode()}"}
 
 
 def _tls_context(terms: TlsTerms) -> ssl.SSLContext:
