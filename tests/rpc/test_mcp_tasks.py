@@ -143,9 +143,7 @@ async def test_deadline_of_the_job_reaches_the_task(tmp_path: Path, era: str, to
         assert agent.script.cancelled == ["t-1"]
 
 
-@pytest.mark.parametrize(
-    ("elicitation", "action"), [("defaults", "accept"), ("ask", "decline"), ("decline", "decline")]
-)
+@pytest.mark.parametrize(("elicitation", "action"), [("defaults", "accept"), ("decline", "decline")])
 async def test_task_that_asks_in_the_middle_is_answered_and_goes_on(
     tmp_path: Path, elicitation: str, action: str
 ) -> None:

@@ -200,17 +200,29 @@ class _Run:
             await pauses.pause()
 
     async def _follow(self) -> None:
-        """Until the remote side has ended it."""
+        """Until the remote side has ended it. Raises QuestionAsked: it waits for a person, and will be found again."""
         stopper = asyncio.create_task(self._stop_when_asked())
+        pauses = self._on.pauses()
         try:
-            async for progress in self._on.remote.follow(self._call, self.mark):
-                self._told = progress
-                self._sink.progress(progress)
+            while not await self._follow_on():
+                await pauses.pause()
         except (RemoteUnclear, ToolFailure) as unclear:
             raise unknown(self._call, self.mark, Doubt.END, unclear) from unclear
         finally:
             stopper.cancel()
             await asyncio.wait({stopper})
+
+    async def _follow_on(self) -> bool:
+        """False: it asks something, but is to be stopped, which ends it as well."""
+        try:
+            async for progress in self._on.remote.follow(self._call, self.mark):
+                self._told = progress
+                self._sink.progress(progress)
+        except QuestionAsked:
+            if self._stopping.is_set():
+                return False
+            raise
+        return True
 
     async def _collect(self) -> Outcome:
         try:

@@ -176,7 +176,8 @@ class RemoteJob(Protocol):
     def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         """Progress until the remote side has ended the job, however; survives lost connections by itself.
 
-        Raises RemoteUnclear when the remote side no longer knows it, ToolFailure when following is refused.
+        Raises RemoteUnclear when the remote side no longer knows it, ToolFailure when following is refused, and
+        QuestionAsked when it waits for a person: a later run follows it with the reply.
         """
         ...
 

@@ -114,7 +114,8 @@ class Pipeline:
         walk.enter(StepName.CHECK_POLICY)
         walk.verdict = verdict = check_policy(planned, self.policy, self.plans)
         if is_for_a_person(call, verdict):
-            walk.approval = await self.approvals.settle(planned, verdict)
+            if not await self._only_stops(call):
+                walk.approval = await self.approvals.settle(planned, verdict)
             walk.verdict = verdict = approved(verdict)
         enforce(planned, verdict)
 
@@ -154,6 +155,16 @@ class Pipeline:
             return True
         return await self.running.mark(job_id) is not None
 
+    async def _only_stops(self, call: Call) -> bool:
+        """Whether this run is of a job that is to be stopped, and does nothing but stop what an earlier one, which was
+        allowed to, has begun on a remote side: no person is asked whether it may."""
+        return await self._is_taken(call.job_id) and self.running.stopping(call.job_id).is_set()
+
+    async def _is_taken(self, job_id: str) -> bool:
+        """Whether a remote side has the work of this job."""
+        mark = await self.running.mark(job_id) if job_id else None
+        return mark is not None and mark.accepted and mark.remote_id != ""
+
     async def _with_artifacts(self, walk: Walk) -> Call:
         """The call with texts in the place of references to artifacts; the audit log goes on showing references."""
         found = await self.artifacts.resolve(walk.call.args, walk.call.principal.id)
@@ -176,7 +187,7 @@ class Pipeline:
         between two of these lines. Raises APPROVAL_REQUIRED, or why nobody could be asked."""
         walk.asks = True
         claim, walk.claim = walk.claim, None
-        if claim is not None:
+        if claim is not None and not await self._is_taken(walk.call.job_id):
             await to_its_end(self.keys.end(claim, walk, None))
         try:
             if walk.call.job_id:

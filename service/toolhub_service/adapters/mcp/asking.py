@@ -123,20 +123,23 @@ def go_on(asking: Asking, result: JsonObject, call: GrantedCall, elicitation: El
     asking.answers = {}
     asking.pending = {}
     for key, request in requests.items():
-        _take(asking, key, as_object(request) or {}, call, elicitation, redact)
+        take(asking, key, as_object(request) or {}, call, elicitation, redact)
     asking.ask_next()
 
 
-def _take(
+def take(
     asking: Asking, key: str, request: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact
 ) -> None:
-    """One request: answered now, or to be put to a person."""
+    """One request: answered now, or to be put to a person. Raises ToolFailure for what is no question to one."""
     if request.get("method") != "elicitation/create":
         raise failures.cannot_be_asked(call, "it asks its client for more than answers of a person, such as a model")
     params = as_object(request.get("params")) or {}
     form = _form(params)
-    if form is None or elicitation != "ask":
-        asking.answers[key] = _by_defaults(form, elicitation)
+    if form is None or elicitation == "decline":
+        asking.answers[key] = _DECLINE
+    elif elicitation == "defaults":
+        given = defaults_of(form)
+        asking.answers[key] = _DECLINE if given is None else {"action": "accept", "content": given}
     else:
         message = params.get("message")
         shown = failures.quoted(message if isinstance(message, str) else "", redact)
@@ -146,18 +149,6 @@ def _take(
             asking.pending[key] = asked
         else:
             asking.answers[key] = answer
-
-
-def at_once(request: JsonObject, elicitation: Elicitation) -> JsonValue:
-    """The answer to a request that no person is asked; None for what is no question to a person."""
-    if request.get("method") != "elicitation/create":
-        return None
-    return _by_defaults(_form(as_object(request.get("params")) or {}), elicitation)
-
-
-def _by_defaults(form: dict[str, Any] | None, elicitation: Elicitation) -> JsonValue:
-    given = defaults_of(form) if form is not None and elicitation == "defaults" else None
-    return _DECLINE if given is None else {"action": "accept", "content": given}
 
 
 def _form(params: JsonObject) -> dict[str, Any] | None:

@@ -6,8 +6,8 @@
                  and the server decides; tasks/get tells the result, too. What is answered at once is no task.
 
 Neither era lets a client name a task before it exists: a start whose answer is lost cannot be looked up. It is sent
-again only where a repeat is safe, else the job is LOST. A task that waits for input is answered at once
-(`task_input.py`); where that cannot be, it is cancelled.
+again only where a repeat is safe, else the job is LOST. A task that waits for input has it (`task_input.py`), or is
+cancelled.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class McpTasks:
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         if not mark.remote_id:
             return
-        wanted = TaskInput(self._server.elicitation)
+        wanted = TaskInput(call, self._server.elicitation, self._calling.redact)
         async for progress in self._poller.poll(lambda: self._look(call, mark, wanted), key=mark.remote_id):
             yield progress
 
@@ -147,7 +147,7 @@ class McpTasks:
         return await self._calling.outcome(self._server, session, call, answer)
 
     async def _look(self, call: GrantedCall, mark: RemoteMark, wanted: TaskInput) -> Answer[Progress]:
-        """One question how a task fares. Raises Unreachable, RemoteUnclear."""
+        """One question how a task fares. Raises Unreachable, RemoteUnclear, QuestionAsked."""
         task, session = (await self._task(call, mark)).told
         status = str(task.get("status"))
         if status == STATUS and not await self._gives(call, mark, task, session, wanted):
@@ -166,7 +166,7 @@ class McpTasks:
     async def _gives(
         self, call: GrantedCall, mark: RemoteMark, task: JsonObject, session: McpSession, wanted: TaskInput
     ) -> bool:
-        """Whether a task that wants input has it, or will. Raises Unreachable."""
+        """Whether a task that wants input has it, or will. Raises Unreachable, QuestionAsked."""
         if not session.is_modern:
             return wanted.may_be_asked() and await self._lets_ask(call, mark)
         answers = wanted.answers(task)

@@ -39,7 +39,7 @@ class Decisions:
     async def decide(self, approval: Approval) -> None:
         """An approval was decided or has lapsed: its job goes on, or ends."""
         job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval))
-        if job is not None and job.state is JobState.QUEUED:
+        if job is not None and job.state in (JobState.QUEUED, JobState.CANCELLING):
             await deliver(self._engine, job.job_id, self._ledger.observer)
 
     async def look_after(self, job: Job) -> None:
@@ -70,12 +70,14 @@ class Decisions:
     def _given_up(self, job: Job, why: str) -> Job | None:
         if job.state is not JobState.AWAITING_APPROVAL:
             return None
+        now_unix_ms = self._ledger.clock.unix_ms()
+        if job.remote is not None and job.remote.accepted:  # it waits over there, too, until it is stopped
+            return moved(job, JobState.CANCELLING, now_unix_ms, cancel_reason=f"it was not approved: {why}")
         error = ToolError(
             kind=ErrorKind.APPROVAL_REJECTED,
             message=f"{job.call.tool} was not approved: {why}",
             details={"approval_id": job.approval_id},
         )
-        now_unix_ms = self._ledger.clock.unix_ms()
         result = without_answer(job, error if job.remote is None else out_of_reach(job, error), now_unix_ms)
         return ended(job, final_state(job, result, now_unix_ms), result, now_unix_ms, self._terms.keep_ms)
 

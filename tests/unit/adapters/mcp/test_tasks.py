@@ -133,7 +133,6 @@ _NO = {"action": "decline"}
     [
         ("defaults", _NAMED, {"action": "accept", "content": {"name": "Ann"}}),
         ("defaults", _NAMELESS, _NO),
-        ("ask", _NAMED, _NO),
         ("decline", _NAMED, _NO),
     ],
 )
@@ -146,6 +145,28 @@ async def test_a_task_that_asks_is_answered_at_once_and_goes_on(
         assert stage.script.tasks["t-1"].given == [{"who": given}]
         assert stage.script.cancelled == []
         assert any("input required" in each.message for each in stage.sink.progresses)
+
+
+async def test_a_task_that_asks_a_person_is_found_again_with_the_reply() -> None:
+    async with tasks("modern", elicitation="ask") as stage:
+        with pytest.raises(QuestionAsked) as caught:
+            await stage.run("perhaps", {"wants": {"who": question("Who?", _NAMED)}}, job_id=JOB)
+        assert stage.kept.marks[JOB].remote_id == "t-1"
+        outcome = await ends(stage, "perhaps", reply=Reply({"name": "Bob"}, caught.value.question.continuation))
+        assert isinstance(outcome, Outcome)
+        assert stage.script.tasks["t-1"].given == [{"who": {"action": "accept", "content": {"name": "Bob"}}}]
+        assert stage.script.asked.count("tools/call") == 1
+
+
+async def test_a_task_that_asks_and_is_to_be_stopped_asks_nobody() -> None:
+    async with tasks("modern", elicitation="ask") as stage:
+        with pytest.raises(QuestionAsked):
+            await stage.run("perhaps", {"wants": {"who": question("Who?", _NAMED)}}, job_id=JOB)
+        stage.kept.cancelled.set()
+        error = await ends(stage, "perhaps")
+        assert isinstance(error, ToolError)
+        assert error.kind is ErrorKind.CANCELLED
+        assert stage.script.cancelled == ["t-1"]
 
 
 async def test_a_task_that_asks_for_a_model_is_cancelled() -> None:

@@ -171,10 +171,17 @@ async def test_decision_that_could_not_be_carried_is_told_and_left_to_the_sweep(
     assert (await stage.job()).state is JobState.QUEUED
 
 
-async def test_no_to_what_runs_on_a_remote_side_already_is_no_word_about_its_effect(
-    stage: Stage, process: Process
-) -> None:
+async def test_no_to_what_runs_on_a_remote_side_already_has_it_stopped_there(stage: Stage, process: Process) -> None:
     await _waits(stage, remote=MARK)
+    await process.decisions.decide(an_approval(REJECTED))
+    job = await stage.job()
+    assert (job.state, job.remote) == (JobState.CANCELLING, MARK)
+    assert (job.cancel_reason or "").startswith("it was not approved: ")
+    assert process.engine.waiting == 1
+
+
+async def test_no_to_what_may_run_on_a_remote_side_is_no_word_about_its_effect(stage: Stage, process: Process) -> None:
+    await _waits(stage, remote=MARK._replace(accepted=False))
     await process.decisions.decide(an_approval(REJECTED))
     assert (await stage.check()).state is JobState.LOST
 
