@@ -91,7 +91,7 @@ BREAKER: Final = Metric(
     "toolhub_breaker_state",
     _G,
     "state",
-    "Circuit breaker of an upstream: 0 closed, 1 half-open, 2 open.",
+    "Circuit breaker of an upstream: 0 closed, 1 half-open (the next call tries), 2 open (calls are refused).",
     ("upstream",),
 )
 _JOB_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0)
