@@ -114,7 +114,6 @@ class Prowler:
             self._exits.keep(type(answer).__name__, answer)
         self._exits.answers.append(("catalog", repr(self._hub.hub.toolbox.catalog.all()).encode()))
         pins, _ = await self._hub.hub.stores.pins.page(PinFilter(), after=None, limit=1_000)
-        assert pins
         self._exits.answers.append(("pins", repr(pins).encode()))
 
 
@@ -177,3 +176,21 @@ async def test_what_a_server_over_http_was_given_comes_out_nowhere(
                 assert f"{name}/say" in await prowler.call_all(name)
             await prowler.look()
             await exits.assert_clean(hub, bearer, key, basic, query, userinfo, path)
+
+
+@pytest.mark.promise("secrets.nowhere")
+async def test_what_langchain_code_was_given_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
+    key, password = map(canary, ("key", "pass"))
+    source = {
+        "kind": "langchain",
+        "load": ["tests.fakes.langchain_gossip:gossips"],
+        "args": {"api_key": key, "url": f"postgres://me:{password}@db.example.com/x"},
+        "processes": 1,
+    }
+    async with hub_with(tmp_path, {"gossip": source}) as hub:
+        assert key in (await hub.value("gossip/says"))["text"], "a result is its caller's"
+        prowler = Prowler(hub, exits)
+        assert len(await prowler.call_all("gossip")) == 4
+        await prowler.look()
+        assert "RuntimeError" in exits.text.getvalue(), "operators find the failure in the log"
+        await exits.assert_clean(hub, key, password)

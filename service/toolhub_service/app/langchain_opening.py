@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolhub_service.adapters.langchain.adapter import LangChainAdapter
 from toolhub_service.adapters.langchain.source import LangChainToolSource
 from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms
@@ -26,9 +28,10 @@ class LangChainOpener:
         return self._terms(name, entry).endpoint
 
     def open(self, name: str, entry: LangChainSource) -> OpenedSource:
-        SourceValues(self._means.redactor).within(entry.args)
+        values = SourceValues(self._means.redactor)
+        values.within(entry.args)
         source = LangChainToolSource(
-            self._terms(name, entry),
+            replace(self._terms(name, entry), secrets=values.secrets),
             overrides=Overrides(entry.tools),
             check_schema=compile_schema,
             redact=self._means.redactor.text,

@@ -40,6 +40,8 @@ class LangChainTerms:
     """Injected arguments by name, and what of the call is put into them."""
     processes: int = 2
     """Workers for tools without async code."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """What stands in `loads.args` and must not stand in a definition."""
 
     @property
     def upstream(self) -> str:
