@@ -107,7 +107,8 @@ def check_source_name(name: object, others: Mapping[str, Any]) -> str:
         )
     if skeleton(name) in RESERVED:
         raise SourceInvalid(f"`{name}` reads like what the hub offers itself; choose another name")
-    twin = next((other for other in others if other != name and skeleton(other) == skeleton(name)), None)
+    rivals = (other for other in others if isinstance(other, str) and other != name)  # YAML takes `off` for a boolean
+    twin = next((other for other in rivals if skeleton(other) == skeleton(name)), None)
     if twin is not None:
         raise SourceInvalid(f"`{name}` differs from `{twin}` by separators only; choose a name that reads differently")
     return name

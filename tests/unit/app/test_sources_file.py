@@ -70,6 +70,7 @@ def test_file_without_sources_has_none(text: str) -> None:
         ("sources: {desk: {kind: langchain}}", "sources.desk: needs `load` or `entry_points`"),
         ("sources: {Files: {command: npx}}", "'Files' cannot be the name of a source"),
         ("sources: {2024-01-01: {command: npx}}", "cannot be the name of a source"),
+        ("sources: {files: {command: npx}, off: {command: npx}}", "False cannot be the name of a source"),
         ("sources: {c_ore: {command: npx}}", "`c_ore` reads like what the hub offers itself"),
         ("sources: {custom: {command: npx}}", "reads like what the hub offers"),
         ("sources: {my-files: {command: a}, my_files: {command: b}}", "by separators only"),
