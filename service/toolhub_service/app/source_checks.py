@@ -32,8 +32,9 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
         for problem in problems:
             yield warn("sources", f"{name}: {problem}", "See to it; until then the source is DOWN.", f"{name}/*")
     whole = sum(not problems for problems in lacking.values())
+    off = f" {len(sources) - len(lacking)} switched off;" if len(lacking) < len(sources) else ""
     advice = "`toolhub sources list` tells how a running hub fares with them"
-    yield ok("sources", f"{whole} of {len(sources)} have what they need; {advice}")
+    yield ok("sources", f"{whole} of {len(lacking)} have what they need;{off} {advice}")
 
 
 def missing_for(source: AnySource, settings: Settings) -> Iterator[str]:
