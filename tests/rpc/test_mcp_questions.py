@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2 as calls_pb
 from toolhub_service.cli.root import toolhub
 
+ROOT = Path(__file__).parents[2]
 POLICY = """
 extends: none
 grants:
@@ -145,6 +147,18 @@ async def test_question_is_answered_on_the_command_line_and_reaches_the_server_o
     assert again.error.kind == REQUIRED
     assert "used already" in again.error.message
     assert restaurant.kitchen.orders == [ORDERED]
+
+
+@pytest.mark.slow
+async def test_program_asks_alike(tmp_path: Path) -> None:
+    """On standard input and output."""
+    program = {"command": sys.executable, "args": ["-m", "tests.fakes.mcp_servers.asking"], "cwd": str(ROOT)}
+    sources = {"kitchen": {**program, "elicitation": "ask"}}
+    async with sourced_hub(tmp_path, sources, policy=POLICY, settings=API_KEYS) as running:
+        restaurant = Restaurant(running)
+        approval_id = await restaurant.asked()
+        await restaurant.answer(approval_id)
+        assert json.loads((await restaurant.order(approval_id)).result_json) == {"result": "3 large soup for Ann"}
 
 
 async def test_of_many_calls_with_one_answer_one_goes_on(restaurant: Restaurant) -> None:

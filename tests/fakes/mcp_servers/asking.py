@@ -1,7 +1,7 @@
 """A server of the SDK whose tools ask a person: questions by `Resolve`, their state sealed by a key of this server.
 
 In the test's own process, on a port of loopback, so that a test sees what was ordered and can have the server die and
-come back as another one (`restarted`): with other keys, at the same URL.
+come back as another one (`restarted`): with other keys, at the same URL. Or on stdio: `python -m` this module.
 """
 
 from __future__ import annotations
@@ -126,3 +126,7 @@ async def a_kitchen(*, is_modern: bool = True) -> AsyncIterator[Kitchen]:
         yield kitchen
     finally:
         await kitchen.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(Kitchen().tools().run_stdio_async())
