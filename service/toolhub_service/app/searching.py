@@ -46,7 +46,8 @@ def make_searching(means: Means, catalog: ToolCatalog, stores: Stores) -> Search
     learning = _learning(means, stores) if means.settings.search.learn else None
     embedder = _embedder(means)
     search = ToolSearch(catalog, learnt=learning.of if learning is not None else None, unix_ms=means.clock.unix_ms)
-    meanings = ToolMeanings(catalog, embedder, told=_teller(means)) if embedder is not None else None
+    told, redact = _teller(means), means.redactor.text
+    meanings = ToolMeanings(catalog, embedder, told=told, redact=redact) if embedder is not None else None
     return Searching(search, learning, meanings)
 
 

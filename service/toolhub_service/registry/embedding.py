@@ -71,13 +71,16 @@ class ToolMeanings:
         embedder: Embedder,
         *,
         told: Callable[[str], None],
+        redact: Callable[[str], str] = str,
         timeout_s: float = TIMEOUT_S,
         batch: int = BATCH,
         retry_s: float = RETRY_S,
     ) -> None:
+        """`redact` takes secrets out of a query: an embedder may ask somebody else."""
         self._catalog = catalog
         self._embedder = embedder
         self._told = told
+        self._redact = redact
         self._timeout_s = timeout_s
         self._batch = batch
         self._retry_s = retry_s
@@ -116,6 +119,7 @@ class ToolMeanings:
         note = f"{missing:,} of {tools:,} tools are not embedded yet" if missing else ""
         if not query.strip() or not tools or missing > MISSING_SHARE_MAX * tools:
             return Meaning(note=note)
+        query = self._redact(query)
         vector = self._queries.get(query)
         if vector is None:
             try:

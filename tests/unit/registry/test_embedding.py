@@ -9,6 +9,7 @@ import pytest
 
 from tests.ports.catalog_suite import tool
 from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import ToolMeanings
 from toolhub_service.registry.search import ToolSearch
@@ -118,6 +119,24 @@ async def test_a_query_is_embedded_once(stage: Stage) -> None:
     for _ in range(3):
         await stage.names("surgeon")
     assert len(stage.embedder.batches) == asked + 1
+
+
+async def test_an_embedder_is_not_shown_the_secrets_of_a_query(stage: Stage) -> None:
+    seen: list[str] = []
+
+    class Listening(HashedWords):
+        async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+            seen.extend(texts)
+            return await super().embed(texts)
+
+    stage.meanings = ToolMeanings(
+        stage.catalog, Listening(), told=stage.told.append, redact=Redactor(["hunter2-known"]).text
+    )
+    await stage.meanings.start()
+    await stage.meanings.complete()
+    await stage.meanings.of("log in with hunter2-known and password=abc")
+    assert seen[-1] == "log in with *** and password=***"
+    assert "hunter2" not in str(seen)
 
 
 async def test_an_embedder_that_takes_too_long_is_not_waited_for(stage: Stage) -> None:
