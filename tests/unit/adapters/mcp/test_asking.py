@@ -10,9 +10,9 @@ import pytest
 
 from tests.fakes.mcp_servers.scripted import Script
 from tests.fakes.mcp_stage import McpStage, over_http, over_stdio
-from toolhub_service.adapters.mcp.asking import Asking, go_on
+from toolhub_service.adapters.mcp.asking import Asking, begins_anew, go_on
 from toolhub_service.adapters.mcp.terms import Elicitation
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.question import Question, QuestionAsked, Reply
 
@@ -134,3 +134,28 @@ async def test_only_what_is_known_of_a_form_reaches_the_person() -> None:
     assert question.schema["properties"] == {"a": {"type": "string", "enum": ["a"]}}
     assert question.schema["required"] == ["a"]
     assert "\x07" not in question.message
+
+
+def refusal(message: str, code: int = -32602) -> ToolFailure:
+    return refuse(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(status=code, excerpt=message))
+
+
+async def test_a_refused_state_begins_the_call_anew_once_a_run() -> None:
+    asked = Asking(state="sealed", said={"digest": {"action": "decline"}})
+    assert begins_anew(asked, refusal("Invalid or expired requestState"))
+    assert (asked.state, asked.answers, asked.recalled) == (None, {}, asked.said)
+    asked.state = "sealed again"
+    assert not begins_anew(asked, refusal("Invalid or expired requestState"))
+
+
+@pytest.mark.parametrize(
+    ("state", "failure"),
+    [
+        (None, refusal("requestState is missing")),
+        ("sealed", refusal("no such dish")),
+        ("sealed", refusal("requestState", code=-32603)),
+        ("sealed", refuse(ErrorKind.OUTCOME_UNKNOWN, "requestState")),
+    ],
+)
+async def test_any_other_refusal_ends_the_call(state: str | None, failure: ToolFailure) -> None:
+    assert not begins_anew(Asking(state=state), failure)
