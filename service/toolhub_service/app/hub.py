@@ -17,6 +17,7 @@ from toolhub_service.app.observing import Observing, open_observing
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_file import PolicyFile
 from toolhub_service.app.searching import Searching, make_searching
+from toolhub_service.app.source_desk import FollowingDesk
 from toolhub_service.app.sourcing import Sourcing, make_sourcing
 from toolhub_service.app.storing import Stores, make_stores
 from toolhub_service.app.system import SystemClock, SystemRandomness
@@ -128,7 +129,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         unread = sourcing.sources.unread
         pipeline = make_pipeline(means, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
         server = make_server(
-            means, toolbox, sourcing.sources, searching, policy, keys, audit, pipeline, long_work, artifacts
+            means, toolbox, FollowingDesk(sourcing), searching, policy, keys, audit, pipeline, long_work, artifacts
         )
         await stores.start()
         on_refusal.pop_all()

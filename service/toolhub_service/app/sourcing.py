@@ -49,11 +49,15 @@ class Sourcing:
     """What each was opened with that does not stand in the file."""
     _broken: set[str] = field(default_factory=set)
     """Sources that could not be opened: tried again at every reload."""
+    _document: SourcesDocument | None = None
+    """What the file said last; None where that was not valid, or is to be read again."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _is_closed: bool = False
 
     async def start(self) -> None:
         """Begin to read what the file names; returns at once. Raises SettingsInvalid when the file is not valid."""
-        await self._apply(self.file.load())
+        self._document = self.file.load()
+        await self._apply(self._document)
         await self.sources.start()
 
     async def look(self, *, asked: bool) -> None:
@@ -63,26 +67,41 @@ class Sourcing:
         """
         if not asked and not self.file.changed():
             return
-        log = self.means.observing.log
+        self._document = None
         try:
-            document = self.file.load()
+            await self.follow_file()
         except SettingsInvalid as invalid:
+            log = self.means.observing.log
             log.error(names.LOG_SOURCES_REJECTED, problem=str(invalid))  # noqa: TRY400 - the message is all there is
-            return
+
+    async def follow_file(self) -> None:
+        """Do what the file says now, and try again to open what could not be opened; read only where it has changed.
+
+        Takes as long as `look`. Raises SettingsInvalid when it is not valid; the sources there are stay.
+        """
+        known = None if self.file.changed() else self._document
+        self._document = None
+        document = self._document = self.file.load() if known is None else known
         await self._apply(document)
-        log.info(names.LOG_SOURCES_LOADED, sources=len(document.sources))
+        if document is not known:
+            self.means.observing.log.info(names.LOG_SOURCES_LOADED, sources=len(document.sources))
 
     async def close(self) -> None:
-        await self.sources.close()
+        self._is_closed = True
+        async with self._turn:
+            await self.sources.close()
 
     async def _apply(self, document: SourcesDocument) -> None:
         """Take away what is gone or another, then bring what is new: a source that did not change is left alone."""
         wanted = document.sources
         async with self._turn:
+            if self._is_closed:
+                return
             others = [(name, entry) for name, entry in self._entries.items() if self._is_other(name, wanted.get(name))]
-            await asyncio.gather(*(self._take_away(name, entry) for name, entry in others))
+            gone = [(name, entry) for name, entry in others if not (name in self._broken and name in wanted)]
+            await asyncio.gather(*(self._take_away(name, entry) for name, entry in gone))
             for name, entry in wanted.items():
-                if name not in self._entries:
+                if name not in self._entries or name in self._broken:
                     await self._bring(name, entry)
 
     def _is_other(self, name: str, wanted: AnySource | None) -> bool:
@@ -103,35 +122,44 @@ class Sourcing:
         self.observer.removed(name)
 
     async def _bring(self, name: str, entry: AnySource) -> None:
+        """Begin with it; one of that name that could not be opened is known until the very moment of its return."""
+        wrong = await self._prepare(_kind(entry)) if entry.enabled else ""
+        if name in self._broken:
+            await self._take_away(name, self._entries[name])  # there is nothing to close, so it lets nobody else run
         self._entries[name] = entry
         if not entry.enabled:
             self._not_read(name, entry, SourceState.DISABLED, "switched off in sources.yaml")
             return
         self._footings[name] = footing(entry)
+        if wrong:
+            self._cannot(name, entry, wrong)
+        else:
+            self._open(name, entry)
+
+    async def _prepare(self, kind: ToolKind) -> str:
+        """Have what opens sources of the kind; why there is none, empty when there is."""
+        if kind not in self._openers:
+            try:
+                # In a thread, for calls go on meanwhile: the MCP SDK takes most of a second to import.
+                make = await asyncio.to_thread(_maker, kind)
+            except ModuleNotFoundError:
+                return not_installed(f"A source of kind {kind.value}", kind.value).message
+            opener = self._openers[kind] = make(self)
+            self.adapters[kind] = opener.adapter
+        return ""
+
+    def _open(self, name: str, entry: AnySource) -> None:
         try:
-            opener = await self._opener_of(_kind(entry))
-            opened = opener.open(name, entry)
+            opened = self._openers[_kind(entry)].open(name, entry)
             self.sources.add(opened.source, refresh_s=entry.refresh_s, restored=opened.restored)
         except HubFailure as refused:
             self._cannot(name, entry, refused.message)
         except (ValueError, OSError) as wrong:
             self._cannot(name, entry, self.means.redactor.text(str(wrong)))
 
-    async def _opener_of(self, kind: ToolKind) -> Opener:
-        """Raises HubFailure EXTRA_MISSING."""
-        if kind not in self._openers:
-            try:
-                # In a thread, for calls go on meanwhile: the MCP SDK takes most of a second to import.
-                make = await asyncio.to_thread(_maker, kind)
-            except ModuleNotFoundError as missing:
-                raise not_installed(f"A source of kind {kind.value}", kind.value) from missing
-            opener = self._openers[kind] = make(self)
-            self.adapters[kind] = opener.adapter
-        return self._openers[kind]
-
     def _cannot(self, name: str, entry: AnySource, reason: str) -> None:
         self._broken.add(name)
-        told = f"{reason.removesuffix('.')}; it is looked at again on SIGHUP"
+        told = f"{reason.removesuffix('.')}; it is looked at again on SIGHUP and on `toolhub sources refresh`"
         self.observer.refreshed(self._not_read(name, entry, SourceState.DOWN, told))
 
     def _not_read(self, name: str, entry: AnySource, state: SourceState, reason: str) -> SourceStatus:

@@ -20,6 +20,7 @@ from toolhub_service.cli.source_checking import check
 from toolhub_service.cli.source_completion import complete_source
 from toolhub_service.cli.source_removing import remove
 from toolhub_service.cli.source_view import is_down, is_remote, line, print_source, print_sources
+from toolhub_service.registry.names import CORE_NAMESPACE
 
 _AT_ONCE = 8
 """Sources that are asked at the same time."""
@@ -59,7 +60,7 @@ def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
 @json_option
 @connection_options
 def show(name: str, as_json: bool, **options: Any) -> None:
-    """One source: where it stands, what it says of itself, what its process last wrote to standard error.
+    """One source: where it stands, what it says of itself, what its process last wrote.
 
     \b
     Example:
@@ -80,16 +81,16 @@ def show(name: str, as_json: bool, **options: Any) -> None:
 def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Read sources anew, all when none is named, and tell what each gave; exits 1 when one could not be read.
 
+    The hub looks at sources.yaml first, so what was just written there is found.
+
     \b
     Examples:
       toolhub sources refresh
       toolhub sources refresh github files --timeout 120
     """
     with connected_by(options) as connection:
-        known = _listed(connection)
-        wanted = [_named(known, name) for name in dict.fromkeys(names)] or [it for it in known if is_remote(it)]
         told: list[source_pb2.SourceStatus] = []
-        for status in _refreshed(connection, [it.source for it in wanted]):
+        for status in _refreshed(connection, list(dict.fromkeys(names)) or _all_remote(connection)):
             told.append(status)
             if not wants_json(as_json):
                 click.secho(line(status), fg="red" if is_down(status) else None)
@@ -118,6 +119,12 @@ def _named(found: Sequence[source_pb2.SourceStatus], name: str) -> source_pb2.So
             return status
     known = ", ".join(status.source for status in found)
     raise HubRefused(f"There is no source {name!r}; there are {known}")
+
+
+def _all_remote(connection: Connection) -> list[str]:
+    """Every source that can be read, with those of the file that the hub has not looked at yet."""
+    _refresh(connection, CORE_NAMESPACE)  # nothing is read there, but the hub looks at its file first
+    return [status.source for status in _listed(connection) if is_remote(status)]
 
 
 def _refreshed(connection: Connection, names: Sequence[str]) -> Iterator[source_pb2.SourceStatus]:

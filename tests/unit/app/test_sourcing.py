@@ -93,8 +93,7 @@ async def test_source_whose_secret_is_missing_is_down_with_the_reason_until_some
     async with following(tmp_path, far=entry, near=NOBODY) as hub:
         far, near = hub.status("far"), hub.opened("near")
         assert (far.state, far.trust, far.endpoint) == (SourceState.DOWN, Trust.APPROVAL, NOBODY["url"])
-        why = f"the file {secret} cannot be read: No such file or directory; it is looked at again on SIGHUP"
-        assert far.reason == why
+        assert far.reason.startswith(f"the file {secret} cannot be read: No such file or directory; it is looked at")
         assert 'toolhub_source_up{source="far"} 0.0' in hub.metrics
         secret.write_text("a-token-of-some-length\n")
         await hub.sourcing.look(asked=False)
