@@ -106,6 +106,7 @@ class Witness:
 
     def __init__(self) -> None:
         self.statuses: list[SourceStatus] = []
+        self.judgements: list[SourceStatus] = []
         self.new: list[Pin] = []
         self.drift: list[Pin] = []
         self.decisions: list[Pin] = []
@@ -115,6 +116,9 @@ class Witness:
     def refreshed(self, status: SourceStatus) -> None:
         self.statuses.append(status)
         self._more.set()
+
+    def judged(self, status: SourceStatus) -> None:
+        self.judgements.append(status)
 
     def pinned(self, pin: Pin) -> None:
         self.new.append(pin)

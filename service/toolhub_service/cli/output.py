@@ -68,6 +68,11 @@ def revealed(text: str) -> str:
     return escaped(text)
 
 
+def counted(count: int, noun: str) -> str:
+    """Such as `1 tool` and `2 tools`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def note(text: str, *, err: bool = False) -> None:
     """A line beside the answer, dim."""
     click.secho(text, dim=True, err=err)

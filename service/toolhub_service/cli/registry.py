@@ -10,7 +10,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import tool_pb2
 from toolhub_service.cli.connection import connected_by, connection_options
-from toolhub_service.cli.output import json_option, message_as_json, note, print_json, print_table, wants_json
+from toolhub_service.cli.output import counted, json_option, message_as_json, note, print_json, print_table, wants_json
 from toolhub_service.cli.tool_document import NotATool, tools_of
 
 
@@ -79,12 +79,13 @@ def snapshot(as_json: bool, **options: Any) -> None:
     if wants_json(as_json):
         print_json(message_as_json(answer))
         return
-    rows = ((tool.name, tool.version, tool.source, _state(tool)) for tool in answer.tools)
+    rows = ((tool.name, tool.version, tool.source, state_told(tool)) for tool in answer.tools)
     print_table(("TOOL", "VERSION", "SOURCE", "STATE"), rows)
-    note(f"{answer.totals.tools} tools; revision {answer.revision}")
+    note(f"{counted(answer.totals.tools, 'tool')}; revision {answer.revision}")
 
 
-def _state(tool: tool_pb2.ToolSpec) -> str:
+def state_told(tool: tool_pb2.ToolSpec) -> str:
+    """Such as `active`, or `quarantined: its definition is another …`."""
     return f"{state_name(tool)}: {tool.state_reason}" if tool.state_reason else state_name(tool)
 
 

@@ -13,6 +13,7 @@ from toolhub.v1 import source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.connection import Connection, connected_by, connection_options
 from toolhub_service.cli.output import (
+    counted,
     json_option,
     legible,
     message_as_json,
@@ -24,11 +25,18 @@ from toolhub_service.cli.output import (
     revealed,
     wants_json,
 )
-from toolhub_service.cli.registry import register, snapshot, state_name, unregister
+from toolhub_service.cli.registry import register, snapshot, state_name, state_told, unregister
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.search_view import first_line, found_note, print_hits
 
 _PAGE = 1_000
+_EVERY = "all"
+_STATES = {
+    "active": tool_pb2.TOOL_STATE_ACTIVE,
+    "unavailable": tool_pb2.TOOL_STATE_UNAVAILABLE,
+    "quarantined": tool_pb2.TOOL_STATE_QUARANTINED,
+    "disabled": tool_pb2.TOOL_STATE_DISABLED,
+}
 _FORMATS = {
     "openai": pb.EXPORT_FORMAT_OPENAI,
     "anthropic": pb.EXPORT_FORMAT_ANTHROPIC,
@@ -58,18 +66,30 @@ def _filter_options(command: Any) -> Any:
 
 @tools.command("list")
 @_filter_options
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice((*_STATES, _EVERY), case_sensitive=False),
+    default=("active", "unavailable"),
+    show_default=True,
+    help="Only tools in this state; may be given several times. Operators alone see quarantined ones.",
+)
 @json_option
 @connection_options
-def list_tools(as_json: bool, **options: Any) -> None:
+def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Every tool that your policy could allow.
 
     \b
     Examples:
       toolhub tools list
       toolhub tools list --capability 'write:*' --json
+      toolhub tools list --source github --state quarantined
     """
+    where = _filter(options)
+    where.states.extend(_STATES[name] for name in (_STATES if _EVERY in states else states))
     with connected_by(options) as connection:
-        pages = list(_pages(connection, _filter(options)))
+        pages = list(_pages(connection, where))
     found = [tool for page in pages for tool in page.tools]
     if wants_json(as_json):
         print_json({"tools": [message_as_json(tool) for tool in found], "totalSize": pages[0].total_size})
@@ -78,7 +98,7 @@ def list_tools(as_json: bool, **options: Any) -> None:
         all_active = all(tool.state == tool_pb2.TOOL_STATE_ACTIVE for tool in found)
         headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
-    told = f"{len(found)} tools that your policy could allow; `toolhub tools show TOOL` tells all about one"
+    told = f"{counted(len(found), 'tool')} that your policy could allow; `toolhub tools show TOOL` tells all about one"
     note((told if found else "Your policy allows no tool that fits") + _sources_note(pages[0].sources))
 
 
@@ -186,8 +206,8 @@ def _facts(tool: tool_pb2.ToolSpec) -> Iterable[tuple[str, str]]:
     yield "hints", ", ".join(hints) or "none"
     yield "timeout", f"{tool.default_limits.timeout.ToMilliseconds() / 1_000:g} s"
     yield "digest", tool.digest
-    if tool.state_reason:
-        yield "state", revealed(tool.state_reason)
+    if tool.state_reason or tool.state != tool_pb2.TOOL_STATE_ACTIVE:
+        yield "state", revealed(state_told(tool))
 
 
 def _show_schema(title: str, schema: dict[str, Any]) -> None:

@@ -91,7 +91,7 @@ class SourceStatus:
     protocol: str = ""
     trust: Trust = Trust.ALWAYS
     diagnostics: tuple[str, ...] = ()
-    """How its connection fares and what its process last wrote to standard error, redacted; for operators only."""
+    """As `ToolSource.diagnostics`, redacted; for operators only."""
 
     @property
     def ok(self) -> bool:

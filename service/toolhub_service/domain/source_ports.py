@@ -41,8 +41,8 @@ class ToolSource(Protocol):
         ...
 
     def diagnostics(self) -> Sequence[str]:
-        """How its connection fares, then what its process last wrote to standard error, oldest line first and each
-        after `stderr: `; bounded, empty where there is nothing to tell."""
+        """What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its
+        connection fares; bounded, empty where there is nothing to tell."""
         ...
 
     async def start(self) -> None:
@@ -96,6 +96,10 @@ class SourceObserver(Protocol):
 
     def refreshed(self, status: SourceStatus) -> None:
         """A reading has ended, well or badly; `status` is what is known now."""
+        ...
+
+    def judged(self, status: SourceStatus) -> None:
+        """What was read before was judged anew, for somebody has decided; `status` is what is known now."""
         ...
 
     def pinned(self, pin: Pin) -> None:

@@ -88,6 +88,7 @@ class SourceLife:
         self._discovery = Discovery(())
         self._down = _NOT_READ_YET
         self._was_read = False
+        self._has_ended = False
         self._failures = 0
         self._problems: tuple[str, ...] = ()
         self._pin_problem = ""
@@ -130,6 +131,7 @@ class SourceLife:
 
     async def end(self) -> None:
         """Stop reading and close the source, within a bound. The tools stay in the catalog."""
+        self._has_ended = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=_CLOSE_S)
@@ -151,8 +153,9 @@ class SourceLife:
     async def follow(self) -> None:
         """Judge anew what was read last: somebody has decided."""
         async with self._judging:
-            if self._refreshed_at_unix_ms:
+            if self._refreshed_at_unix_ms and not self._has_ended:
                 await self._judge(is_reading=False)
+                self._around.observer.judged(self.status)
 
     @property
     def _state(self) -> SourceState:

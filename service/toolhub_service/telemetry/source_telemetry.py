@@ -15,6 +15,7 @@ from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
 
+_READ: Final = frozenset({SourceState.READY, SourceState.PARTIAL})
 _SAME_DRIFT_MS: Final = 3600 * 1000
 _DRIFTS_MAX: Final = 50_000
 """Changes remembered, over all sources; about 0.3 kB each."""
@@ -42,8 +43,8 @@ class SourceTelemetry:
     def refreshed(self, status: SourceStatus) -> None:
         name = status.name
         is_down = status.state is SourceState.DOWN
-        self._gauge(name, not is_down, status.tool_count, status.quarantined_count)
-        if not is_down:
+        self.judged(status)
+        if status.state in _READ:
             self._seconds.labels(name).observe(status.latency_ms / 1_000)
         told = (status.state, status.reason, status.tool_count, status.quarantined_count)
         if self._told.get(name) == told:
@@ -60,6 +61,13 @@ class SourceTelemetry:
             tools=status.tool_count,
             quarantined=status.quarantined_count,
         )
+
+    def judged(self, status: SourceStatus) -> None:
+        """A source that is not read, for it is switched off, is not measured."""
+        if status.state is SourceState.DISABLED:
+            self.removed(status.name)
+            return
+        self._gauge(status.name, status.state in _READ, status.tool_count, status.quarantined_count)
 
     def removed(self, source: str) -> None:
         """It is configured no more, or read no more: nobody may be woken for it."""

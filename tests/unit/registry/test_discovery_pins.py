@@ -158,6 +158,16 @@ async def test_a_difference_costs_no_reading_of_all_pins_of_its_source(staged: S
         await stage.desk.approved(replace(seen, source="elsewhere"))
 
 
+async def test_a_decision_is_told_as_no_reading(staged: Staged) -> None:
+    source = ScriptedSource("files", READ)
+    stage = await begun(staged(), source)
+    seen = await drifted(stage, source)
+    readings = len(stage.witness.statuses)
+    await decide(stage, seen)
+    assert [status.quarantined_count for status in stage.witness.judgements][-1] == 0
+    assert len(stage.witness.statuses) == readings
+
+
 @pytest.mark.promise("pins.decision-is-exact")
 async def test_a_decision_in_another_process_is_followed_without_a_reading(staged: Staged) -> None:
     shared = MemoryPins()

@@ -45,6 +45,23 @@ def test_a_source_is_measured_at_every_reading_and_logged_when_it_changes() -> N
     assert told.value('toolhub_source_refresh_seconds_count{source="files"}') == 3
 
 
+def test_a_judgement_changes_what_is_measured_and_is_no_reading() -> None:
+    told = Told()
+    told.telemetry.refreshed(READY)
+    told.telemetry.judged(replace(READY, quarantined_count=0))
+    assert told.value('toolhub_source_quarantined{source="files"}') == 0
+    assert told.value('toolhub_source_up{source="files"}') == 1
+    assert told.value('toolhub_source_refresh_seconds_count{source="files"}') == 1
+    told.telemetry.judged(replace(READY, state=SourceState.DOWN))
+    assert told.value('toolhub_source_up{source="files"}') == 0
+
+
+def test_a_source_that_is_switched_off_is_not_measured() -> None:
+    told = Told()
+    told.telemetry.refreshed(replace(READY, state=SourceState.DISABLED, latency_ms=0.0))
+    assert 'source="files"' not in told.metrics.exposition().decode()
+
+
 def test_pins_are_audited_with_who_decided_and_what_was_found() -> None:
     told = Told()
     told.telemetry.pinned(replace(PIN, change=PinChange.ADDED))
