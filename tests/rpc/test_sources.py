@@ -41,7 +41,7 @@ async def test_operator_sees_how_a_source_fares_and_what_it_says(sourced: Runnin
     assert github.trust == source_pb2.SOURCE_TRUST_APPROVAL
     assert (github.server, github.protocol) == ("code host 1.2", "2026-07-28")
     assert github.endpoint == "https://mcp.example.com/mcp"
-    assert list(github.diagnostics) == ["starting", "careful \x1b[2J"]
+    assert list(github.diagnostics) == ["stderr: starting", "stderr: careful \x1b[2J", "connections: 1 in 1 attempts"]
     assert (files.state, files.message) == (source_pb2.SOURCE_STATE_DOWN, "exited with 1")
     (snapshot,) = [await sourced.registry.GetSnapshot(pb.GetSnapshotRequest())]
     assert list(snapshot.sources) == [github, files]

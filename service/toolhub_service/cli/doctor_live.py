@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import source_pb2
 from toolhub_service.cli.connection import HubRefused, HubUnreachable, connected_by
-from toolhub_service.cli.output import revealed
+from toolhub_service.cli.output import counted, revealed
 
 if TYPE_CHECKING:
     from toolhub_service.app.findings import Finding
@@ -39,7 +39,7 @@ def _of(status: source_pb2.SourceStatus) -> Iterator[Finding]:
     name = f"source {status.source}"
     quarantined = f", {status.quarantined} of them quarantined" if status.quarantined else ""
     if status.state == source_pb2.SOURCE_STATE_READY:
-        tools = f"{status.tools} tools{quarantined}"
+        tools = f"{counted(status.tools, 'tool')}{quarantined}"
         if status.breaker == source_pb2.BREAKER_STATE_OPEN:
             advice = f"Calls are refused for a while; `toolhub sources show {status.source}` tells of its connection."
             yield warn(

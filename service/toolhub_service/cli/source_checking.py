@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from toolhub_service.cli.output import json_option, legible, note, print_json, wants_json
+from toolhub_service.cli.output import counted, json_option, legible, note, print_json, wants_json
 from toolhub_service.cli.settings_options import read_settings, settings_options
 from toolhub_service.cli.source_files import file_option, sources_path
 
@@ -52,4 +52,4 @@ def check(
         click.secho(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green")
         for problem in problems:
             click.echo(legible(f"    {problem}"))
-    note(f"{path} is valid: {len(found)} sources" if path.exists() else f"There is no {path}: no sources")
+    note(f"{path} is valid: {counted(len(found), 'source')}" if path.exists() else f"There is no {path}: no sources")

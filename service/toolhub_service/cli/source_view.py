@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 import click
 
 from toolhub.v1 import source_pb2, tool_pb2
-from toolhub_service.cli.output import note, print_pairs, print_table, revealed
+from toolhub_service.cli.output import counted, note, print_pairs, print_table, revealed
 
 Status = source_pb2.SourceStatus
 
 _COLOURS = {"READY": "green", "PARTIAL": "yellow", "PENDING": "yellow", "DOWN": "red"}
 _HEADINGS = ("SOURCE", "KIND", "STATE", "TOOLS", "PROTOCOL", "READ", "TOOK", "NEXT", "BREAKER")
+_SAID = ("stderr: ", "stdout: ")
+"""How lines of diagnostics begin that a process wrote; the others are the hub's own."""
 _WIDE = ("TRUST", "SERVER", "ENDPOINT")
 
 
@@ -50,15 +52,18 @@ def print_source(status: Status) -> None:
     click.secho(f"{status.source}  ", bold=True, nl=False)
     click.secho(state, fg=_COLOURS.get(state), bold=True)
     print_pairs((name, revealed(value)) for name, value in _facts(status) if value)
-    if status.diagnostics:
-        note("\nits connection, and what its process last wrote to standard error; untrusted:")
-        for line in status.diagnostics:
+    said = [line for line in status.diagnostics if line.startswith(_SAID)]
+    own = [line for line in status.diagnostics if not line.startswith(_SAID)]
+    for heading, lines in (("its connection:", own), ("what its process last wrote; untrusted:", said)):
+        if lines:
+            note(f"\n{heading}")
+        for line in lines:
             click.echo(f"  {revealed(line)}")
 
 
 def line(status: Status) -> str:
     """What one reading gave."""
-    told = f"{status.source}  {state_of(status)}  {_tools(status)} tools"
+    told = f"{status.source}  {state_of(status)}  {_told_tools(status)}"
     if status.HasField("refresh_duration"):
         told += f"  in {_took(status)}"
     return f"{told}  {revealed(status.message)}".rstrip()
@@ -90,20 +95,42 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
     now_s = time.time()
     yield "why", status.message
     yield "kind", kind_of(status)
-    yield "tools", f"{_tools(status)}; `toolhub tools list --source {status.source}` names them"
-    if status.quarantined:
-        yield "", f"`toolhub pins list --source {status.source}` shows what waits for a decision"
+    yield from _advised_tools(status)
     yield "trust", _trust(status)
     yield "endpoint", status.endpoint
     yield "server", f"{status.server} (its own words)" if status.server else ""
     yield "protocol", status.protocol
     yield "read", f"{_ago(status, now_s)}, took {_took(status)}" if status.HasField("refreshed_at") else "never"
-    yield "read next", _until(status, now_s) if status.HasField("next_refresh_at") else "on demand"
+    yield "read next", _until(status, now_s) if status.HasField("next_refresh_at") else _when_asked(status)
     yield "breaker", _breaker(status)
 
 
 def _tools(status: Status) -> str:
     return f"{status.tools} ({status.quarantined} quarantined)" if status.quarantined else str(status.tools)
+
+
+def _told_tools(status: Status) -> str:
+    told = counted(status.tools, "tool")
+    return f"{told}, {status.quarantined} quarantined" if status.quarantined else told
+
+
+def _advised_tools(status: Status) -> Iterator[tuple[str, str]]:
+    """How many, and the commands that show them: what a list leaves out unless it is asked is not looked for there."""
+    listing = f"`toolhub tools list --source {status.source}"
+    told = _told_tools(status)
+    yield "tools", f"{told}; {listing}` names them" if status.tools > status.quarantined else told
+    if status.quarantined:
+        yield "", f"{listing} --state quarantined` says why of each that is quarantined"
+        yield "", f"`toolhub pins list --source {status.source}` shows what waits for a decision"
+
+
+def _when_asked(status: Status) -> str:
+    """Of a source that is not read by itself."""
+    if not is_remote(status):
+        return ""
+    if status.state == source_pb2.SOURCE_STATE_DISABLED:
+        return "not while it is switched off"
+    return f"on `toolhub sources refresh {status.source}`" if is_down(status) else ""
 
 
 def _trust(status: Status) -> str:

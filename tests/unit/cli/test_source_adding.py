@@ -301,6 +301,13 @@ class TestFile:
         added(home, {"command": "x", "env": {"GITHUB_TOKEN": TOKEN}})
         assert told("remove", "server")["secretFiles"] == [str(home / "data" / "secrets" / "server.GITHUB_TOKEN")]
 
+    def test_check_counts_as_people_do(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("toolhub_service.cli.source_checking.wants_json", lambda _: False)
+        told("add", "a", "--", "x")
+        assert "is valid: 1 source\n" in cli("check").stdout
+        told("add", "b", "--", "x")
+        assert "is valid: 2 sources\n" in cli("check").stdout
+
     def test_check_names_what_is_not_here(self, home: Path) -> None:
         told("add", "a", "--env", "KEY={env: NOT_SET_ANYWHERE}", "--", "no-such-program-1")
         told("add", "b", "--url", "https://a.example/mcp")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind
 
-DOWN = a_source("files", state=SourceState.DOWN, reason="exited with 1 \x1b[2J", latency_ms=0, refreshed_at_unix_ms=0)
+DOWN = a_source("files", state=SourceState.DOWN, reason="exited with 1 \x1b[2J", latency_ms=0)
+DOWN = replace(DOWN, refreshed_at_unix_ms=0, next_refresh_at_unix_ms=0)
 CORE = SourceStatus("core", ToolKind.CORE, tool_count=25)
 
 
@@ -72,10 +74,29 @@ async def test_wide_list_tells_where_each_stands(sourced: RunningHub, tmp_path: 
 
 async def test_one_source_is_shown_with_what_its_process_wrote(sourced: RunningHub, tmp_path: Path) -> None:
     shown = await typed(sourced, tmp_path, "show", "github")
-    for words in ("https://mcp.example.com/mcp", "code host 1.2 (its own words)", "untrusted:", "careful \\u001b[2J"):
+    for words in ("https://mcp.example.com/mcp", "code host 1.2 (its own words)", "careful \\u001b[2J"):
         assert words in shown.text
-    assert json.loads((await cli(sourced, "show", "github")).stdout)["diagnostics"][0] == "starting"
+    own, said = shown.text.partition("its connection:")[2].split("untrusted:")
+    assert "connections: 1 in 1 attempts" in own
+    assert "stderr: starting" in said
+    assert "stderr" not in own
+    assert "connections" not in said
+    assert json.loads((await cli(sourced, "show", "github")).stdout)["diagnostics"][0] == "stderr: starting"
+    assert "3 tools, 1 quarantined; `toolhub tools list --source github` names them" in shown.text
+    assert "`toolhub pins list --source github`" in shown.text
+    down = await typed(sourced, tmp_path, "show", "files")
+    assert "on `toolhub sources refresh files`" in down.text
     assert "there are core, github, files" in (await cli(sourced, "show", "gitub", code=1)).stderr
+
+
+async def test_no_list_is_named_that_would_show_nothing_of_a_source_that_waits_whole(
+    sourced: RunningHub, desk: ScriptedDesk, tmp_path: Path
+) -> None:
+    desk.sources.append(a_source("fresh", tool_count=1, quarantined_count=1))
+    shown = (await typed(sourced, tmp_path, "show", "fresh")).text
+    assert "1 tool, 1 quarantined" in shown
+    assert "names them" not in shown
+    assert "`toolhub tools list --source fresh --state quarantined`" in shown
 
 
 async def test_refresh_tells_of_each_and_exits_1_when_one_is_down(
@@ -90,6 +111,7 @@ async def test_refresh_tells_of_each_and_exits_1_when_one_is_down(
     assert shown.code == 1
     assert "github  DOWN" in shown.text
     assert "does not answer" in shown.text
+    assert "3 tools, 1 quarantined" in shown.text
     await cli(sourced, "refresh", "nowhere", code=1)
 
 

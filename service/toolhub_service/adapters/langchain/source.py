@@ -105,7 +105,7 @@ class LangChainToolSource:
         """Loaded code does not change."""
 
     def diagnostics(self) -> Sequence[str]:
-        return tuple(map(self._redact, self._lines))
+        return tuple(self._redact(f"stderr: {line}") for line in self._lines)
 
     async def start(self) -> None:
         """Nothing to connect to."""

@@ -160,7 +160,7 @@ class McpLink:
             self._connection.leave(why)
 
     def diagnostics(self) -> tuple[str, ...]:
-        """Lines for `doctor`: state, what went wrong last, the tail of standard error; secrets hidden."""
+        """The tail of standard error, state, what went wrong last; secrets hidden."""
         session = self._session
         state = f"connected: {session.server or 'a server'} speaks {session.protocol}" if session else "not connected"
         lines = [f"{self._terms.endpoint}: {state}", f"connections: {self._connects} in {self._attempts} attempts"]
@@ -168,7 +168,7 @@ class McpLink:
             lines.append(f"last trouble: {self._trouble}")
         said = self._connection.diagnostics() if self._connection else []
         redactor = Redactor(self._terms.secrets)
-        return tuple(redactor.text(line) for line in (*lines, *said))
+        return tuple(redactor.text(line) for line in (*said, *lines))  # the last of them count most
 
     async def _next_session(self, deadline_s: float) -> McpSession | None:
         if not self._closed.is_set():

@@ -186,7 +186,7 @@ class Wire(asyncio.SubprocessProtocol):
         lines = [f"stderr: {line}" for line in self._tail.lines()]
         if self._garbage:
             lines.append(f"{self._garbage} lines on standard output were not JSON-RPC, such as:")
-            lines += [f"  {line.decode('utf-8', 'replace')}" for line in self._garbage_kept]
+            lines += [f"stdout: {line.decode('utf-8', 'replace')}" for line in self._garbage_kept]
         if self._too_long:
             lines.append(f"{self._too_long} messages were larger than the source allows.")
         return lines

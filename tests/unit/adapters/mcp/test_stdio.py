@@ -178,7 +178,8 @@ async def test_standard_error_is_kept_for_diagnostics_with_secrets_hidden() -> N
         with pytest.raises(ToolFailure):
             await link.session(soon())
         lines = link.diagnostics()
-        assert any("cannot read /etc/server.conf" in line for line in lines)
+        assert any(line.startswith("stderr: ") and "cannot read /etc/server.conf" in line for line in lines)
+        assert any(line.startswith("connections: 0 in ") for line in lines[-3:]), "the hub's own words are never cut"
         assert not any("hunter2" in line for line in lines)
 
 
