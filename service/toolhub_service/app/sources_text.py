@@ -16,7 +16,8 @@ import yaml
 from toolhub_service.settings.loading import SettingsInvalid
 
 _INDENT = 2
-_WIDTH = 110
+_WIDTH = 100_000
+"""No line is broken: a reference to a secret is read as one thing."""
 _HEADING = "# Where tools come from besides the hub itself; a running hub follows this file.\n"
 
 

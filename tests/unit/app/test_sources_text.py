@@ -32,6 +32,12 @@ def test_first_source_begins_the_list(text: str) -> None:
     assert text.partition("#")[2].strip() in after
 
 
+def test_reference_to_a_secret_stands_on_one_line() -> None:
+    reference = {"file": f"/{'a-long-folder/' * 12}token", "prefix": "Bearer "}
+    after = with_sources("", {"crm": {"url": "https://a.example", "headers": {"Authorization": reference}}})
+    assert [line for line in after.splitlines() if line.strip().startswith("Authorization: {") and line.endswith("}")]
+
+
 def test_source_is_put_after_the_others_in_their_indentation() -> None:
     after = with_sources(WRITTEN, MEMORY)
     assert after.startswith(WRITTEN[: WRITTEN.index("\n# the end")])
