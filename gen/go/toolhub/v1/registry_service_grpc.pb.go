@@ -44,7 +44,8 @@ type RegistryServiceClient interface {
 	// Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
 	// refresh unless disabled there.
 	UnregisterTool(ctx context.Context, in *UnregisterToolRequest, opts ...grpc.CallOption) (*UnregisterToolResponse, error)
-	// Reads sources anew and answers when done. A source that fails says so in its status and fails no other.
+	// Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
+	// looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
 	RefreshSources(ctx context.Context, in *RefreshSourcesRequest, opts ...grpc.CallOption) (*RefreshSourcesResponse, error)
 	// Every configured source and its state.
 	ListSources(ctx context.Context, in *ListSourcesRequest, opts ...grpc.CallOption) (*ListSourcesResponse, error)
@@ -181,7 +182,8 @@ type RegistryServiceServer interface {
 	// Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
 	// refresh unless disabled there.
 	UnregisterTool(context.Context, *UnregisterToolRequest) (*UnregisterToolResponse, error)
-	// Reads sources anew and answers when done. A source that fails says so in its status and fails no other.
+	// Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
+	// looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
 	RefreshSources(context.Context, *RefreshSourcesRequest) (*RefreshSourcesResponse, error)
 	// Every configured source and its state.
 	ListSources(context.Context, *ListSourcesRequest) (*ListSourcesResponse, error)

@@ -233,8 +233,9 @@ type SourceStatus struct {
 	Protocol string `protobuf:"bytes,13,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// When its definitions may be called.
 	Trust SourceTrust `protobuf:"varint,14,opt,name=trust,proto3,enum=toolhub.v1.SourceTrust" json:"trust,omitempty"`
-	// What its process last wrote to standard error, redacted, oldest line first, at most 200 lines; untrusted text.
-	// Shown to operators only; empty for others and where there is no process.
+	// What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
+	// fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
+	// and where there is nothing to tell.
 	Diagnostics   []string `protobuf:"bytes,15,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -110,7 +110,8 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RefreshSources(self, request, context):
-        """Reads sources anew and answers when done. A source that fails says so in its status and fails no other.
+        """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
+        looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,9 @@ class RegistryServiceStub:
     refresh unless disabled there.
     """
     RefreshSources: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.RefreshSourcesRequest, _registry_service_pb2.RefreshSourcesResponse]
-    """Reads sources anew and answers when done. A source that fails says so in its status and fails no other."""
+    """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
+    looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+    """
     ListSources: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.ListSourcesRequest, _registry_service_pb2.ListSourcesResponse]
     """Every configured source and its state."""
     GetSnapshot: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.GetSnapshotRequest, _registry_service_pb2.GetSnapshotResponse]
@@ -76,7 +78,9 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
     refresh unless disabled there.
     """
     RefreshSources: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.RefreshSourcesRequest, _registry_service_pb2.RefreshSourcesResponse]  # type: ignore[assignment]
-    """Reads sources anew and answers when done. A source that fails says so in its status and fails no other."""
+    """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
+    looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+    """
     ListSources: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.ListSourcesRequest, _registry_service_pb2.ListSourcesResponse]  # type: ignore[assignment]
     """Every configured source and its state."""
     GetSnapshot: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.GetSnapshotRequest, _registry_service_pb2.GetSnapshotResponse]  # type: ignore[assignment]
@@ -129,7 +133,9 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.RefreshSourcesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.RefreshSourcesResponse, _abc.Awaitable[_registry_service_pb2.RefreshSourcesResponse]]:
-        """Reads sources anew and answers when done. A source that fails says so in its status and fails no other."""
+        """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
+        looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+        """
 
     @_abc_1.abstractmethod
     def ListSources(

@@ -171,8 +171,9 @@ class SourceStatus(_message.Message):
 
     @_builtins.property
     def diagnostics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What its process last wrote to standard error, redacted, oldest line first, at most 200 lines; untrusted text.
-        Shown to operators only; empty for others and where there is no process.
+        """What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
+        fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
+        and where there is nothing to tell.
         """
 
     def __init__(

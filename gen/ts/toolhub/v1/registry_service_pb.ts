@@ -712,7 +712,8 @@ export const RegistryService: GenService<{
     output: typeof UnregisterToolResponseSchema;
   },
   /**
-   * Reads sources anew and answers when done. A source that fails says so in its status and fails no other.
+   * Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
+   * looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
    *
    * @generated from rpc toolhub.v1.RegistryService.RefreshSources
    */

@@ -121,8 +121,9 @@ export type SourceStatus = Message<"toolhub.v1.SourceStatus"> & {
   trust: SourceTrust;
 
   /**
-   * What its process last wrote to standard error, redacted, oldest line first, at most 200 lines; untrusted text.
-   * Shown to operators only; empty for others and where there is no process.
+   * What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
+   * fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
+   * and where there is nothing to tell.
    *
    * @generated from field: repeated string diagnostics = 15;
    */

@@ -3985,8 +3985,9 @@ class SourceStatus(betterproto2.Message):
 
     diagnostics: "list[str]" = betterproto2.field(15, betterproto2.TYPE_STRING, repeated=True)
     """
-    What its process last wrote to standard error, redacted, oldest line first, at most 200 lines; untrusted text.
-    Shown to operators only; empty for others and where there is no process.
+    What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
+    fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
+    and where there is nothing to tell.
     """
 
 
@@ -5506,7 +5507,8 @@ class RegistryServiceSyncStub:
 
     def refresh_sources(self, message: "RefreshSourcesRequest") -> "RefreshSourcesResponse":
         """
-        Reads sources anew and answers when done. A source that fails says so in its status and fails no other.
+        Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
+        looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
         """
 
         return self._channel.unary_unary(
@@ -5655,7 +5657,8 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "RefreshSourcesResponse":
         """
-        Reads sources anew and answers when done. A source that fails says so in its status and fails no other.
+        Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
+        looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
         """
 
         return await self._unary_unary(
