@@ -97,5 +97,20 @@ def _web(value: Value, values: SourceValues) -> str:
 def _oauth(credentials: ClientCredentials | None, values: SourceValues) -> OAuthTerms | None:
     if credentials is None:
         return None
-    secret = values.one(credentials.client_secret)
-    return OAuthTerms(credentials.client_id, secret, credentials.token_url, credentials.scopes)
+    return OAuthTerms(
+        credentials.client_id,
+        values.one(credentials.client_secret),
+        credentials.token_url,
+        credentials.scopes,
+        private_key=_key(credentials.private_key, values),
+        signing_algorithm=credentials.signing_algorithm,
+        audience=credentials.audience,
+    )
+
+
+def _key(value: Value, values: SourceValues) -> str:
+    """Raises ValueError when there should be one and what stands elsewhere is empty."""
+    key = values.one(value)
+    if value and not key:
+        raise ValueError("what `oauth.private_key` refers to is empty")
+    return key

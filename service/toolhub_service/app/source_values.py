@@ -24,6 +24,8 @@ _MIN_CHARS = 8
 """`TOKEN: none` must not blank every `none` of a log."""
 _LINE_MIN_CHARS = 16
 """Of one line of several, such as those of a key."""
+_FRAME = "-----"
+"""Of PEM: its first and last line are the same for all."""
 _SEGMENT = re.compile(r"[A-Za-z0-9_~.-]{16,}")
 """Of a path that nobody was to see; a shorter one is a word."""
 
@@ -85,9 +87,11 @@ def _parts(text: str) -> Iterator[str]:
     """`Bearer x` is as secret as x, a key as its lines, and a pair as the password in it."""
     yield text
     word = text.rpartition(" ")[2]
-    yield word
+    if not word.endswith(_FRAME):
+        yield word
     if "\n" in text:
-        yield from (line for line in map(str.strip, text.splitlines()) if len(line) >= _LINE_MIN_CHARS)
+        lines = (line for line in map(str.strip, text.splitlines()) if not line.startswith(_FRAME))
+        yield from (line for line in lines if len(line) >= _LINE_MIN_CHARS)
     if text[:6].lower() == "basic ":
         try:
             yield base64.b64decode(word, validate=True).decode().partition(":")[2]

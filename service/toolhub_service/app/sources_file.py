@@ -148,7 +148,12 @@ def values_of(source: McpSource) -> dict[str, Value]:
     values: dict[str, Value] = {f"env.{name}": value for name, value in source.env.items()}
     values |= {f"headers.{name}": value for name, value in source.headers.items()}
     values |= {f"args.{at}": value for at, value in enumerate(source.args)} | {"url": source.url}
-    return values if source.oauth is None else values | {"oauth.client_secret": source.oauth.client_secret}
+    if source.oauth is None:
+        return values
+    return values | {
+        "oauth.client_secret": source.oauth.client_secret,
+        "oauth.private_key": source.oauth.private_key,
+    }
 
 
 class _Strict(yaml.SafeLoader):
@@ -204,9 +209,20 @@ def _check_whole(name: str, source: AnySource) -> None:
     for key in misplaced:
         if getattr(source, key):
             raise SourceInvalid(f"sources.{name}.{key}: means nothing with `{'command' if source.command else 'url'}`")
+    if source.oauth is not None:
+        _check_client(f"sources.{name}.oauth", source.oauth)
     for place, value in values_of(source).items():
         if isinstance(value, SecretRef) and bool(value.env) == bool(value.file):
             raise SourceInvalid(f"sources.{name}.{place}: needs exactly one of `env` and `file`")
+
+
+def _check_client(place: str, client: ClientCredentials) -> None:
+    if bool(client.client_secret) == bool(client.private_key):
+        raise SourceInvalid(f"{place}: needs exactly one of `client_secret` and `private_key`")
+    if client.client_secret and client.signing_algorithm != "auto":
+        raise SourceInvalid(f"{place}.signing_algorithm: means nothing with `client_secret`")
+    if client.audience and not (client.private_key and client.token_url):
+        raise SourceInvalid(f"{place}.audience: means nothing without `private_key` and `token_url`")
 
 
 def _explained(broken: msgspec.ValidationError) -> str:

@@ -81,10 +81,20 @@ class ClientTls(Section, frozen=True):
 
 
 class ClientCredentials(Section, frozen=True):
-    """OAuth 2.0 client credentials (RFC 6749 §4.4; MCP extension `oauth-client-credentials`)."""
+    """OAuth 2.0 client credentials (RFC 6749 §4.4; MCP extension `oauth-client-credentials`), by a secret or a key."""
 
     client_id: Annotated[str, Meta(description="As the authorization server knows the hub.")]
-    client_secret: Annotated[Value, Meta(description="Best a reference.")]
+    client_secret: Annotated[Value, Meta(description="Best a reference; or `private_key`.")] = ""
+    private_key: Annotated[
+        Value, Meta(description="PEM private key (RSA, EC, Ed25519) that signs who the hub is; best a file reference.")
+    ] = ""
+    signing_algorithm: Annotated[
+        Literal["auto", "ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA"],
+        Meta(description="With `private_key`; auto: as the key is, RS256 of an RSA key, ES256 of a P-256 one."),
+    ] = "auto"
+    audience: Annotated[
+        str, Meta(description="With `private_key` and `token_url`: issuer that signatures are for; empty: `token_url`.")
+    ] = ""
     token_url: Annotated[str, Meta(description="Token endpoint; empty: discovered from the server's metadata.")] = ""
     scopes: Annotated[tuple[str, ...], Meta(description="What the token is asked for.")] = ()
 

@@ -24,6 +24,7 @@ def test_each_long_line_of_a_key_is_secret_for_it_is_told_line_by_line(tmp_path:
 
     assert "MIIEvQIBADANBgkqhkiG9w0BAQ" in values.secrets
     assert "short" not in values.secrets
+    assert not values.secrets & {"-----BEGIN X-----", "-----END X-----", "X-----"}, "it hides nothing of other keys"
 
 
 def test_a_command_line_tells_by_flags_assignments_and_urls_what_is_secret(values: SourceValues) -> None:

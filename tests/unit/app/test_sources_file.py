@@ -44,6 +44,9 @@ def test_file_without_sources_has_none(text: str) -> None:
     assert parse_sources(text, "x").sources == {}
 
 
+CLIENT = "sources: {far: {url: 'https://a.example/mcp', oauth: {client_id: hub, %s}}}"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -67,6 +70,13 @@ def test_file_without_sources_has_none(text: str) -> None:
         ("sources: {files: {command: x, headers: {A: b}}}", "sources.files.headers: means nothing with `command`"),
         ("sources: {files: {command: x, env: {A: {prefix: b}}}}", "sources.files.env.A: needs exactly one of"),
         ("sources: {files: {command: x, env: {A: {env: b, file: c}}}}", "sources.files.env.A: needs exactly one of"),
+        (CLIENT % "", "sources.far.oauth: needs exactly one of `client_secret` and `private_key`"),
+        (CLIENT % "client_secret: a, private_key: b", "needs exactly one of `client_secret` and `private_key`"),
+        (CLIENT % "client_secret: a, signing_algorithm: ES256", "oauth.signing_algorithm: means nothing with"),
+        (CLIENT % "private_key: a, signing_algorithm: HS256", "oauth.signing_algorithm: Invalid enum value 'HS256'"),
+        (CLIENT % "private_key: a, signing_algorithm: none", "oauth.signing_algorithm: Invalid enum value 'none'"),
+        (CLIENT % "private_key: a, audience: 'https://b.example'", "sources.far.oauth.audience: means nothing"),
+        (CLIENT % "private_key: {env: A, file: b}", "sources.far.oauth.private_key: needs exactly one of"),
         ("sources: {desk: {kind: langchain}}", "sources.desk: needs `load` or `entry_points`"),
         ("sources: {Files: {command: npx}}", "'Files' cannot be the name of a source"),
         ("sources: {2024-01-01: {command: npx}}", "cannot be the name of a source"),

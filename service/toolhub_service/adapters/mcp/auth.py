@@ -3,8 +3,9 @@
 With a token URL the token is fetched before the first request. Without one the server's 401 leads to its protected
 resource metadata (RFC 9728), that to the authorization server's (RFC 8414), and all of it only over origins that the
 source names. Credentials belong to the authorization server that took them first: when the server names another one
-later, they are not shown to it (SEP-2352). The token is kept, renewed shortly before it expires and once after a 401;
-many requests wait for one renewal. The SDK's provider is not used: it holds its lock while a request runs, so that
+later, they are not shown to it (SEP-2352). A client shows itself by a secret or by a
+signature (`client_key`). The token is kept, renewed shortly before it expires and once after a 401; many requests wait
+for one renewal. The SDK's provider is not used: it holds its lock while a request runs, so that
 calls run one by one.
 
 Nothing here raises for what a server answers: a request without a good token goes out and comes back with its 401.
@@ -16,7 +17,7 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpx2
 import orjson
@@ -28,6 +29,7 @@ from mcp.client.auth.utils import (
 )
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
+from toolhub_service.adapters.mcp.client_key import ASSERTION_TYPE, ClientKey
 from toolhub_service.adapters.mcp.terms import OAuthTerms
 
 _LEEWAY_S = 30.0
@@ -45,11 +47,19 @@ class _Endpoint:
     """Where tokens are had, and how."""
 
     def __init__(
-        self, url: str, *, issuer: str = "", resource: str = "", scope: str = "", methods: tuple[str, ...] = ()
+        self,
+        url: str,
+        *,
+        issuer: str = "",
+        audience: str = "",
+        resource: str = "",
+        scope: str = "",
+        methods: tuple[str, ...] = (),
     ) -> None:
         self.url = url
         self.issuer = issuer
         """Empty: the operator's own word."""
+        self.audience = audience or issuer or url
         self.resource = resource
         self.scope = scope
         self.in_body = bool(methods) and "client_secret_basic" not in methods and "client_secret_post" in methods
@@ -85,9 +95,17 @@ class Tokens:
     """The token for one server, shared by its connections. Never shown."""
 
     def __init__(self, terms: OAuthTerms, server_url: str) -> None:
+        """Raises ValueError when the private key of the client cannot be used."""
         self._terms = terms
+        self._key = (
+            ClientKey(terms.client_id, terms.private_key, terms.signing_algorithm) if terms.private_key else None
+        )
         self._server_url = server_url
-        self._endpoint = _Endpoint(terms.token_url, scope=" ".join(terms.scopes)) if terms.token_url else None
+        self._endpoint = (
+            _Endpoint(terms.token_url, audience=terms.audience, scope=" ".join(terms.scopes))
+            if terms.token_url
+            else None
+        )
         self._issuer = ""
         """Whose the credentials are, once a token was had by them."""
         self._token = ""
@@ -120,7 +138,12 @@ class Tokens:
             form["scope"] = endpoint.scope
         if endpoint.resource:
             form["resource"] = endpoint.resource
-        if endpoint.in_body:
+        if self._key is not None:
+            form |= {
+                "client_assertion_type": ASSERTION_TYPE,
+                "client_assertion": self._key.assertion(endpoint.audience),
+            }
+        elif endpoint.in_body:
             form |= {"client_id": self._terms.client_id, "client_secret": self._terms.client_secret}
         else:
             pair = f"{quote(self._terms.client_id, safe='')}:{quote(self._terms.client_secret, safe='')}"
@@ -151,6 +174,9 @@ class Tokens:
         metadata = await _first(
             build_oauth_authorization_server_metadata_discovery_urls(issuer, self._server_url), send
         )
+        if issuer is None and self._key is not None:
+            # Nothing but where it lies speaks for this metadata: it must not get an assertion for somebody else.
+            issuer = "{0.scheme}://{0.netloc}".format(urlsplit(self._server_url))
         named = resource.get("resource") or resource_url_from_server_url(self._server_url)
         endpoint = _endpoint_of(metadata, issuer, str(named), self._scope(challenge, resource))
         is_other = endpoint is not None and self._issuer and not issuers_match(endpoint.issuer, self._issuer)

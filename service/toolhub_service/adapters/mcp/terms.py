@@ -33,10 +33,15 @@ class OAuthTerms:
     """OAuth 2.0 client credentials (RFC 6749 §4.4)."""
 
     client_id: str
-    client_secret: str = field(repr=False)
+    client_secret: str = field(default="", repr=False)
     token_url: str = ""
     """Empty: discovered from the server's metadata."""
     scopes: tuple[str, ...] = ()
+    private_key: str = field(default="", repr=False)
+    """PEM; in the place of the secret."""
+    signing_algorithm: str = "auto"
+    audience: str = ""
+    """Whom assertions are for, with a `token_url`; empty: it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +87,11 @@ class McpTerms:
 
     @cached_property
     def secrets(self) -> tuple[str, ...]:
-        """Values that must never be shown: those of the environment, the headers and the client secret."""
+        """Values that must never be shown: those of the environment, the headers and the client."""
         if isinstance(self.where, StdioTerms):
             return tuple(self.where.env.values())
-        own = (self.where.oauth.client_secret,) if self.where.oauth else ()
+        oauth = self.where.oauth
+        own = (oauth.client_secret, oauth.private_key, *oauth.private_key.splitlines()[1:-1]) if oauth else ()
         values = self.where.headers.values()
         return (*own, *values, *(value.rpartition(" ")[2] for value in values))
 
