@@ -31,6 +31,7 @@ from toolhub_service.settings.sources import (
     ToolTerms,
     Value,
 )
+from toolhub_service.settings.yaml_problem import yaml_problem
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 """Of a source."""
@@ -91,7 +92,7 @@ def parse_sources(text: str, where: str) -> SourcesDocument:
     try:
         data = yaml.load(text, _Strict)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, RecursionError) as broken:
-        raise SettingsInvalid(f"{where}: not YAML: {broken}") from broken
+        raise SettingsInvalid(f"{where}: not YAML: {yaml_problem(broken)}") from None
     try:
         return SourcesDocument(sources=dict(_sources(data)))
     except SourceInvalid as wrong:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from toolhub_service.settings.loading import SettingsInvalid
+from toolhub_service.settings.yaml_problem import yaml_problem
 
 _INDENT = 2
 _WIDTH = 100_000
@@ -142,7 +143,7 @@ def _data(text: str) -> dict[str, Any]:
     try:
         document = yaml.safe_load(text) or {}
     except yaml.YAMLError as broken:
-        raise SettingsInvalid(f"not YAML: {broken}") from broken
+        raise SettingsInvalid(f"not YAML: {yaml_problem(broken)}") from None
     return dict(document.get("sources") or {}) if isinstance(document, dict) else {}
 
 

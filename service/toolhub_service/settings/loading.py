@@ -19,6 +19,7 @@ import msgspec
 import yaml
 
 from toolhub_service.settings.document import Section, Settings
+from toolhub_service.settings.yaml_problem import yaml_problem
 
 PREFIX = "TOOLHUB_"
 
@@ -98,7 +99,7 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as missing:
         raise SettingsInvalid(f"{file}: {os.strerror(missing.errno or 0)}") from missing
     except (yaml.YAMLError, UnicodeDecodeError) as broken:
-        raise SettingsInvalid(f"{file}: not YAML: {broken}") from broken
+        raise SettingsInvalid(f"{file}: not YAML: {yaml_problem(broken)}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
