@@ -112,8 +112,7 @@ class Desk:
         fixed = ERAS[asked.version >= ERAS[1]]
         terms: dict[str, Any] = {"url": asked.url, "protocol": fixed if self._protocol == "fixed" else "auto"}
         if asked.scenario.startswith("auth/"):
-            client = {key: asked.context.get(key, mine) for key, mine in OWN_CLIENT.items()}
-            terms |= {"oauth": client, "origins": self._origins()}
+            terms |= {"oauth": _client(asked.context), "origins": self._origins()}
         return terms
 
     @asynccontextmanager
@@ -130,6 +129,14 @@ class Desk:
         async with self._writing:
             Paths(self._running.hub.settings).sources.write_text(json.dumps({"sources": self._entries}))
             await self._running.hub.sourcing.look(asked=True)
+
+
+def _client(context: Mapping[str, Any]) -> dict[str, Any]:
+    """What the scenario gives its client to show itself by."""
+    if "private_key_pem" not in context:
+        return {key: context.get(key, mine) for key, mine in OWN_CLIENT.items()}
+    key = {"private_key": context["private_key_pem"], "signing_algorithm": context["signing_algorithm"]}
+    return {"client_id": context["client_id"], **key}
 
 
 @asynccontextmanager

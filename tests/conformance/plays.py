@@ -86,7 +86,7 @@ async def call_even_the_invalid(stage: Stage) -> None:
 async def look_closely(stage: Stage) -> None:
     """Whatever may look at a schema does: it is described, called, and refused, for nobody fetches what it needs."""
     (tool,) = await stage.quarantined()
-    await stage.input_schema(tool)
+    await stage.input_schema(tool, to_operator=True)
     error = await stage.refusal(tool, {"id": "ann", "profile": {"displayName": "Ann"}})
     assert error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED, error
 

@@ -57,9 +57,11 @@ class Stage:
     async def quarantined(self) -> list[str]:
         return await self._named(tool_pb2.TOOL_STATE_QUARANTINED)
 
-    async def input_schema(self, tool: str) -> Any:
+    async def input_schema(self, tool: str, *, to_operator: bool = False) -> Any:
+        """A tool in quarantine is shown to operators alone."""
         wanted = pb.GetToolRequest(name=f"{self.source}/{tool}")
-        answer = await self.running.stub.GetTool(wanted, metadata=self.agent, timeout=CALL_TIMEOUT_S)
+        who = self.person if to_operator else self.agent
+        answer = await self.running.stub.GetTool(wanted, metadata=who, timeout=CALL_TIMEOUT_S)
         return json.loads(answer.tool.input_schema_json)
 
     async def value(self, tool: str, args: Mapping[str, Any] | None = None, *, approval_id: str = "") -> Any:
