@@ -158,6 +158,8 @@ class Pipeline:
     async def _only_stops(self, call: Call) -> bool:
         """Whether this run is of a job that is to be stopped, and does nothing but stop what an earlier one, which was
         allowed to, has begun on a remote side: no person is asked whether it may."""
+        if call.mode is not Mode.EXECUTE:  # a job that is only submitted runs nowhere yet
+            return False
         return await self._is_taken(call.job_id) and self.running.stopping(call.job_id).is_set()
 
     async def _is_taken(self, job_id: str) -> bool:
