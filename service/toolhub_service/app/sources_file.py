@@ -99,7 +99,7 @@ def parse_sources(text: str, where: str) -> SourcesDocument:
         raise SettingsInvalid(f"{where}: {wrong}") from wrong
 
 
-def check_source_name(name: object, others: Mapping[str, Any]) -> str:
+def check_source_name(name: object, others: Mapping[Any, Any]) -> str:
     """The name. Raises SourceInvalid, which says why it cannot be one beside `others`."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         raise SourceInvalid(

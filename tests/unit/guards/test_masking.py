@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.guards.masking import Mask
 
 SECRET = "s3cret-of-this-source"
@@ -12,7 +13,7 @@ SECRET = "s3cret-of-this-source"
 
 def test_every_spelling_of_a_value_is_hidden_in_names_and_values_of_all_levels() -> None:
     encoded = base64.b64encode(f"me:{SECRET}".encode()).decode()
-    value = {"a": [{"b": f"x {SECRET} y", SECRET: encoded}], "n": [1, None, True, 2.5]}
+    value: JsonObject = {"a": [{"b": f"x {SECRET} y", SECRET: encoded}], "n": [1, None, True, 2.5]}
 
     shown = Mask([SECRET]).object(value)
 
