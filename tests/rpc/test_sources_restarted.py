@@ -211,7 +211,7 @@ async def test_edited_sources_are_followed_while_serving(tmp_path: Path) -> None
         edited.write({"a": own, "b": {**own, "enabled": False}})
         both = await edited.becomes(a="READY", b="DISABLED")
         assert both["a"].refreshed_at == first["a"].refreshed_at  # who did not change is left alone
-        (tmp_path / "hub" / "sources.yaml").write_text("sources: {a: {comand: x}}\n")
+        edited.write({"a": {"comand": "x"}})
         await hub.logged("sources_rejected")
         await edited.becomes(a="READY", b="DISABLED")
         edited.write({"a": {**own, "args": [*own["args"][:-1], "legacy"]}, "b": {**own, "tags": ["x"]}})
