@@ -5,7 +5,9 @@ PYTHON ?= $(shell for it in python3 python3.14 python3.13 python3.12 python3.11;
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH)
 
-# Parallel tests: set TESTS_IN_PARALLEL=auto (or a number) where the machine has the cores for it.
+# Unit tests run beside one another; what starts hubs and servers and watches time runs alone, unless TESTS_IN_PARALLEL=auto
+# (or a number) says that the machine has the cores for it.
+UNITS_IN_PARALLEL ?= 2
 TESTS_IN_PARALLEL ?= 0
 TESTS ?= tests
 BENCHES ?= governed_call session jobs watchers remote_jobs mcp_calls hostile registry_speed search_quality
@@ -72,7 +74,9 @@ check-clients: setup
 test: setup ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto); Redis, PostgreSQL and MCP servers are found or installed
 	@python -m tests.services
 	@python -m tests.servers
-	@pytest -n $(TESTS_IN_PARALLEL) $(TESTS)
+	@if [ "$(TESTS)" != tests ]; then exec pytest -n $(TESTS_IN_PARALLEL) $(TESTS); fi; \
+		pytest -n $(UNITS_IN_PARALLEL) tests/unit; units=$$?; \
+		pytest -n $(TESTS_IN_PARALLEL) --ignore=tests/unit tests && exit $$units
 
 chaos: setup ## kill hubs at random while jobs run, 50 times an engine; minutes
 	@python -m tests.services
