@@ -123,6 +123,7 @@ async def test_a_cancelled_call_reaches_the_server(hub: RunningHub, source: str)
     call.cancel()
     with suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
         await call
+    assert call.cancelled()
     await until(hub, source, "cancelled", before + 1)
 
 

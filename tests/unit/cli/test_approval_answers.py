@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.asking_adapter import CANARY, COLOUR, a_question
 from tests.unit.cli.test_approvals import cli, typed
-from tests.unit.runtime.test_questions import Asking, asking
+from tests.unit.runtime.question_door import Asking, asking
 from tests.unit.transport.approval_server import ApprovalHub, approval_hub
 from toolhub_service.cli.approval_answers import describe_field, given_answer
 from toolhub_service.domain.approval import ApprovalState

@@ -4,78 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.fakes.asking_adapter import CANARY, COLOUR, FREE, AskingAdapter, a_question, an_asking_tool
-from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, POLICY, REJECTED, ApprovalDoor, an_approval_door
+from tests.fakes.asking_adapter import CANARY, COLOUR, FREE, a_question
+from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, POLICY, REJECTED, an_approval_door
+from tests.unit.runtime.question_door import ALLOWING, PAINT, RED, Asking, asking
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.call import Mode
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.question import Question
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.tool import IdempotencyMode, ToolSpec
+from toolhub_service.domain.tool import IdempotencyMode
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_questions import CONTINUATION_MAX_BYTES, QUESTION_MAX_BYTES, ROUNDS_MAX
 from toolhub_service.stores.memory_approvals import MemoryApprovals
 from toolhub_service.telemetry.approval_webhook import payload
 from toolhub_service.transport.convert.approval import from_approval
 
-ALLOWING = """
-extends: none
-grants:
-  - {principals: ["*"], capabilities: [read:fs, write:fs]}
-impersonate: [local]
-"""
 ANOTHER = ALLOWING + "limits: [{id: all, rate_per_s: 9, burst: 9}]\n"
-PAINT = an_asking_tool()
-RED = {"colour": "red"}
 ANSWER = {"colour": "red", "password": "none"}
-WALL = {"args": {"wall": "north"}}
-
-
-@dataclass
-class Asking:
-    door: ApprovalDoor
-    adapter: AskingAdapter
-    spec: ToolSpec = PAINT
-
-    async def call(self, approval_id: str = "", **fields: Any) -> ToolResult:
-        return await self.door.call(spec=self.spec, approval_id=approval_id, **{**WALL, **fields})
-
-    async def refused(self, approval_id: str = "", **fields: Any) -> ToolError:
-        answer = await self.call(approval_id, **fields)
-        assert answer.error is not None
-        return answer.error
-
-    async def asks(self, approval_id: str = "", **fields: Any) -> str:
-        """The id of the approval that the call, or its next part, asks for."""
-        error = await self.refused(approval_id, **fields)
-        assert error.kind is ErrorKind.APPROVAL_REQUIRED, error
-        return str(error.details["approval_id"])
-
-    async def answer(self, approval_id: str, answer: Any = RED, **fields: Any) -> Approval:
-        return await self.door.decide(approval_id, answer=answer, **fields)
-
-    async def kept(self, approval_id: str) -> Approval:
-        approval = await self.door.store.get(approval_id)
-        assert approval is not None
-        return approval
-
-    @property
-    def runs(self) -> int:
-        return len(self.adapter.calls)
-
-
-def asking(*questions: Question, policy: str = ALLOWING, spec: ToolSpec = PAINT, **fields: Any) -> Asking:
-    """No rule asks, unless `policy` has one."""
-    door = an_approval_door(policy=policy, tools=(spec,), **fields)
-    adapter = AskingAdapter(*questions)
-    door.door.pipeline = replace(door.door.pipeline, adapters={spec.kind: adapter})
-    return Asking(door, adapter, spec)
 
 
 class TestAsking:
