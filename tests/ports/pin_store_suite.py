@@ -16,10 +16,11 @@ import pytest
 from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.pin import Pin, PinChange, PinFilter, PinState, pin_digest
 from toolhub_service.domain.source_ports import PinStore
+from toolhub_service.stores.codec import encode_pin
 
 T0 = 1_700_000_000_000
-Damage = Callable[[Pin], Awaitable[None]]
-"""Replaces the record of a pin by bytes that are none."""
+Damage = Callable[[Pin, bytes], Awaitable[None]]
+"""Puts these bytes in the place of the record of a pin."""
 
 
 def a_pin(tool: str = "notes/read", definition: Any = None, **changes: Any) -> Pin:
@@ -256,14 +257,14 @@ class PinStoreSuite:
 
 
 class WrittenPinsSuite:
-    """Of stores that write pins down: `store` is as above; `damage` replaces a record."""
+    """Of stores that write pins down: `store` is as above; `damage` puts other bytes in the place of a pin's record."""
 
     @pytest.fixture
     async def spoiled(self, store: PinStore, damage: Damage) -> AsyncIterator[PinStore]:
         """`notes/read` cannot be read; `notes/write` and `time/now` can."""
         await store.start()
         await store.put([a_pin(), a_pin("notes/write"), a_pin("time/now", seen_at_unix_ms=T0 - 1)])
-        await damage(a_pin())
+        await damage(a_pin(), b"\x00")
         yield store
         await store.close()
 
@@ -299,3 +300,16 @@ class WrittenPinsSuite:
                 await store.put([a_pin("notes/good"), a_pin("notes/bad", wrong)])
         assert list(await store.of_source("notes")) == []
         assert await store.revision() == 0
+
+    @pytest.mark.parametrize(
+        "swapped", [a_pin("notes/write"), a_pin("time/now"), then(a_pin()), a_pin(digest="0" * 64)]
+    )
+    async def test_record_of_another_pin_is_not_believed(self, store: PinStore, damage: Damage, swapped: Pin) -> None:
+        await store.start()
+        await store.put([a_pin()])
+        await damage(a_pin(), encode_pin(swapped))
+        with pytest.raises(HubFailure) as refused:
+            await store.of_source("notes")
+        assert refused.value.reason == "PIN_UNREADABLE"
+        assert list((await store.page(PinFilter(), after=None, limit=10))[0]) == []
+        await store.close()

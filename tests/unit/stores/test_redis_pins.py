@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -35,18 +36,7 @@ class TestRedisPins(PinStoreSuite, WrittenPinsSuite):
 
     @pytest.fixture
     def damage(self, link: RedisLink) -> Damage:
-        return lambda pin: overwrite(link, pin, b"\x00")
-
-
-@pytest.mark.parametrize("swapped", [a_pin("notes/write"), a_pin("time/now"), then(a_pin()), a_pin(digest="0" * 64)])
-async def test_record_of_another_pin_is_not_believed(link: RedisLink, swapped: Pin) -> None:
-    store = RedisPins(link)
-    await store.put([a_pin()])
-    await overwrite(link, a_pin(), encode_pin(swapped))
-    with pytest.raises(HubFailure) as refused:
-        await store.of_source("notes")
-    assert refused.value.reason == "PIN_UNREADABLE"
-    assert (await store.page(PinFilter(), after=None, limit=10))[0] == []
+        return partial(overwrite, link)
 
 
 async def test_pin_whose_record_the_server_has_lost_blocks_its_source(link: RedisLink) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.ports.pin_store_suite import Damage, PinStoreSuite, WrittenPinsSuite, a_pin, then
 from tests.unit.stores.sqlite_files import file, other_file
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.pin import Pin, PinFilter
 from toolhub_service.domain.source_ports import PinStore
-from toolhub_service.stores.codec import encode_pin
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_file_writer import Change
 from toolhub_service.stores.sqlite_pins import SqlitePins
@@ -40,18 +40,7 @@ class TestSqlitePins(PinStoreSuite, WrittenPinsSuite):
 
     @pytest.fixture
     def damage(self, file: SqliteFile) -> Damage:
-        return lambda pin: overwrite(file, pin, b"\x00")
-
-
-@pytest.mark.parametrize("swapped", [a_pin("notes/write"), a_pin("time/now"), then(a_pin()), a_pin(digest="0" * 64)])
-async def test_record_of_another_pin_is_not_believed(file: SqliteFile, swapped: Pin) -> None:
-    store = SqlitePins(file)
-    await store.put([a_pin()])
-    await overwrite(file, a_pin(), encode_pin(swapped))
-    with pytest.raises(HubFailure) as refused:
-        await store.of_source("notes")
-    assert refused.value.reason == "PIN_UNREADABLE"
-    assert (await store.page(PinFilter(), after=None, limit=10))[0] == []
+        return partial(overwrite, file)
 
 
 @pytest.mark.promise("pins.survive-restart")
