@@ -22,7 +22,7 @@ from toolhub_service.domain.source import Discovery
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.settings.sources import ToolTerms
+from toolhub_service.settings.source_terms import ToolTerms
 
 FAKES = "tests.fakes.langchain_tools"
 REDACTOR = Redactor(["hunter2-known"])

@@ -18,7 +18,8 @@ from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.source import Trust
 from toolhub_service.guards.masking import Mask
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.settings.sources import ClientCredentials, McpSource, Value
+from toolhub_service.settings.source_terms import Value
+from toolhub_service.settings.sources import ClientCredentials, McpSource
 from toolhub_service.telemetry.trace_context import current_traceparent
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from toolhub_service.app.file_stamp import stamp_of
 from toolhub_service.app.sources_file import ValueMissing, resolve_value, values_of
-from toolhub_service.settings.sources import AnySource, McpSource, SecretRef
+from toolhub_service.settings.source_terms import SecretRef
+from toolhub_service.settings.sources import AnySource, McpSource
 
 
 def footing(source: AnySource) -> str:

@@ -18,7 +18,7 @@ from toolhub_service.app.known_secrets import secrets_of_url
 from toolhub_service.app.sources_file import resolve_value
 from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.settings.sources import SecretRef, Value
+from toolhub_service.settings.source_terms import SecretRef, Value
 
 _MIN_CHARS = 8
 """`TOKEN: none` must not blank every `none` of a log."""

@@ -19,17 +19,14 @@ import yaml
 from toolhub_service.app.file_stamp import Stamp, stamp_of
 from toolhub_service.registry.names import CORE_NAMESPACE, skeleton
 from toolhub_service.settings.loading import SettingsInvalid
+from toolhub_service.settings.source_terms import ClientTls, SecretRef, ToolTerms, Value
 from toolhub_service.settings.sources import (
     SOURCES_MAX,
     AnySource,
     ClientCredentials,
-    ClientTls,
     LangChainSource,
     McpSource,
-    SecretRef,
     SourcesDocument,
-    ToolTerms,
-    Value,
 )
 from toolhub_service.settings.yaml_problem import yaml_problem
 

@@ -12,6 +12,15 @@
       desk:
         kind: langchain
         load: ["langchain_community.agent_toolkits:FileManagementToolkit"]
+      crm:
+        kind: n8n
+        url: https://n8n.example.com
+        api_key: {file: /run/secrets/n8n}
+        workflows: {send_message: {webhook: send-message, input_schema: {type: object}}}
+      images:
+        kind: comfyui
+        url: http://gpu-1:8188
+        templates: [/etc/toolhub/comfyui]
 
 A running hub follows the file; an invalid one keeps the sources there are.
 """
@@ -24,60 +33,11 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.settings.document import Section
+from toolhub_service.settings.source_terms import ClientTls, Source, Value
+from toolhub_service.settings.workflow_sources import ComfyUiSource, N8nSource
 
 SourceName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")]
 SOURCES_MAX = 64
-
-
-class SecretRef(Section, frozen=True):
-    """A value that does not stand in the file."""
-
-    env: Annotated[str, Meta(description="Environment variable of the hub that holds it.")] = ""
-    file: Annotated[str, Meta(description="File that holds it; white space at its end is cut off.")] = ""
-    prefix: Annotated[str, Meta(description='What is put before it, such as "Bearer ".')] = ""
-
-
-Value = str | SecretRef
-
-
-class ToolTerms(Section, frozen=True):
-    """What the operator says of tools whose own names match; what is left out stays as the source says, or safer."""
-
-    offered: Annotated[bool, Meta(description="false: not offered at all.")] = True
-    read_only: Annotated[
-        bool | None, Meta(description="true: calls change nothing. A source is not believed when it says so.")
-    ] = None
-    idempotent: Annotated[bool | None, Meta(description="true: calling twice does what calling once does.")] = None
-    destructive: Annotated[bool | None, Meta(description="false: not destructive, whatever the source says.")] = None
-    capabilities: Annotated[
-        tuple[str, ...] | None, Meta(description="What a principal must hold, instead of the source's.")
-    ] = None
-    timeout_s: Annotated[float, Meta(description="Seconds a call gets.", gt=0)] | None = None
-    error_pattern: Annotated[
-        str, Meta(description="Linear-time regular expression: a text result that it finds is an error.")
-    ] = ""
-
-
-class Source(Section, frozen=True, tag_field="kind"):
-    enabled: Annotated[bool, Meta(description="false: known and not read.")] = True
-    capabilities: Annotated[
-        tuple[str, ...], Meta(description="What a principal must hold to call its tools; empty: `<kind>:<name>`.")
-    ] = ()
-    tags: Annotated[tuple[str, ...], Meta(description="Tags of all its tools.")] = ()
-    timeout_s: Annotated[float, Meta(description="Seconds a call of its tools gets.", gt=0)] = 60.0
-    max_concurrency: Annotated[int, Meta(description="Calls in flight at once; 0: the hub's default.", ge=0)] = 0
-    refresh_s: Annotated[
-        float, Meta(description="Seconds between readings when the source names no time (30 to 300).", ge=1)
-    ] = 60.0
-    tools: Annotated[
-        dict[str, ToolTerms], Meta(description="Terms by glob over the tools' own names; later ones win.")
-    ] = msgspec.field(default_factory=dict)
-
-
-class ClientTls(Section, frozen=True):
-    ca_file: Annotated[str, Meta(description="PEM CAs to trust; empty: the system's.")] = ""
-    certificate_file: Annotated[str, Meta(description="PEM certificate that the hub shows (mTLS).")] = ""
-    key_file: Annotated[str, Meta(description="PEM private key of the certificate.")] = ""
 
 
 class ClientCredentials(Section, frozen=True):
@@ -154,7 +114,7 @@ class LangChainSource(Source, frozen=True, tag="langchain"):
     processes: Annotated[int, Meta(description="Worker processes for tools without async code.", ge=1, le=64)] = 2
 
 
-AnySource = McpSource | LangChainSource
+AnySource = McpSource | LangChainSource | N8nSource | ComfyUiSource
 
 
 class SourcesDocument(Section, frozen=True):

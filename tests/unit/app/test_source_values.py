@@ -9,7 +9,7 @@ import pytest
 
 from toolhub_service.app.source_values import SourceValues
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.settings.sources import SecretRef
+from toolhub_service.settings.source_terms import SecretRef
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 
 from toolhub_service.app.sources_file import SourcesFile, ValueMissing, parse_sources, read_sources, resolve_value
 from toolhub_service.settings.loading import SettingsInvalid
-from toolhub_service.settings.sources import LangChainSource, McpSource, SecretRef
+from toolhub_service.settings.source_terms import SecretRef
+from toolhub_service.settings.sources import LangChainSource, McpSource
 
 GOOD = """
 sources:

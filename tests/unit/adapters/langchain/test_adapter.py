@@ -17,7 +17,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.source_ports import ToolSource
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.tool_schemas import ToolSchemas
-from toolhub_service.settings.sources import ToolTerms
+from toolhub_service.settings.source_terms import ToolTerms
 
 
 @pytest.fixture
