@@ -10,10 +10,12 @@ from pathlib import Path
 from toolhub_service.adapters.custom import is_trusted
 from toolhub_service.app.findings import Finding, fail, ok, warn
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.sources_file import SourcesFile, ValueMissing, resolve_value, values_of
+from toolhub_service.app.source_rules import values_of
+from toolhub_service.app.sources_file import SourcesFile, ValueMissing, resolve_value
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid
-from toolhub_service.settings.sources import AnySource, LangChainSource
+from toolhub_service.settings.sources import AnySource, LangChainSource, McpSource
+from toolhub_service.settings.workflow_sources import ComfyUiSource
 
 
 def source_checks(settings: Settings) -> Iterator[Finding]:
@@ -42,10 +44,10 @@ def missing_for(source: AnySource, settings: Settings) -> Iterator[str]:
     if isinstance(source, LangChainSource):
         yield from _missing_code(source, settings)
         return
-    if find_spec("mcp") is None:
-        yield "its packages are not installed: pip install 'tool-hub[mcp]'"
-    if source.command and shutil.which(source.command) is None:
-        yield f"there is no program `{source.command}` on the path"
+    if isinstance(source, McpSource):
+        yield from _missing_program(source)
+    if isinstance(source, ComfyUiSource):
+        yield from (f"templates: there is no {place}" for place in source.templates if not Path(place).exists())
     for name in ("ca_file", "certificate_file", "key_file"):
         file = getattr(source.tls, name)
         if file and not Path(file).expanduser().is_file():
@@ -55,6 +57,13 @@ def missing_for(source: AnySource, settings: Settings) -> Iterator[str]:
             resolve_value(value)
         except ValueMissing as missing:
             yield f"{place}: {missing}"
+
+
+def _missing_program(source: McpSource) -> Iterator[str]:
+    if find_spec("mcp") is None:
+        yield "its packages are not installed: pip install 'tool-hub[mcp]'"
+    if source.command and shutil.which(source.command) is None:
+        yield f"there is no program `{source.command}` on the path"
 
 
 def _missing_code(source: LangChainSource, settings: Settings) -> Iterator[str]:

@@ -6,14 +6,15 @@ from hashlib import sha256
 from pathlib import Path
 
 from toolhub_service.app.file_stamp import stamp_of
-from toolhub_service.app.sources_file import ValueMissing, resolve_value, values_of
+from toolhub_service.app.source_rules import values_of
+from toolhub_service.app.sources_file import ValueMissing, resolve_value
 from toolhub_service.settings.source_terms import SecretRef
-from toolhub_service.settings.sources import AnySource, McpSource
+from toolhub_service.settings.sources import AnySource, LangChainSource
 
 
 def footing(source: AnySource) -> str:
     """A digest of it all, another one once any of it is another, or is there or gone."""
-    if not isinstance(source, McpSource):
+    if isinstance(source, LangChainSource):
         return ""
     found = [_held(value) for value in values_of(source).values() if isinstance(value, SecretRef)]
     certificates = (source.tls.ca_file, source.tls.certificate_file, source.tls.key_file)

@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from toolhub_service.app.file_stamp import Stamp, stamp_of
+from toolhub_service.app.source_rules import SourceInvalid, check_whole
 from toolhub_service.registry.names import CORE_NAMESPACE, skeleton
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.settings.source_terms import ClientTls, SecretRef, ToolTerms, Value
@@ -28,6 +29,14 @@ from toolhub_service.settings.sources import (
     McpSource,
     SourcesDocument,
 )
+from toolhub_service.settings.workflow_sources import (
+    BusinessError,
+    ComfyUiBackend,
+    ComfyUiSource,
+    N8nDiscovery,
+    N8nSource,
+    N8nWorkflow,
+)
 from toolhub_service.settings.yaml_problem import yaml_problem
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -36,14 +45,22 @@ RESERVED: Final = frozenset({CORE_NAMESPACE, "custom", "registered"})
 """Names of what the hub offers itself; what reads like one is refused, too."""
 _FILE_MAX_BYTES = 4 * 1024 * 1024
 _SECRET_MAX_BYTES = 64 * 1024
-_KINDS: Final = {"mcp": McpSource, "langchain": LangChainSource}
-_SECTIONS = (McpSource, LangChainSource, ToolTerms, SecretRef, ClientCredentials, ClientTls)
-_WEB: Final = ("http://", "https://")
+_KINDS: Final = ("mcp", "langchain", "n8n", "comfyui")
+_SECTIONS = (
+    McpSource,
+    LangChainSource,
+    N8nSource,
+    N8nWorkflow,
+    N8nDiscovery,
+    BusinessError,
+    ComfyUiSource,
+    ComfyUiBackend,
+    ToolTerms,
+    SecretRef,
+    ClientCredentials,
+    ClientTls,
+)
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
-
-
-class SourceInvalid(ValueError):
-    """A source, or the document of all, cannot be meant as it stands; the message says where and why."""
 
 
 class ValueMissing(ValueError):
@@ -115,7 +132,9 @@ def check_source_name(name: object, others: Mapping[Any, Any]) -> str:
 def to_source(name: str, entry: object) -> AnySource:
     """One entry of `sources`. Raises SourceInvalid, which begins with the path of what is wrong."""
     if not isinstance(entry, dict):
-        raise SourceInvalid(f"sources.{name}: must be a mapping with `command`, `url` or `load`")
+        raise SourceInvalid(
+            f"sources.{name}: must be a mapping with `command`, `url`, or `kind` and what that kind needs"
+        )
     kind = entry.get("kind", "mcp")
     if not isinstance(kind, str) or kind not in _KINDS:
         near = difflib.get_close_matches(str(kind), _KINDS, n=1)
@@ -125,7 +144,7 @@ def to_source(name: str, entry: object) -> AnySource:
         source: AnySource = msgspec.convert({**entry, "kind": kind}, AnySource)
     except msgspec.ValidationError as broken:
         raise SourceInvalid(f"sources.{name}{_explained(broken)}") from broken
-    _check_whole(name, source)
+    check_whole(f"sources.{name}", source)
     return source
 
 
@@ -139,19 +158,6 @@ def resolve_value(value: Value, environment: Mapping[str, str] = os.environ) -> 
             raise ValueMissing(f"the environment variable {value.env} is not set for the hub")
         return value.prefix + held
     return value.prefix + _held(value.file)
-
-
-def values_of(source: McpSource) -> dict[str, Value]:
-    """What may stand elsewhere, by its place."""
-    values: dict[str, Value] = {f"env.{name}": value for name, value in source.env.items()}
-    values |= {f"headers.{name}": value for name, value in source.headers.items()}
-    values |= {f"args.{at}": value for at, value in enumerate(source.args)} | {"url": source.url}
-    if source.oauth is None:
-        return values
-    return values | {
-        "oauth.client_secret": source.oauth.client_secret,
-        "oauth.private_key": source.oauth.private_key,
-    }
 
 
 class _Strict(yaml.SafeLoader):
@@ -191,36 +197,6 @@ def _sources(data: object) -> Iterator[tuple[str, AnySource]]:
         except SourceInvalid as wrong:
             text = str(wrong)
             raise SourceInvalid(text if text.startswith("sources.") else f"sources: {text}") from wrong
-
-
-def _check_whole(name: str, source: AnySource) -> None:
-    """What a schema cannot say."""
-    if isinstance(source, LangChainSource):
-        if not source.load and not source.entry_points:
-            raise SourceInvalid(f"sources.{name}: needs `load` or `entry_points`")
-        return
-    if bool(source.command) == bool(source.url):
-        raise SourceInvalid(f"sources.{name}: needs exactly one of `command` and `url`")
-    if isinstance(source.url, str) and source.url and not source.url.startswith(_WEB):
-        raise SourceInvalid(f"sources.{name}.url: must begin with http:// or https://")
-    misplaced = ("headers", "oauth", "origins") if source.command else ("args", "env", "cwd")
-    for key in misplaced:
-        if getattr(source, key):
-            raise SourceInvalid(f"sources.{name}.{key}: means nothing with `{'command' if source.command else 'url'}`")
-    if source.oauth is not None:
-        _check_client(f"sources.{name}.oauth", source.oauth)
-    for place, value in values_of(source).items():
-        if isinstance(value, SecretRef) and bool(value.env) == bool(value.file):
-            raise SourceInvalid(f"sources.{name}.{place}: needs exactly one of `env` and `file`")
-
-
-def _check_client(place: str, client: ClientCredentials) -> None:
-    if bool(client.client_secret) == bool(client.private_key):
-        raise SourceInvalid(f"{place}: needs exactly one of `client_secret` and `private_key`")
-    if client.client_secret and client.signing_algorithm != "auto":
-        raise SourceInvalid(f"{place}.signing_algorithm: means nothing with `client_secret`")
-    if client.audience and not (client.private_key and client.token_url):
-        raise SourceInvalid(f"{place}.audience: means nothing without `private_key` and `token_url`")
 
 
 def _explained(broken: msgspec.ValidationError) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from toolhub_service.app.means import Means
 from toolhub_service.app.source_footing import footing
@@ -26,8 +27,16 @@ from toolhub_service.domain.tool import ToolKind
 from toolhub_service.registry.discovery import Sources
 from toolhub_service.settings.loading import SettingsInvalid
 from toolhub_service.settings.sources import AnySource, LangChainSource, McpSource, SourcesDocument
+from toolhub_service.settings.workflow_sources import ComfyUiSource, N8nSource
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.source_telemetry import SourceTelemetry
+
+_KINDS: Final[dict[type[AnySource], ToolKind]] = {
+    McpSource: ToolKind.MCP,
+    LangChainSource: ToolKind.LANGCHAIN,
+    N8nSource: ToolKind.N8N,
+    ComfyUiSource: ToolKind.COMFYUI,
+}
 
 
 @dataclass(slots=True)
@@ -165,7 +174,7 @@ class Sourcing:
     def _not_read(self, name: str, entry: AnySource, state: SourceState, reason: str) -> SourceStatus:
         opener = self._openers.get(_kind(entry))
         endpoint = opener.endpoint(name, entry) if opener is not None else ""
-        trust = Trust(entry.trust) if isinstance(entry, McpSource) else Trust.ALWAYS
+        trust = Trust(entry.trust) if isinstance(entry, McpSource | N8nSource) else Trust.ALWAYS
         status = SourceStatus(name, _kind(entry), state, reason, endpoint=endpoint, trust=trust)
         self.sources.add_disabled(status)
         return status
@@ -211,10 +220,18 @@ def _maker(kind: ToolKind) -> Callable[[Sourcing], Opener]:
         from toolhub_service.app.mcp_opening import McpOpener
 
         return lambda own: McpOpener(own.means, own.running, own.artifacts)
+    if kind is ToolKind.N8N:
+        from toolhub_service.app.n8n_opening import N8nOpener
+
+        return lambda own: N8nOpener(own.means, own.running, own.artifacts)
+    if kind is ToolKind.COMFYUI:
+        from toolhub_service.app.comfyui_opening import ComfyUiOpener
+
+        return lambda own: ComfyUiOpener(own.means, own.running, own.artifacts)
     from toolhub_service.app.langchain_opening import LangChainOpener
 
     return lambda own: LangChainOpener(own.means, own.observer)
 
 
 def _kind(entry: AnySource) -> ToolKind:
-    return ToolKind.LANGCHAIN if isinstance(entry, LangChainSource) else ToolKind.MCP
+    return _KINDS[type(entry)]

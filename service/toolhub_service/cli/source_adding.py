@@ -194,7 +194,8 @@ def _merged(
 
 def _objection(source: Converted, there: Iterable[str], added: Iterable[Converted], *, replace: bool) -> str:
     """Why it cannot be added beside those there are; empty: it can."""
-    from toolhub_service.app.sources_file import SourceInvalid, check_source_name
+    from toolhub_service.app.source_rules import SourceInvalid
+    from toolhub_service.app.sources_file import check_source_name
 
     try:
         check_source_name(source.name, dict.fromkeys(there))

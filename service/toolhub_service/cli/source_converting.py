@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from toolhub_service.app.sources_file import RESERVED, SourceInvalid, check_source_name, to_source
+from toolhub_service.app.source_rules import SourceInvalid
+from toolhub_service.app.sources_file import RESERVED, check_source_name, to_source
 from toolhub_service.guards.secret_names import is_secret_name
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.names import skeleton

@@ -48,6 +48,8 @@ class Definition:
 
     `spec` then has schemas that stand in for the broken ones.
     """
+    is_operators: bool = False
+    """The operator wrote it, not the source: it may be called whatever the source's trust, and is never pinned."""
 
 
 @dataclass(frozen=True, slots=True)

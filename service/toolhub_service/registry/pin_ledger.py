@@ -49,6 +49,12 @@ class PinLedger:
 
     async def verdicts(self, source: str, trust: Trust, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
         """Whether each may be called; never raises because of the store."""
+        foreign = [offer for offer in offers if not offer.definition.is_operators]
+        own = tuple(with_problem(offer.definition) for offer in offers if offer.definition.is_operators)
+        verdicts = await self._of_foreign(source, trust, foreign, is_reading=is_reading)
+        return Verdicts((*own, *verdicts.specs), verdicts.problem)
+
+    async def _of_foreign(self, source: str, trust: Trust, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
         if trust is Trust.ALWAYS:
             return Verdicts(self._judge(source, trust, (), offers, is_reading).specs)
         try:

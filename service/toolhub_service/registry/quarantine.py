@@ -33,7 +33,11 @@ def with_problem(definition: Definition) -> ToolSpec:
     """A tool that may be called, unless its definition cannot be used."""
     if not definition.problem:
         return definition.spec
-    reason = f"{definition.problem} No approval changes that; its source must."
+    reason = (
+        definition.problem
+        if definition.is_operators
+        else f"{definition.problem} No approval changes that; its source must."
+    )
     return replace(definition.spec, state=ToolState.QUARANTINED, state_reason=reason)
 
 

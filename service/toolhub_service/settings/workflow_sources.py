@@ -95,7 +95,7 @@ class N8nSource(Source, frozen=True, tag="n8n"):
 
     url: Annotated[
         Value, Meta(description="http:// or https:// base of the server, a path before `/webhook` included.")
-    ]
+    ] = ""
     api_key: Annotated[
         Value, Meta(description="Of n8n's public API, best a reference: to follow, look up, stop and discover.")
     ] = ""

@@ -79,6 +79,29 @@ async def begun(stage: Stage, source: ScriptedSource, **terms: object) -> Stage:
     return stage
 
 
+async def test_what_the_operator_wrote_is_never_pinned(staged: Staged) -> None:
+    own = replace(WRITE, is_operators=True)
+    stage = await begun(staged(), ScriptedSource("files", READ, own, trust=Trust.APPROVAL))
+    assert stage.state("files/read") is ToolState.QUARANTINED
+    assert stage.state("files/write") is ToolState.ACTIVE
+    assert {pin.tool for pin in await stage.pins.of_source("files")} == {"files/read"}
+
+
+async def test_what_the_operator_wrote_may_be_called_while_no_decision_can_be_looked_up(staged: Staged) -> None:
+    pins = FaultyPins()
+    pins.failure = UNREADABLE
+    stage = await begun(staged(pins=pins), ScriptedSource("files", READ, replace(WRITE, is_operators=True)))
+    assert stage.state("files/read") is ToolState.QUARANTINED
+    assert stage.state("files/write") is ToolState.ACTIVE
+
+
+async def test_a_definition_of_the_operator_that_cannot_be_used_says_so_itself(staged: Staged) -> None:
+    own = replace(WRITE, is_operators=True, problem="Its `webhook` is not active; activate the workflow.")
+    stage = await begun(staged(), ScriptedSource("files", own))
+    assert stage.state("files/write") is ToolState.QUARANTINED
+    assert stage.why("files/write") == "Its `webhook` is not active; activate the workflow."
+
+
 async def drifted(stage: Stage, source: ScriptedSource) -> Pin:
     """The tool `read` has changed and is quarantined."""
     source.definitions = (OTHER_READ, *source.definitions[1:])
