@@ -51,12 +51,14 @@ class Budgets:
         *,
         reads_only: bool = False,
         upstream_honours_keys: bool = False,
+        is_followed: bool = False,
     ) -> Lease:
         """Everything the call needs to run, or a refusal that has spent nothing.
 
         `upstream` is the adapter's key of breaker and concurrency (empty: the tool's own). `reads_only` says that this
         very call changes nothing, `upstream_honours_keys` that the upstream deduplicates by idempotency key: either
-        makes it safe to try again.
+        makes it safe to try again. `is_followed`: the upstream has a queue of its own and is only asked how the work
+        fares, so that for the hours it takes no slot is held, unless the tool states how many may run at once.
 
         Raises:
             ToolFailure: TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN, `retry_after_s` where waiting helps.
@@ -72,7 +74,10 @@ class Budgets:
         if request and context.budget.max_tool_calls is not None:
             self._check_request(request, context.budget.max_tool_calls)
         counters = self._counters.of(verdict.limits, now_s) if verdict.limits else ()
-        self._check(counters, remote, now_s, deadline_s)
+        slots = None if is_followed and not planned.spec.limits.max_concurrency else remote.slots
+        self._check(counters, now_s, deadline_s)
+        if slots:
+            self._check_queue(slots, remote.key, deadline_s - now_s)
         is_safe = is_safe_to_repeat(planned, reads_only=reads_only, upstream_honours_keys=upstream_honours_keys)
         lease = Lease(
             clock=self._clock,
@@ -87,14 +92,14 @@ class Budgets:
             fair_s=min(terms.breaker.fair_timeout_s, planned.spec.limits.timeout_s),
             due=due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None,
         )
-        return self._spent(lease, request, counters, remote, now_s)
+        return self._spent(lease, request, counters, slots, now_s)
 
     def _spent(
         self,
         lease: Lease,
         request: RequestKey | None,
         counters: tuple[Counter, ...],
-        remote: Upstream,
+        slots: Slots | None,
         now_s: float,
     ) -> Lease:
         """The lease with everything taken that was found to be there."""
@@ -104,7 +109,8 @@ class Budgets:
             lease.spend(counter, now_s)
             if counter.slots:
                 lease.occupy(counter.slots)
-        lease.occupy(remote.slots)
+        if slots:
+            lease.occupy(slots)
         return lease
 
     def breaker_states(self) -> Iterator[tuple[str, BreakerState]]:
@@ -138,12 +144,11 @@ class Budgets:
         if used >= max_tool_calls:
             raise all_used(max_tool_calls, used)
 
-    def _check(self, counters: tuple[Counter, ...], remote: Upstream, now_s: float, deadline_s: float) -> None:
+    def _check(self, counters: tuple[Counter, ...], now_s: float, deadline_s: float) -> None:
         for counter in counters:
             counter.check(now_s)
             if counter.slots:
                 self._check_queue(counter.slots, counter.limit.id, deadline_s - now_s)
-        self._check_queue(remote.slots, remote.key, deadline_s - now_s)
 
     def _check_queue(self, slots: Slots, name: str, time_left_s: float) -> None:
         if slots.has_room():

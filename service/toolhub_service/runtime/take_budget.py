@@ -21,7 +21,13 @@ async def take_budget(
 ) -> tuple[GrantedCall, Lease]:
     """The granted call and the lease to release. Raises BUDGET_EXCEEDED, RATE_LIMITED, CIRCUIT_OPEN or TIMEOUT."""
     has_side_effects = adapter.has_side_effects(planned)
-    lease = budgets.take(planned, verdict, adapter.upstream(planned), reads_only=not has_side_effects)
+    lease = budgets.take(
+        planned,
+        verdict,
+        adapter.upstream(planned),
+        reads_only=not has_side_effects,
+        is_followed=bool(planned.call.job_id) and adapter.resumes(planned.spec),
+    )
     if lease.is_pending:
         await lease.admitted()
     granted = GrantedCall(

@@ -292,6 +292,22 @@ class TestWaiting:
         assert not house.take(upstream="fast").is_pending
         assert len(held) == 2
 
+    def test_work_that_is_only_followed_holds_no_slot_of_its_upstream(self) -> None:
+        house = House()
+        followed = [house.take(is_followed=True) for _ in range(5)]
+        assert not any(lease.is_pending for lease in followed)
+        assert house.budgets.in_flight("up") == 0
+        for lease in followed:
+            lease.release(FAILED)
+        assert (house.budgets.in_flight("up"), house.state()) == (0, BreakerState.OPEN)
+
+    def test_how_many_may_run_at_once_holds_for_followed_work_where_the_tool_states_it(self) -> None:
+        house = House()
+        spec = replace(TIME_NOW, limits=replace(TIME_NOW.limits, max_concurrency=1))
+        held = house.take(a_call(spec), is_followed=True)
+        assert house.take(a_call(spec), is_followed=True).is_pending
+        assert not held.is_pending
+
     async def test_a_wait_beyond_the_deadline_is_refused_and_spends_nothing(self) -> None:
         house = House(Limit("l", quota=3))
         held = [house.take(), house.take()]
