@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import abstractmethod
 from dataclasses import dataclass, field
 
@@ -20,6 +19,8 @@ from toolhub_service.domain.verdict import Effect, Verdict
 
 SECRET = "hunter2-canary"
 """Stands in the text of the unexpected error; it must not be seen outside."""
+WITHIN_S = 30.0
+"""No measure: an adapter that hangs fails by name."""
 
 
 @dataclass(slots=True)
@@ -116,20 +117,18 @@ class AdapterSuite:
 
     async def test_cancelling_stops_the_work_and_is_passed_on(self, prepared: Prepared) -> None:
         running = asyncio.create_task(prepared.adapter.execute(granted(prepared.waits), SILENT))
-        await asyncio.wait_for(prepared.started.wait(), 5)
+        await asyncio.wait_for(prepared.started.wait(), WITHIN_S)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await asyncio.wait_for(prepared.stopped.wait(), 5)
+        await asyncio.wait_for(prepared.stopped.wait(), WITHIN_S)
 
     async def test_no_work_is_left_when_the_deadline_has_passed(self, prepared: Prepared) -> None:
         deadline_s = asyncio.get_running_loop().time() + 0.05
-        began_s = time.monotonic()
         with pytest.raises((TimeoutError, ToolFailure)):
             async with asyncio.timeout_at(deadline_s):
                 await prepared.adapter.execute(granted(prepared.waits, deadline_s=deadline_s), SILENT)
-        await asyncio.wait_for(prepared.stopped.wait(), 5)
-        assert time.monotonic() - began_s < 5
+        await asyncio.wait_for(prepared.stopped.wait(), WITHIN_S)
 
     async def test_calls_at_the_same_time_do_not_mix(self, prepared: Prepared) -> None:
         calls = [granted(prepared.echo, {"text": f"text-{n}"}, call_id=f"call-{n}") for n in range(32)]
@@ -139,10 +138,12 @@ class AdapterSuite:
 
     async def test_a_waiting_call_holds_up_no_other(self, prepared: Prepared) -> None:
         waiting = asyncio.create_task(prepared.adapter.execute(granted(prepared.waits), SILENT))
-        await asyncio.wait_for(prepared.started.wait(), 5)
-        outcome = await asyncio.wait_for(prepared.adapter.execute(granted(prepared.echo, {"text": "x"}), SILENT), 5)
+        await asyncio.wait_for(prepared.started.wait(), WITHIN_S)
+        outcome = await asyncio.wait_for(
+            prepared.adapter.execute(granted(prepared.echo, {"text": "x"}), SILENT), WITHIN_S
+        )
         prepared.let_go.set()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, WITHIN_S)
         assert "x" in _texts(outcome.value)
 
     async def test_an_upstream_is_named_for_every_call(self, prepared: Prepared) -> None:

@@ -160,8 +160,6 @@ async def test_a_server_that_does_not_want_to_end_is_ended_with_the_hub(tmp_path
         assert (await stage.call("pipe/slow", {"seconds": 60}, SHORT_S)).error.kind == UNKNOWN
         assert (await stage.call("pipe/echo", {"text": "hi"})).ok
         assert children() > processes
-        began_s = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - began_s < 10
     await until(lambda: children() <= processes)
 
 

@@ -1,15 +1,12 @@
-"""While a server attacks, the hub's other calls go on: the event loop is never held for long.
+"""While a server attacks, the hub's other calls go on: they are answered before the attack is over.
 
-What is measured is the processor time that one turn of the loop takes, not the time on the wall: on a busy machine the
-one says what the hub does, and the other what its neighbours do.
+How long the loop is held meanwhile is measured by `tests.bench.hostile`; here nothing depends on the machine's speed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -19,8 +16,10 @@ from tests.security.hostile_stage import Stage, hostile_stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-HOLD_MAX_S = 0.25
-"""Of processor time, in one turn. The worst that is left is a text of 8 MB, on a slow machine with tracing of tests."""
+OTHERS_AT_LEAST = 10
+"""Of each kind, begun and answered while an attack was under way."""
+ATTACKS_AT_MOST = 50
+"""Many of them are over before two calls are answered; a hub that makes others wait for their end answers none."""
 ATTACKS: dict[str, dict[str, Any]] = {
     "huge_result": {},
     "huge_result ": {"megabytes": 7},
@@ -37,31 +36,6 @@ ATTACKS: dict[str, dict[str, Any]] = {
 LISTS = ("many", "huge-description", "exponential", "cyclic", "heavy-schemas", "hidden", "storm")
 
 
-class Holds:
-    """How much processor time this thread had between two turns of the loop, at most."""
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-
-    async def watch(self) -> None:
-        before_s = time.thread_time()
-        while True:
-            await asyncio.sleep(0)
-            now_s = time.thread_time()
-            self.longest_s = max(self.longest_s, now_s - before_s)
-            before_s = now_s
-
-
-@asynccontextmanager
-async def watched() -> AsyncIterator[Holds]:
-    holds = Holds()
-    watching = asyncio.create_task(holds.watch())
-    try:
-        yield holds
-    finally:
-        watching.cancel()
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     """The servers are processes of their own, so that the loop is the hub's alone."""
@@ -74,17 +48,18 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
         yield stage
 
 
-async def others_during(stage: Stage, attack: Callable[[], Awaitable[object]]) -> tuple[int, float]:
-    """Calls elsewhere that worked while the attack ran, and the longest hold."""
-    done = 0
-    async with watched() as holds:
+async def assert_others_go_on(stage: Stage, attack: Callable[[], Awaitable[object]]) -> None:
+    """Attack until enough calls elsewhere were answered meanwhile; each of them must succeed."""
+    answered = attacks = 0
+    while answered < OTHERS_AT_LEAST:
+        assert attacks < ATTACKS_AT_MOST, f"{answered} calls were answered during {attacks} attacks"
+        attacks += 1
         attacking = asyncio.ensure_future(attack())
-        while not attacking.done() or not done:
+        while not attacking.done():
             assert (await stage.call("core/util.time.now")).ok
             assert (await stage.call("good/echo", {"text": "x"})).ok
-            done += 1
+            answered += not attacking.done()
         await attacking
-    return done, holds.longest_s
 
 
 @pytest.mark.parametrize("tool", ATTACKS)
@@ -93,9 +68,7 @@ async def test_a_call_that_attacks_holds_up_no_other(stage: Stage, tool: str) ->
         for _ in range(2):
             await stage.call(f"bad/{tool.strip()}", ATTACKS[tool], 0.5)
 
-    done, longest_s = await others_during(stage, attack)
-    assert done
-    assert longest_s < HOLD_MAX_S
+    await assert_others_go_on(stage, attack)
 
 
 @pytest.mark.parametrize("word", LISTS)
@@ -105,6 +78,4 @@ async def test_a_list_that_attacks_holds_up_no_other(stage: Stage, word: str) ->
             await stage.call("list/become", {"words": words})
             await stage.read("list")
 
-    done, longest_s = await others_during(stage, attack)
-    assert done
-    assert longest_s < HOLD_MAX_S
+    await assert_others_go_on(stage, attack)

@@ -1,9 +1,11 @@
-"""Strings that stall or crash parsers and pattern engines, as queries and as patterns of command rules."""
+"""Strings that stall or crash parsers and pattern engines, as queries and as patterns of command rules.
+
+An engine that backtracks needs longer for them than the timeout of any test.
+"""
 
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 
@@ -16,8 +18,6 @@ from toolhub_service.tools.query import Language, QueryLimits, select
 
 LIMITS = QueryLimits()
 LANGUAGES: list[Language] = ["jmespath", "jsonpath"]
-AT_ONCE_S = 2.0
-"""Far above what is needed and far below what backtracking takes."""
 
 
 def evil_patterns() -> list[str]:
@@ -28,7 +28,6 @@ def evil_patterns() -> list[str]:
 
 
 def test_patterns_that_backtrack_forever_elsewhere_are_settled_at_once() -> None:
-    started = time.monotonic()
     text = "a" * 50_000 + "!"
     for pattern in evil_patterns():
         quoted = pattern.replace("\\", "\\\\").replace("'", "\\'")
@@ -37,7 +36,6 @@ def test_patterns_that_backtrack_forever_elsewhere_are_settled_at_once() -> None
         rule = CommandRule(name="x", path="/bin/x", positionals=pattern, end_of_options=False)
         with pytest.raises(ToolFailure):
             judge_command(["x", "a" * 4000 + "!"], (rule,))
-    assert time.monotonic() - started < AT_ONCE_S
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -45,11 +43,9 @@ def test_patterns_that_backtrack_forever_elsewhere_are_settled_at_once() -> None
 def test_hostile_strings_as_a_path_are_answered_or_refused(language: Language) -> None:
     strings = load_json("strings/blns.json.gz") + load_json("template/patt_ssti_python.json.gz")
     strings += load_lines("shell/patt_command_exec.txt.gz")
-    started = time.monotonic()
     for path in strings:
         found = outcome(select, {"a": [1]}, path, language, LIMITS)
         assert not isinstance(found, ToolError) or found.kind is ErrorKind.INVALID_INPUT
-    assert time.monotonic() - started < AT_ONCE_S
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -66,9 +62,7 @@ def test_hostile_strings_as_data_are_found_as_they_are(language: Language) -> No
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_repetition_up_to_the_limit_neither_crashes_nor_stalls(piece: str, language: Language) -> None:
-    started = time.monotonic()
     for prefix in ("", "$", "$[?", "a"):
         path = (prefix + piece * 2048)[: LIMITS.expression_chars]
         found = outcome(select, {"a": {"b": [[1]]}}, path, language, LIMITS)
         assert not isinstance(found, ToolError) or found.kind is ErrorKind.INVALID_INPUT
-    assert time.monotonic() - started < AT_ONCE_S

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from toolhub.v1 import (
 )
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.app.paths import Paths
+from toolhub_service.runtime import resolve
 
 
 @pytest.fixture
@@ -175,15 +176,23 @@ async def test_a_credential_that_was_sent_is_judged_even_where_none_is_needed(hu
     assert sent not in told or sent == "Bearer"
 
 
-async def test_a_wrong_name_costs_little_even_among_thousands(hub: RunningHub) -> None:
+async def test_a_wrong_name_is_compared_with_few_even_among_thousands(
+    hub: RunningHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str] = []
+
+    def close(word: str, names: list[str], **options: Any) -> list[str]:
+        compared.extend(names)
+        return get_close_matches(word, names, **options)
+
+    monkeypatch.setattr(resolve, "get_close_matches", close)
     catalog = hub.hub.toolbox.catalog
     known = catalog.get("core/util.time.now")
     assert known is not None
     specs = [replace(known, name=f"mcp/file{number}.readWriteList", source="x") for number in range(5_000)]
     assert catalog.register_all(specs).applied
-    began_s = time.process_time()
     result = await hub.invoke("mcp/file12.readWriteLisst")
-    assert time.process_time() - began_s < 0.1
+    assert len(compared) <= 100
     assert "mcp/file12.readWriteList" in result.error.message
 
 

@@ -67,7 +67,7 @@ class Stage:
         changed = asyncio.Event()
         stop = self.catalog.subscribe(lambda _: changed.set())
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while not is_so():
                     changed.clear()
                     await changed.wait()

@@ -136,10 +136,9 @@ async def test_idempotent_side_effect_that_outlives_its_deadline_is_timeout() ->
 @pytest.mark.promise("budget.deadline-outer-bound")
 async def test_caller_deadline_bounds_the_budget_that_asks_for_more() -> None:
     door = a_door(HANG)
-    began_s = time.monotonic()
-    error = await door.error(READ, deadline_s=began_s + 0.02, budget=BudgetRequest(timeout_s=30.0))
+    # Were it not, the test would run into its own timeout.
+    error = await door.error(READ, deadline_s=time.monotonic() + 0.02, budget=BudgetRequest(timeout_s=600.0))
     assert error.kind is ErrorKind.TIMEOUT
-    assert time.monotonic() - began_s < 5.0
 
 
 async def test_deadline_that_has_passed_runs_nothing() -> None:

@@ -107,7 +107,7 @@ async def test_children_that_ignore_sigterm_end_with_the_cancelled_call(desk: Op
         await call
     assert await gone(child)
     assert await gone(pid, within_s=0)
-    assert await asyncio.wait_for(door.left.get(), 10) == str(child)
+    assert await asyncio.wait_for(door.left.get(), 30) == str(child)
 
 
 async def test_a_fork_that_comes_back_from_the_tool_does_not_answer_too(desk: Opened) -> None:

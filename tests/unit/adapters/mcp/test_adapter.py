@@ -111,7 +111,7 @@ async def test_cancelling_the_call_cancels_it_over_there(way: str) -> None:
 async def until_started(stage: McpStage) -> None:
     """Until the server has the call of `hangs`."""
     if stage.script.calls:
-        await asyncio.wait_for(stage.script.started.wait(), 5)
+        await asyncio.wait_for(stage.script.started.wait(), 30)
         return
     while "hangs" not in str(await stage.value("seen")):
         pass
@@ -120,9 +120,9 @@ async def until_started(stage: McpStage) -> None:
 async def was_cancelled(stage: McpStage) -> None:
     """Until the server has seen its work of `hangs` cancelled."""
     if stage.script.calls:
-        await asyncio.wait_for(stage.script.stopped.wait(), 5)
+        await asyncio.wait_for(stage.script.stopped.wait(), 30)
         return
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await stage.value("seen"))["cancelled"] != ["hangs"]:
             pass
 

@@ -46,12 +46,12 @@ async def test_a_typescript_server_on_http_is_entered_again_after_a_restart() ->
             server.kill()
             await server.wait()
             with pytest.raises(MCPError) as failure:
-                await within(10, call(session, "echo", message="dead"))
+                await within(30, call(session, "echo", message="dead"))
             assert breakage_of(failure.value) is Breakage.NOT_SENT
             server = await _everything(port)
             await _listens(port)
             with pytest.raises(MCPError) as failure:
-                await within(10, call(session, "echo", message="to the old session"))
+                await within(30, call(session, "echo", message="to the old session"))
             assert breakage_of(failure.value) is Breakage.NO_SESSION
             assert await _echoed(await link.session(soon()), 1) == ["Echo: 0"]
     finally:

@@ -150,7 +150,7 @@ async def test_body_left_unread_closes_the_connection(client: EgressClient) -> N
     async with serving(always(response(b"x" * 1_000_000))) as server:
         answer, body = await got(client, server.url(), server.rule(), max_bytes=10)
         assert body == b"x" * 10
-        await asyncio.wait_for(server.gone.wait(), 5)
+        await asyncio.wait_for(server.gone.wait(), 30)
         assert answer.status == 200
 
 
@@ -310,7 +310,7 @@ async def test_silent_server_meets_the_deadline(client: EgressClient) -> None:
     async with serving(silent_after(b"")) as server:
         error = await failed(client, server.url(), server.rule(), timeout_s=0.1)
         assert (error.kind, error.is_retryable) == (ErrorKind.HTTP_TIMEOUT, True)
-        await asyncio.wait_for(server.gone.wait(), 5)
+        await asyncio.wait_for(server.gone.wait(), 30)
         post = await failed(client, HttpRequest(server.url(), "POST"), server.rule(), timeout_s=0.1)
         assert (post.kind, post.is_retryable) == (ErrorKind.HTTP_TIMEOUT, False)
 
@@ -353,14 +353,14 @@ async def test_cancelled_call_closes_its_connection(client: EgressClient) -> Non
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(server.gone.wait(), 5)
+        await asyncio.wait_for(server.gone.wait(), 30)
 
 
 async def test_closed_client_keeps_no_connection(client: EgressClient) -> None:
     async with serving(always(response())) as server:
         await got(client, server.url(), server.rule())
         await client.aclose()
-        await asyncio.wait_for(server.gone.wait(), 5)
+        await asyncio.wait_for(server.gone.wait(), 30)
 
 
 async def test_no_descriptor_is_left_behind(clients: Clients) -> None:
