@@ -1,0 +1,103 @@
+"""Workflows that the acceptance run needs beside the recorded ones, as n8n's API takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = dict[str, Any]
+TAG = "for-agents"
+
+
+def workflow(name: str, nodes: Sequence[Json], links: Mapping[str, Sequence[Sequence[str]]]) -> Json:
+    """`links`: by the name of a node, for each of its outputs the nodes that follow."""
+    connections = {
+        source: {"main": [[{"node": target, "type": "main", "index": 0} for target in output] for output in outputs]}
+        for source, outputs in links.items()
+    }
+    return {"name": name, "nodes": list(nodes), "connections": connections, "settings": {"executionOrder": "v1"}}
+
+
+def node(name: str, kind: str, version: float, /, **parameters: Any) -> Json:
+    known = {"id": f"id-{name}", "name": name, "type": f"n8n-nodes-base.{kind}", "typeVersion": version}
+    return {**known, "position": [0, 0], "parameters": parameters}
+
+
+def webhook(path: str, mode: str, **parameters: Any) -> Json:
+    shape = node("Webhook", "webhook", 2.1, httpMethod="POST", path=path, responseMode=mode, options={}, **parameters)
+    return {**shape, "webhookId": path}
+
+
+def code(name: str, text: str) -> Json:
+    return node(name, "code", 2, jsCode=text)
+
+
+def business() -> Json:
+    """Status 200 whatever happens; what it has to say stands in the body."""
+    says = "const b = $input.first().json.body; return [{json: b.paid ? {ok: true} : {ok: false, why: 'not paid'}}]"
+    nodes = [webhook("own-business", "lastNode", responseData="firstEntryJson"), code("Judge", says)]
+    return workflow("own business", nodes, {"Webhook": [["Judge"]]})
+
+
+def failing_late() -> Json:
+    """Answers 202 with its execution id, then fails."""
+    nodes = [
+        webhook("own-fails-late", "responseNode"),
+        _accepted(),
+        node("Wait", "wait", 1.1, amount=1, unit="seconds") | {"webhookId": "own-fails-late-wait"},
+        node("Boom", "stopAndError", 1, errorMessage="boom after the answer"),
+    ]
+    return workflow("own failing late", nodes, {"Webhook": [["Accepted"]], "Accepted": [["Wait"]], "Wait": [["Boom"]]})
+
+
+def many() -> Json:
+    """As async as the others, and ends with as many items as it was asked for."""
+    makes = "return [...Array($('Webhook').first().json.body.count).keys()].map(n => ({json: {n}}))"
+    nodes = [webhook("own-many", "responseNode"), _accepted(), code("Make", makes)]
+    return workflow("own many", nodes, {"Webhook": [["Accepted"]], "Accepted": [["Make"]]})
+
+
+def deduplicating() -> Json:
+    """Runs once for one idempotency key; the second time it answers 409."""
+    key = "$json.headers['x-idempotency-key']"
+    nodes = [
+        webhook("own-once", "responseNode"),
+        code(
+            "Tag",
+            f"$execution.customData.set('idem', {key.replace('$json', '$input.first().json')}); return $input.all()",
+        ),
+        node(
+            "Once",
+            "removeDuplicates",
+            2,
+            operation="removeItemsSeenInPreviousExecutions",
+            dedupeValue=f"={{{{ {key} }}}}",
+            options={"scope": "workflow", "historySize": 1_000},
+        ),
+        _respond("New", "{new: true, executionId: $execution.id}", 200),
+        _respond("Known", "{duplicate: true, executionId: $execution.id}", 409),
+    ]
+    links = {"Webhook": [["Tag"]], "Tag": [["Once"]], "Once": [["New"], ["Known"]]}
+    return workflow("own once", nodes, links)
+
+
+def noted() -> Json:
+    """To be found by its tag: what it does stands in a sticky note."""
+    note = node("Note", "stickyNote", 1, content="Greets whoever is named in `name`.")
+    greets = "return [{json: {greeting: 'hello ' + $input.first().json.body.name}}]"
+    nodes = [webhook("own-noted", "lastNode", responseData="firstEntryJson"), code("Greet", greets), note]
+    return workflow("own noted", nodes, {"Webhook": [["Greet"]]})
+
+
+def own_workflows() -> list[Json]:
+    return [business(), failing_late(), many(), deduplicating(), noted()]
+
+
+def _accepted() -> Json:
+    return _respond("Accepted", "{executionId: $execution.id}", 202)
+
+
+def _respond(name: str, body: str, status: int) -> Json:
+    says = f"={{{{ JSON.stringify({body}) }}}}"
+    options = {"responseCode": status}
+    return node(name, "respondToWebhook", 1.4, respondWith="json", responseBody=says, options=options)
