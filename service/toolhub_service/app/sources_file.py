@@ -201,7 +201,11 @@ def _sources(data: object) -> Iterator[tuple[str, AnySource]]:
 
 def _explained(broken: msgspec.ValidationError) -> str:
     """`.key: what is wrong` in the place of msgspec's `what is wrong - at `$.key``."""
-    text, _, place = str(broken).partition(" - at `$")
+    told = str(broken)
+    if " - at `key` in `$" in told:
+        path = told.rpartition("`$")[2].rstrip("`")
+        return f"{path}: a name in it has other characters than letters, digits, `_`, `-` and `.`, or more than 100"
+    text, _, place = told.partition(" - at `$")
     path = place.rstrip("`").replace("[...]", ".…")
     unknown = _UNKNOWN.search(text)
     if unknown is None:

@@ -46,7 +46,13 @@ class Source(Section, frozen=True, tag_field="kind"):
     ] = ()
     tags: Annotated[tuple[str, ...], Meta(description="Tags of all its tools.")] = ()
     timeout_s: Annotated[float, Meta(description="Seconds a call of its tools gets.", gt=0)] = 60.0
-    max_concurrency: Annotated[int, Meta(description="Calls in flight at once; 0: the hub's default.", ge=0)] = 0
+    max_concurrency: Annotated[
+        int,
+        Meta(
+            description="Calls and jobs in flight at once; 0: the hub's default for calls, no bound for jobs run elsewhere.",
+            ge=0,
+        ),
+    ] = 0
     refresh_s: Annotated[
         float, Meta(description="Seconds between readings when the source names no time (30 to 300).", ge=1)
     ] = 60.0
