@@ -1,14 +1,152 @@
-"""A template held to what a server knows (GET /object_info)."""
+"""A template held to what a server knows (GET /object_info): classes, inputs, bounds, choices, output nodes.
+
+The server's own check is weak (it coerces text, takes literals where it needs links, ignores inputs that it does not
+know) and comes when a call is under way, so this one comes when the template is read. It errs to silence where a server
+tells less, or in a form that is not known.
+"""
 
 from __future__ import annotations
 
-from toolhub_service.adapters.comfyui.template import Template
-from toolhub_service.domain.json import JsonObject
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from toolhub_service.adapters.comfyui.arguments import Arguments
+from toolhub_service.adapters.comfyui.graph import links_of, literals_of
+from toolhub_service.adapters.comfyui.input_terms import InputTerms, literal_misfit, misfit, read_terms
+from toolhub_service.adapters.comfyui.template import Place, Template, Transform
+from toolhub_service.domain.json import JsonObject, JsonValue
+
+_PROBLEMS_MAX: Final = 20
+_KINDS: Final = ("required", "optional")
 
 
 def problems_with(template: Template, object_info: JsonObject) -> tuple[str, ...]:
-    """Why this server cannot run it as it is meant, a sentence or two each; empty when it can.
+    """Why this server cannot run it as it is meant, a sentence or two each; empty when it can. Twenty at most.
 
     `object_info`: class name to its description, as the server answers; it may hold the template's classes only.
     """
-    raise NotImplementedError
+    missing = sorted(name for name in template.node_classes if not isinstance(object_info.get(name), Mapping))
+    if missing:
+        return (f"the server has no class {', '.join(missing[:10])}: install what brings it, or leave it out",)
+    return tuple(dict.fromkeys([*_Held(template, object_info).problems()]))[:_PROBLEMS_MAX]
+
+
+class _Held:
+    """One template before one server."""
+
+    def __init__(self, template: Template, object_info: JsonObject) -> None:
+        self._template = template
+        self._info = {name: cast(Mapping[str, Any], object_info[name]) for name in template.node_classes}
+        self._arguments = Arguments(template.input_schema)
+        self._terms = {name: _inputs_of(self._info[name]) for name in template.node_classes}
+
+    def problems(self) -> Iterator[str]:
+        for node, body in self._template.graph.items():
+            yield from self._node_problems(node, body)
+        for binding in self._template.bindings:
+            yield from self._bound_problems(binding.source, binding.target, binding.transform)
+        for seed in self._template.seeds:
+            yield from self._drawn_problems(seed.target, seed.maximum)
+            if seed.source:
+                yield from self._bound_problems(seed.source, seed.target, Transform.NONE)
+        for output in self._template.outputs:
+            node_class = self._template.class_of(output.node)
+            if self._info[node_class].get("output_node") is False:
+                yield (
+                    f"output {output.name}: node {output.node} ({node_class}) is no output node, so it leaves nothing "
+                    "behind: name one that saves or previews"
+                )
+
+    def _node_problems(self, node: str, body: JsonValue) -> Iterator[str]:
+        node_class = self._template.class_of(node)
+        given = dict(literals_of(body))
+        linked = {name: (origin, slot) for name, origin, slot in links_of(body)}
+        for name in _names(self._info[node_class], "required"):
+            if name not in given and name not in linked and not _has_part(name, {*given, *linked}):
+                yield f"node {node} ({node_class}) lacks the input `{name}` of this server: export it again"
+        for name, (origin, slot) in linked.items():
+            made = self._info[self._template.class_of(origin)].get("output")
+            if isinstance(made, list | tuple) and slot >= len(made):
+                yield f"/{node}/inputs/{name}: node {origin} has {len(made)} outputs, and this takes number {slot + 1}"
+        for name, value in given.items():
+            yield from self._literal_problems(Place(node, name, f"/{node}/inputs/{name}"), value)
+
+    def _literal_problems(self, place: Place, value: JsonValue) -> Iterator[str]:
+        """What stands in the graph counts only where no call replaces it."""
+        terms = self._terms_at(place)
+        if terms is None or self._is_replaced(place):
+            return
+        forced = next((one for one in self._template.forced if one.target == place), None)
+        if terms.is_link:
+            yield f"{place.pointer}: the node takes {'/'.join(terms.types)} by a link, and a literal stands there"
+        elif not terms.is_upload:
+            wrong = literal_misfit(value if forced is None else forced.value, terms)
+            if wrong:
+                yield f"{place.pointer}: {wrong}"
+
+    def _bound_problems(self, source: str, place: Place, transform: Transform) -> Iterator[str]:
+        node_class = self._template.class_of(place.node)
+        if not self._knows(place):
+            yield f"{place.pointer}: {node_class} has no input `{place.input}` on the server: export the graph again"
+            return
+        terms = self._terms_at(place)
+        if terms is None:
+            return
+        if terms.is_link:
+            yield f"{place.pointer}: the node takes {'/'.join(terms.types)} by a link; no argument can be put there"
+        elif transform is Transform.UPLOAD:
+            if not {"STRING", "COMBO", "*"} & {*terms.types}:
+                yield f"{place.pointer}: the node takes {'/'.join(terms.types)}, not the name of an upload"
+        else:
+            yield from self._value_problems(source, place, transform, terms)
+
+    def _value_problems(self, source: str, place: Place, transform: Transform, terms: InputTerms) -> Iterator[str]:
+        schema: JsonObject = {"type": "string"} if transform is Transform.JSON else self._arguments.at(source) or {}
+        if terms.is_upload and "enum" not in schema:
+            yield (
+                f"{place.pointer} opens a file of the server, and a name of the caller's choice opens anybody's: say "
+                f"`format: hub-artifact` of {source} and `transform: upload`, or list the names with `enum`"
+            )
+        elif not terms.is_upload:
+            wrong = misfit(schema, self._arguments, terms)
+            if wrong:
+                yield f"argument {source} allows more than {place.pointer}: {wrong}"
+
+    def _drawn_problems(self, place: Place, maximum: int) -> Iterator[str]:
+        terms = self._terms_at(place)
+        if not self._knows(place):
+            node_class = self._template.class_of(place.node)
+            yield f"{place.pointer}: {node_class} has no input `{place.input}` on the server: export the graph again"
+        elif terms is not None and terms.maximum is not None and maximum > terms.maximum:
+            yield f"seed {place.pointer}: the node takes less: say `maximum: {int(terms.maximum)}`"
+
+    def _is_replaced(self, place: Place) -> bool:
+        if any(seed.target == place for seed in self._template.seeds):
+            return True
+        bindings = [binding for binding in self._template.bindings if binding.target == place]
+        return any(self._arguments.is_given(binding.source) for binding in bindings)
+
+    def _terms_at(self, place: Place) -> InputTerms | None:
+        return self._terms[self._template.class_of(place.node)].get(place.input)
+
+    def _knows(self, place: Place) -> bool:
+        """Inputs that a node grows by itself are named `<input>.<part>`; nothing is told of the parts."""
+        known = self._terms[self._template.class_of(place.node)]
+        return not known or place.input in known or place.input.partition(".")[0] in known
+
+
+def _inputs_of(described: Mapping[str, Any]) -> dict[str, InputTerms | None]:
+    inputs = described.get("input")
+    told = inputs if isinstance(inputs, Mapping) else {}
+    parts = (told.get(kind) for kind in _KINDS)
+    return {name: read_terms(value) for part in parts if isinstance(part, Mapping) for name, value in part.items()}
+
+
+def _names(described: Mapping[str, Any], kind: str) -> Iterator[str]:
+    inputs = described.get("input")
+    told = inputs.get(kind) if isinstance(inputs, Mapping) else None
+    yield from told if isinstance(told, Mapping) else ()
+
+
+def _has_part(name: str, given: set[str]) -> bool:
+    return any(other.startswith(f"{name}.") for other in given)

@@ -1,0 +1,172 @@
+"""The arguments that an input schema declares, walked through `properties`, and what may be bound of them.
+
+ComfyUI takes every list in a graph for a link, and `{"__value__": …}` for a list in disguise. An argument that could be
+either would let a caller rewire the graph, so only what is certainly a literal is bound as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from toolhub_service.adapters.comfyui.graph import bad_name
+from toolhub_service.adapters.comfyui.template import ARTIFACT_FORMAT
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.schema.json_pointer import names_of, step_of
+from toolhub_service.schema.refusal import SchemaRefused
+
+_DEPTH_MAX: Final = 8
+_LITERALS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
+_CHOICES: Final = ("anyOf", "oneOf")
+
+
+class Arguments:
+    """One input schema, looked into."""
+
+    def __init__(self, schema: JsonObject) -> None:
+        self.schema = schema
+        self.leaves: dict[str, JsonObject] = dict(self._walk(schema, "", 0))
+        """JSON Pointer to schema of each argument that has no arguments of its own, in the schema's order."""
+
+    def at(self, pointer: str) -> JsonObject | None:
+        """The schema of the argument there; None when none is declared."""
+        found: JsonObject | None = self.schema
+        for name in names_of(pointer):
+            properties = self.resolved(found).get("properties") if found is not None else None
+            below = properties.get(name) if isinstance(properties, Mapping) else None
+            found = below if isinstance(below, Mapping) else None
+        return found
+
+    def resolved(self, schema: JsonObject) -> JsonObject:
+        """Its `$ref` followed, where that leads into this very document."""
+        for _ in range(_DEPTH_MAX):
+            reference = schema.get("$ref")
+            if not isinstance(reference, str) or not reference.startswith("#/"):
+                return schema
+            found: Any = self.schema
+            for name in names_of(reference[1:]):
+                found = found.get(name) if isinstance(found, Mapping) else None
+            if not isinstance(found, Mapping):
+                return schema
+            schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+        return schema
+
+    def is_given(self, pointer: str) -> bool:
+        """Whether every valid call has it, said or by default."""
+        at = self.schema
+        for name in names_of(pointer):
+            properties = self.resolved(at).get("properties")
+            below = properties.get(name) if isinstance(properties, Mapping) else None
+            if not isinstance(below, Mapping):
+                return False
+            required = self.resolved(at).get("required")
+            is_required = isinstance(required, list | tuple) and name in required
+            if not is_required and "default" not in self.resolved(below):
+                return False
+            at = below
+        return True
+
+    def types(self, schema: JsonObject) -> frozenset[str] | None:
+        """Types that its values may have; None: any. `allOf` and `not` are not looked at, which errs to more."""
+        schema = self.resolved(schema)
+        if "const" in schema:
+            return frozenset({_type_of(schema["const"])})
+        values = schema.get("enum")
+        if isinstance(values, list | tuple):
+            return frozenset(map(_type_of, values))
+        said = schema.get("type")
+        if isinstance(said, str):
+            return frozenset({said})
+        if isinstance(said, list | tuple):
+            return frozenset(map(str, said))
+        for word in _CHOICES:
+            branches = schema.get(word)
+            if isinstance(branches, list | tuple) and branches:
+                found = [self.types(branch) if isinstance(branch, Mapping) else None for branch in branches]
+                return None if None in found else frozenset().union(*(types for types in found if types is not None))
+        return None
+
+    def is_literal(self, schema: JsonObject) -> bool:
+        """Whether no value of it is an array or an object."""
+        types = self.types(schema)
+        return types is not None and types <= _LITERALS
+
+    def _walk(self, schema: JsonObject, at: str, depth: int) -> Iterator[tuple[str, JsonObject]]:
+        properties = self.resolved(schema).get("properties")
+        if depth and not (isinstance(properties, Mapping) and properties and depth < _DEPTH_MAX):
+            yield at, self.resolved(schema)
+            return
+        for name, below in properties.items() if isinstance(properties, Mapping) else ():
+            yield from self._walk(below if isinstance(below, Mapping) else {}, at + step_of(name), depth + 1)
+
+
+def schema_problems(arguments: Arguments) -> Iterator[str]:
+    """What is wrong with the input schema itself, before anything is bound."""
+    schema = arguments.schema
+    try:
+        compile_schema(schema)
+    except SchemaRefused as refused:
+        yield f"input_schema: it cannot be used: {refused.advice}"
+        return
+    if schema.get("type") != "object":
+        yield 'input_schema: arguments are an object: say `"type": "object"`'
+        return
+    if "additionalProperties" not in schema and "unevaluatedProperties" not in schema:
+        yield (
+            "input_schema: say `additionalProperties: false`, so that an argument nobody binds is refused; or `true`, "
+            "if it is meant to be ignored"
+        )
+    for pointer, leaf in arguments.leaves.items():
+        yield from _leaf_problems(arguments, pointer, leaf)
+
+
+def _leaf_problems(arguments: Arguments, pointer: str, leaf: JsonObject) -> Iterator[str]:
+    name = names_of(pointer)[-1]
+    wrong = bad_name(name, 64)
+    if wrong:
+        yield f"input_schema: argument {pointer[:80]!r}: {wrong}"
+    types = arguments.types(leaf)
+    if is_secret_name(name) and (types is None or "string" in types):
+        yield (
+            f"input_schema: argument {pointer}: it reads like a secret, and ComfyUI writes arguments into each image "
+            "and its history: give the server its key in its own configuration"
+        )
+    if "default" in leaf and not _fits(arguments.schema, leaf, leaf["default"]):
+        yield f"input_schema: argument {pointer}: its default breaks its own schema; correct one of them"
+
+
+def _fits(root: JsonObject, schema: JsonObject, value: JsonValue) -> bool:
+    """Whether a value fits a part of a sound schema."""
+    shared = {word: root[word] for word in ("$schema", "$defs", "definitions") if word in root}
+    try:
+        return compile_schema({**shared, **schema}).is_valid(value)
+    except SchemaRefused:
+        return True  # a reference that only the whole document can follow
+
+
+def is_artifact(schema: JsonObject) -> bool:
+    return schema.get("format") == ARTIFACT_FORMAT
+
+
+def value_at(args: JsonObject, pointer: str) -> JsonValue:
+    """The argument there; None when it is not given, or given as null."""
+    found: Any = args
+    for name in names_of(pointer):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return cast(JsonValue, found)
+
+
+def _type_of(value: JsonValue) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, Sequence) else "object"
