@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.free_port import free_port
 from tests.hub import OPEN_POLICY
 from tests.processes import Served, served
 
@@ -71,16 +71,6 @@ class Replica:
         await self.start()
 
 
-def lasting_port() -> int:
-    """A port that stays free while nobody listens: none that the kernel gives to outgoing connections."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = Random().randrange(10_000, lowest)
-        with socket.socket() as trying:
-            if trying.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-
-
 def configured(folder: Path, ledger: Path) -> Path:
     """A configuration with the tools of the chaos, which may do whatever they like."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +91,7 @@ async def running(folder: Path, ledger: Path, count: int, **environment: str) ->
     """So many replicas, each with a folder of its own; stopped in good order at the end."""
     config = configured(folder, ledger)
     everywhere = {**IMPATIENT, **environment}
-    replicas = [Replica(folder / f"hub-{n}", config, everywhere, lasting_port()) for n in range(count)]
+    replicas = [Replica(folder / f"hub-{n}", config, everywhere, free_port()) for n in range(count)]
     try:
         for replica in replicas:
             await replica.start()

@@ -16,8 +16,8 @@ import pytest
 
 from tests.chaos.replicas import IMPATIENT, configured
 from tests.e2e.terminal import Screen, environment, terminal
+from tests.free_port import free_port
 from tests.processes import WITHIN_S, Served, served
-from tests.services.server_process import free_port
 
 STEPS = ("chaos/work.steps", '{"marker": "a", "steps": 15, "stepS": 0.1}')
 """May be repeated."""

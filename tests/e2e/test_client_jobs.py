@@ -15,8 +15,8 @@ import pytest
 
 from tests.chaos.replicas import IMPATIENT, configured
 from tests.e2e.terminal import ROOT, environment
+from tests.free_port import free_port
 from tests.processes import WITHIN_S, served
-from tests.services.server_process import free_port
 
 _TSC = ROOT / ".ci/toolchain/node_modules/typescript/bin/tsc"
 _COMPILE_S = 300
@@ -45,6 +45,7 @@ def typescript(_: Path) -> Sequence[str]:
     return "node", str(built)
 
 
+@pytest.mark.timeout(_COMPILE_S + 60)
 @pytest.mark.parametrize("example", [python, go, typescript])
 async def test_watcher_goes_on_when_its_hub_was_killed_and_came_back(
     example: Callable[[Path], Sequence[str]], tmp_path: Path

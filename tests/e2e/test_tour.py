@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.terminal import BIN, ROOT, Screen, environment, in_terminal, terminal
+from tests.free_port import free_port
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ADDRESS = "127.0.0.1:50051"
@@ -118,7 +119,7 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
 
 
 def hub_environment(home: Path, **more: str) -> dict[str, str]:
-    free = {"TOOLHUB_SERVER_LISTEN": "127.0.0.1:0", "TOOLHUB_METRICS_LISTEN": "127.0.0.1:0"}
+    free = {"TOOLHUB_SERVER_LISTEN": f"127.0.0.1:{free_port()}", "TOOLHUB_METRICS_LISTEN": "127.0.0.1:0"}
     return environment(home, **{**free, **more})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import yaml
 
+from tests.free_port import free_port
 from tests.hub import RunningHub, running_hub
 from tests.servers import node_program
 from tests.servers import program as installed_program
@@ -113,8 +113,7 @@ class EverythingOverHttp:
     """`mcp-server-everything streamableHttp`, which can be killed and started again on the same port."""
 
     def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._process: asyncio.subprocess.Process | None = None
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from tests.fakes.http_server import Asked, RawServer, response, serving
+from tests.free_port import free_port
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.rpc.props import Crashes, Echo, Lies, Waits, WaitsToWrite
 from toolhub.v1 import error_pb2, result_pb2
@@ -48,13 +48,6 @@ async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
     return True
 
 
-def closed_port() -> int:
-    """A port that nobody listens on (just given back by the kernel)."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
 @dataclass
 class Scene:
     """A hub whose policy has a gate for each kind of error, and a web server of its own."""
@@ -77,7 +70,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    closed = closed_port()
+    closed = free_port()
     async with (
         serving(answer) as web,
         running_hub(

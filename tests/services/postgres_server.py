@@ -7,8 +7,9 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tests.free_port import free_port
 from tests.services.programs import POSTGRES, Unavailable, need
-from tests.services.server_process import ServerProcess, free_port, identity
+from tests.services.server_process import ServerProcess, identity
 
 _SUPERUSER = "postgres"
 _FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB", "unix_socket_directories=")

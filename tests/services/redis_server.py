@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from tests.free_port import free_port
 from tests.services.programs import REDIS, need
-from tests.services.server_process import ServerProcess, free_port
+from tests.services.server_process import ServerProcess
 
 
 class RedisServer:

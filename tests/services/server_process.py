@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import signal
-import socket
 import subprocess
 import threading
 from collections import deque
@@ -17,14 +16,6 @@ from tests.services.programs import Unavailable
 READY = "ready to accept connections"
 """Redis and PostgreSQL say so in the same words."""
 WITHIN_S = 30.0
-
-
-def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def identity() -> dict[str, object]:

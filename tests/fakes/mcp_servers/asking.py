@@ -17,6 +17,8 @@ import uvicorn
 from mcp.server.mcpserver import Elicit, MCPServer, Resolve
 from pydantic import BaseModel, Field
 
+from tests.free_port import free_port
+
 
 class Order(BaseModel):
     """A field of each kind that a form may have, most with defaults."""
@@ -49,7 +51,7 @@ class Kitchen:
     is_modern: bool = True
     manner: str = "How"
     """How its first question begins."""
-    port: int = 0
+    port: int = field(default_factory=free_port)
     orders: list[dict[str, Any]] = field(default_factory=list)
     """Each time a tool came to its end: its effects."""
     _serving: asyncio.Task[None] | None = None
@@ -93,7 +95,6 @@ class Kitchen:
 
     async def start(self) -> None:
         listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = listener.getsockname()[1]
         app = self.tools().streamable_http_app()
         config = uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)

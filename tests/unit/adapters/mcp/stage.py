@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, TextContent
 
+from tests.free_port import free_port
 from toolhub_service.adapters.mcp.link import McpLink, McpSession
 from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms, StdioTerms
 
@@ -133,7 +134,7 @@ class HttpProcess:
     def __init__(self, *argv: str) -> None:
         """`argv` with `{port}` in the place of the port."""
         self._argv = argv
-        self.port = 0
+        self.port = free_port()
         self.process: asyncio.subprocess.Process | None = None
 
     @property
