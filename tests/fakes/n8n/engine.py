@@ -14,8 +14,8 @@ from typing import Any
 from tests.fakes.n8n.answers import Answer, GoneError, message, told
 from tests.fakes.n8n.executions import Execution, ExecutionBook
 from tests.fakes.n8n.moments import epoch_ms, iso
-from tests.fakes.n8n.nodes import CodeStandIn, Item, NodeError, Step, act, with_defaults
-from tests.fakes.n8n.workflows import Workflow
+from tests.fakes.n8n.nodes import CodeStandIn, Item, NodeError, Step, act
+from tests.fakes.n8n.workflows import Workflow, with_defaults
 
 PERSISTED_FROM_S = 65.0
 Source = dict[str, Any]
@@ -106,7 +106,8 @@ class Engine:
         """Run one node, note what came of it, and say what is next."""
         node = execution.workflow.node(name)
         began_ms, execution.last_node = epoch_ms(), name
-        noted: dict[str, Any] = {"startTime": began_ms, "executionIndex": len(execution.run_data), "source": sources}
+        noted: dict[str, Any] = {"startTime": began_ms, "executionIndex": execution.steps, "source": sources}
+        execution.steps += 1
         try:
             outputs = await act(Step(node, execution, items, self._wait, self.code))
         except NodeError as error:

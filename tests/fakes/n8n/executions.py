@@ -36,6 +36,8 @@ class Execution:
     trigger: dict[str, Any] = field(default_factory=dict)
     """The node that it began with."""
     run_data: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    steps: int = 0
+    """Nodes that it has run itself; a retry takes over what others ran."""
     last_node: str = ""
     error: dict[str, Any] | None = None
     left: list[dict[str, Any]] = field(default_factory=list)
@@ -97,7 +99,7 @@ class Execution:
         return told | {"retrySuccessId": self.retry_success_id, "status": self.status}
 
     def _inside(self) -> dict[str, Any]:
-        told = {"data": self._data(), "workflowData": self.workflow.told_created()}
+        told = {"data": self._data(), "workflowData": self.workflow.kept()}
         return told | {"customData": dict(self.custom_data)}
 
     def _data(self) -> dict[str, Any]:

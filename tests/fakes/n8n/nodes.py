@@ -16,12 +16,12 @@ from tests.fakes.n8n.answers import HTML, JSON, Answer, told, trace
 from tests.fakes.n8n.executions import Execution
 from tests.fakes.n8n.expressions import ScriptError, resolved, run_code, stringify
 from tests.fakes.n8n.moments import epoch_ms
+from tests.fakes.n8n.workflows import with_defaults
 
 Item = dict[str, Any]
 Node = dict[str, Any]
 CodeStandIn = Callable[[list[Item], Execution], list[Item]]
 """Instead of a Code node's JavaScript; what it raises is the node's error."""
-_DEFAULTS = {"n8n-nodes-base.stopAndError": {"errorType": "errorMessage"}}
 _FRAMES = (
     "WorkflowExecute.executeNode (~/n8n-core/src/execution-engine/workflow-execute.ts:1039:31)",
     "WorkflowExecute.runNode (~/n8n-core/src/execution-engine/workflow-execute.ts:1218:22)",
@@ -151,11 +151,6 @@ async def act(step: Step) -> Outputs:
     if kind not in ACTS:
         raise step.failure("WorkflowOperationError", f"Unrecognized node type: {kind}")
     return await ACTS[kind](step)
-
-
-def with_defaults(node: Node) -> Node:
-    """As executions hold it."""
-    return node | {"parameters": _DEFAULTS.get(node["type"], {}) | node.get("parameters", {})}
 
 
 def _response(step: Step) -> Answer:

@@ -18,7 +18,7 @@ from tests.fakes.n8n.faults import Fault, Faults, How
 from tests.fakes.n8n.nodes import CodeStandIn
 from tests.fakes.n8n.public_api import PublicApi
 from tests.fakes.n8n.rest_api import InternalApi
-from tests.fakes.n8n.spoiling import Spoiling
+from tests.fakes.n8n.spoiling import Spoiling, UntypedResponse
 from tests.fakes.n8n.webhooks import Webhooks
 from tests.fakes.n8n.workflows import Workflow, imported
 from tests.fakes.n8n.world import Asked, Owner, World
@@ -191,8 +191,7 @@ class FakeN8n:
 
 
 async def _without_type(_: web.Request, response: web.StreamResponse) -> None:
-    """n8n's 403 says no content type, which the library would make up."""
-    if response.get("untyped"):
+    if isinstance(response, UntypedResponse):
         response.headers.popall("Content-Type", None)
 
 

@@ -35,6 +35,10 @@ _AFTERWARDS: dict[How, Callable[[Answer], Answer]] = {
 }
 
 
+class UntypedResponse(web.Response):
+    """Goes out without the content type that the library would make up."""
+
+
 class Spoiling:
     """Does what is asked by `done`, and sends the answer, or what is left of it."""
 
@@ -106,10 +110,8 @@ class Spoiling:
 
 
 def _response(answer: Answer) -> web.Response:
-    response = web.Response(status=answer.status, body=answer.body, headers=_headers(answer))
-    if answer.content_type is None:
-        response["untyped"] = True
-    return response
+    kind = UntypedResponse if answer.content_type is None else web.Response
+    return kind(status=answer.status, body=answer.body, headers=_headers(answer))
 
 
 def _headers(answer: Answer) -> dict[str, str]:

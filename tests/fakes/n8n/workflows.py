@@ -19,6 +19,12 @@ from tests.fakes.n8n.moments import iso
 WEBHOOK = "n8n-nodes-base.webhook"
 OWNER_ID = str(uuid.UUID(int=0xE8918CDC, version=4))
 _PROJECT_ID = "spFakeProject000"
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    WEBHOOK: {"multipleMethods": False, "authentication": "none", "webhookNotice": ""},
+    "n8n-nodes-base.respondToWebhook": {"enableResponseOutput": False, "generalNotice": "", "webhookNotice": ""},
+    "n8n-nodes-base.wait": {"resume": "timeInterval"},
+    "n8n-nodes-base.stopAndError": {"errorType": "errorMessage"},
+}
 _LETTERS = string.ascii_letters + string.digits
 _HISTORY_IDS = itertools.count(1)
 
@@ -96,6 +102,12 @@ class Workflow:
         """The answer to `POST /workflows`."""
         return {key: value for key, value in self._whole().items() if key != "tags"}
 
+    def kept(self) -> dict[str, Any]:
+        """As an execution keeps it: with the parameters that nobody set."""
+        told = self._head() | {"activeVersionId": self.version_id if self.active else None}
+        told |= {"nodes": [with_defaults(node) for node in self.nodes], "connections": self.connections}
+        return told | {"settings": self.settings, "staticData": None, "pinData": self.pin_data}
+
     def _head(self) -> dict[str, Any]:
         told = {"updatedAt": self.updated_at, "createdAt": self.created_at, "id": self.id, "name": self.name}
         return told | {"active": self.active, "isArchived": self.is_archived}
@@ -123,6 +135,11 @@ class Workflow:
     def _share(self) -> dict[str, Any]:
         told = {"updatedAt": self.created_at, "createdAt": self.created_at, "role": "workflow:owner"}
         return told | {"workflowId": self.id, "projectId": _PROJECT_ID}
+
+
+def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
+    """A node with the parameters that nobody set, as executions hold it."""
+    return node | {"parameters": _DEFAULTS.get(node["type"], {}) | node.get("parameters", {})}
 
 
 def _project() -> dict[str, Any]:
