@@ -1,0 +1,152 @@
+"""Calls that are answered at once, through a whole hub, by a real n8n."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.acceptance.n8n_hub import evidence, kind, n8n_hub
+from tests.acceptance.real_n8n import RealN8n
+from tests.hub import RunningHub
+from toolhub.v1 import result_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TELLS_TOO_MUCH = ("node_modules", "    at ", "stacktrace", "/root/", "/home/")
+"""What stands in n8n's own error answers and must not come through."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def hub(tmp_path_factory: pytest.TempPathFactory, n8n: RealN8n) -> AsyncIterator[RunningHub]:
+    async with n8n_hub(Path(tmp_path_factory.mktemp("hub")), n8n) as running:
+        yield running
+
+
+async def refused(hub: RunningHub, tool: str, args: dict[str, Any] | None = None, **more: Any) -> result_pb2.ToolResult:
+    """The result of a call that must fail, and that tells nothing of n8n's machine."""
+    result = await hub.invoke(tool, args, **more)
+    assert not result.ok
+    everything = str(result)
+    assert not [leak for leak in TELLS_TOO_MUCH if leak in everything], everything
+    return result
+
+
+async def test_last_node_is_the_result(hub: RunningHub, n8n: RealN8n) -> None:
+    result = await hub.invoke("flows/last", {"city": "Köln", "n": 1}, idempotency_key="of-the-caller")
+    value = json.loads(result.result_json)
+    assert (value["echo"], value["workflowId"]) == ({"city": "Köln", "n": 1}, n8n.workflows["hub-last"])
+    assert value["idem"], "the idempotency key did not arrive"
+    assert (await n8n.execution(value["executionId"]))["status"] == "success"
+
+
+async def test_one_key_starts_a_workflow_once(hub: RunningHub, n8n: RealN8n) -> None:
+    before = len(await n8n.executions("hub-code"))
+    first, second = [await hub.value("flows/code", {"a": 2, "b": 3}, idempotency_key="once") for _ in range(2)]
+    assert first == second
+    assert first["sum"] == 5
+    assert len(await n8n.executions("hub-code")) == before + 1
+
+
+async def test_arguments_are_checked_before_n8n_is_asked(hub: RunningHub, n8n: RealN8n) -> None:
+    before = len(await n8n.executions("hub-code"))
+    result = await refused(hub, "flows/code", {"a": "two", "b": 3})
+    assert kind(result) == "INVALID_INPUT"
+    assert len(await n8n.executions("hub-code")) == before
+
+
+async def test_workflow_named_by_its_id_alone_is_called_by_its_webhook(hub: RunningHub) -> None:
+    assert (await hub.value("flows/by_id", {"a": 20, "b": 22}))["sum"] == 42
+
+
+async def test_respond_node_with_its_own_status_and_header_is_the_result(hub: RunningHub, n8n: RealN8n) -> None:
+    result = await hub.invoke("flows/respond", {"n": 2})
+    value = json.loads(result.result_json)
+    assert value["echo"] == {"n": 2}
+    assert evidence(result)["execution_id"] == value["executionId"]
+
+
+async def test_workflow_that_was_only_started_is_not_told_as_done(hub: RunningHub) -> None:
+    result = await hub.invoke("flows/started", {"n": 3})
+    assert result.ok
+    assert any("started" in name for name in evidence(result))
+
+
+async def test_failure_on_the_last_node_names_its_cause(hub: RunningHub) -> None:
+    result = await refused(hub, "flows/fails_last", {"n": 4})
+    assert kind(result) == "EXECUTION_ERROR"
+    assert "boom from workflow" in str(result.error)
+    assert not result.error.retryable
+
+
+async def test_failure_of_code_names_its_cause(hub: RunningHub) -> None:
+    result = await refused(hub, "flows/fails_code", {"n": 5})
+    assert kind(result) == "EXECUTION_ERROR"
+    assert "code node boom" in str(result.error)
+
+
+async def test_empty_answer_of_a_failed_workflow_is_a_failure_with_its_cause(hub: RunningHub) -> None:
+    result = await refused(hub, "flows/fails_silently", {"n": 6})
+    assert kind(result) == "EXECUTION_ERROR"
+    assert "boom from workflow" in str(result.error)
+
+
+async def test_empty_answer_that_cannot_be_looked_up_is_no_success(hub: RunningHub) -> None:
+    result = await refused(hub, "blind/fails_silently", {"n": 7})
+    assert kind(result) in {"UPSTREAM_ERROR", "OUTCOME_UNKNOWN"}
+    assert not result.error.retryable
+
+
+async def test_answer_of_200_that_says_no_is_a_failure(hub: RunningHub) -> None:
+    assert (await hub.value("flows/business", {"paid": True})) == {"ok": True}
+    result = await refused(hub, "flows/business", {"paid": False})
+    assert kind(result) == "EXECUTION_ERROR"
+    assert "not paid" in str(result.error)
+
+
+async def test_header_of_the_operator_opens_a_locked_webhook(hub: RunningHub) -> None:
+    assert (await hub.value("flows/locked", {"n": 8}))["echo"] == {"n": 8}
+
+
+async def test_wrong_header_is_told_as_the_operators_affair(hub: RunningHub) -> None:
+    result = await refused(hub, "locked/auth", {"n": 9})
+    assert kind(result) in {"UPSTREAM_ERROR", "TOOL_UNAVAILABLE", "PERMISSION_DENIED"}
+    assert not result.error.retryable
+    assert "header" in str(result.error)
+
+
+@pytest.mark.parametrize("tool", ["nowhere", "inactive", "wrong_method"])
+async def test_webhook_that_does_not_answer_says_what_is_wrong(hub: RunningHub, tool: str) -> None:
+    result = await refused(hub, f"blind/{tool}")
+    assert kind(result) in {"TOOL_UNAVAILABLE", "UPSTREAM_ERROR", "NOT_FOUND"}
+    assert not result.error.retryable
+
+
+async def test_answer_that_comes_too_late_is_looked_up_or_unknown(hub: RunningHub, n8n: RealN8n) -> None:
+    before = len(await n8n.executions("hub-wait"))
+    result = await refused(hub, "blind/slow", {"n": 10}, budget={"timeout_s": 1.0})
+    assert kind(result) == "OUTCOME_UNKNOWN"
+    assert not result.error.retryable
+    assert len(await n8n.executions("hub-wait")) == before + 1
+
+
+async def test_discovered_workflow_says_what_its_note_says_and_can_be_called(hub: RunningHub) -> None:
+    names = sorted(spec.name for spec in hub.hub.toolbox.catalog.snapshot().tools if spec.source == "found")
+    assert len(names) == 1, names
+    (spec,) = [spec for spec in hub.hub.toolbox.catalog.snapshot().tools if spec.name == names[0]]
+    assert "Greets whoever is named" in spec.description
+    assert "open-schema" in spec.tags
+    assert (await hub.value(names[0], {"name": "Ann"})) == {"greeting": "hello Ann"}
+
+
+async def test_fifty_calls_at_once_get_each_its_own_answer(hub: RunningHub, n8n: RealN8n) -> None:
+    before = len(await n8n.executions("hub-last"))
+    values = await asyncio.gather(*(hub.value("flows/last", {"at_once": n}) for n in range(50)))
+    assert [value["echo"]["at_once"] for value in values] == list(range(50))
+    assert len({value["executionId"] for value in values}) == 50
+    assert len(await n8n.executions("hub-last")) == before + 50
