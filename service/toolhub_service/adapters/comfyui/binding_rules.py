@@ -26,7 +26,7 @@ def binding_misfit(said: BindingWords, arguments: Arguments) -> str:
     transform = Transform(said.transform)
     if (transform is Transform.UPLOAD) != is_artifact(schema):
         return (
-            f"{said.source}: an argument of `format: hub-artifact` needs `transform: upload`, and no other may have it"
+            f"{said.source}: `format: hub-artifact` and `transform: upload` belong together: say both or neither"
         )
     if transform is Transform.UPLOAD:
         return "" if arguments.types(schema) == frozenset({"string"}) else f"{said.source}: say `type: string`"

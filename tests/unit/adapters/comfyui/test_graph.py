@@ -1,0 +1,90 @@
+"""Graphs: what a server would answer with a bare 500, or take and break on, is refused with advice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests import fixtures
+from tests.unit.adapters.comfyui.template_files import GRAPH, graph
+from toolhub_service.adapters.comfyui.graph import NODES_MAX, graph_problems, links_of, literals_of
+from toolhub_service.schema.canonical_json import digest
+
+
+def node(class_type: str = "EmptyImage", /, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": class_type, "inputs": inputs}
+
+
+def test_a_sound_graph_has_no_problem() -> None:
+    assert graph_problems(GRAPH) == ()
+
+
+@pytest.mark.parametrize("name", ["empty_save", "exec_error_oom", "load_scale_save", "long_blur"])
+def test_exported_graphs_are_sound(name: str) -> None:
+    assert graph_problems(fixtures.load_json("comfyui", "workflows", f"{name}.json")) == ()
+
+
+def test_the_digest_of_a_graph_is_the_one_that_was_recorded() -> None:
+    empty_save = fixtures.load_json("comfyui", "workflows", "empty_save.json")
+    assert digest(empty_save).startswith("cad50aca")
+    assert digest(empty_save).endswith("8311")
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ({"nodes": [], "links": []}, "Workflow → Export (API)"),
+        ({"last_node_id": 3, "nodes": [{"id": 1}], "links": [[1, 2]]}, "no server runs"),
+        ({"prompt": GRAPH, "client_id": "x"}, "keep only what stands under `prompt`"),
+        ([], "no JSON object"),
+        ({}, "has no nodes"),
+        ({str(at): node() for at in range(NODES_MAX + 1)}, "2,000 at most"),
+        ({"1": []}, "node 1: it has no `class_type`"),
+        ({"1": {"class_type": 3, "inputs": {}}}, "node 1: it has no `class_type`"),
+        ({"1": {"class_type": "A"}}, "node 1 (A): it has no `inputs`"),
+        ({"__proto__": node()}, "an id has"),
+        ({"..": node()}, "an id has"),
+        ({"1/2": node()}, "an id has"),
+        ({"1": node("Empty\u202eImage")}, "nobody sees"),
+        ({"1": {"class_type": "A", "inputs": {"wid\u200bth": 1}}}, "nobody sees"),
+        ({"1": node(constructor=1)}, "means something else"),
+        ({"1": node(image=["2", 0])}, "linked to node '2', which is not there"),
+        ({"1": node(image=["1"])}, "a list must be a link"),
+        ({"1": node(image=["1", -1])}, "a list must be a link"),
+        ({"1": node(image=[1, 0])}, "a list must be a link"),
+        ({"1": node(image=["1", True])}, "a list must be a link"),
+        ({"1": node(image=["2", 0]), "2": node(image=["1", 0]), "3": node()}, "nodes 1, 2: they wait for one another"),
+        ({"1": node(image=["1", 0])}, "nodes 1: they wait"),
+        ({"1": node(api_key="sk-live-1")}, "/1/inputs/api_key: it looks like a secret"),
+    ],
+)
+def test_what_is_no_sound_graph_is_told_with_advice(broken: Any, told: str) -> None:
+    assert told in " ".join(graph_problems(broken))
+
+
+def test_a_literal_secret_is_never_quoted() -> None:
+    assert "sk-live-1" not in " ".join(graph_problems({"1": node(api_key="sk-live-1")}))
+
+
+def test_an_empty_secret_and_a_count_of_tokens_are_none() -> None:
+    assert graph_problems({"1": node(api_key="", max_tokens=5)}) == ()
+
+
+def test_nodes_of_subgraphs_may_be_linked() -> None:
+    assert graph_problems({"57:8": node(), "9": node(image=["57:8", 0])}) == ()
+
+
+def test_at_most_twenty_problems_are_told() -> None:
+    assert len(graph_problems({str(at): {"class_type": "A"} for at in range(100)})) == 20
+
+
+def test_a_long_chain_of_nodes_is_no_circle() -> None:
+    chain = {"0": node()} | {str(at): node(image=[str(at - 1), 0]) for at in range(1, NODES_MAX)}
+    assert graph_problems(chain) == ()
+
+
+def test_links_and_literals_of_a_node_are_told_apart() -> None:
+    scale = graph()["2"]
+    assert list(links_of(scale)) == [("image", "1", 0)]
+    assert dict(literals_of(scale)).keys() == {"upscale_method", "width", "height", "crop"}

@@ -1,0 +1,299 @@
+"""Templates from files: what stands in them, what is refused, and that each refusal says where, what and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import fixtures
+from tests.unit.adapters.comfyui.template_files import (
+    GRAPH,
+    SIDECAR,
+    graph,
+    made,
+    problems,
+    property_of,
+    sidecar,
+    write,
+)
+from toolhub_service.adapters.comfyui.output_schema import result_schema
+from toolhub_service.adapters.comfyui.template import OutputType, TemplateInvalid, Transform
+from toolhub_service.adapters.comfyui.templates import load_template, load_templates
+from toolhub_service.schema.canonical_json import digest
+from toolhub_service.schema.compiled import compile_schema
+
+BIND = SIDECAR["bindings"]
+
+
+def bindings(at: int, **changes: Any) -> list[Any]:
+    return [{**binding, **changes} if index == at else binding for index, binding in enumerate(BIND)]
+
+
+def test_a_template_is_what_sidecar_and_graph_say(tmp_path: Path) -> None:
+    template = made(tmp_path)
+    assert (template.name, template.version) == ("scale_image", "1.2.0")
+    assert template.bindings[0].transform is Transform.UPLOAD
+    assert template.bindings[1].target.pointer == "/2/inputs/width"
+    assert template.node_classes == {"LoadImage", "ImageScale", "SaveImage", "Noise"}
+    assert template.limits.max_runtime_s == 300
+    assert template.outputs[0].type is OutputType.OUTPUT
+    assert template.class_of("2") == "ImageScale"
+    assert template.warnings == ()
+
+
+def test_the_example_of_the_recordings_is_read(tmp_path: Path) -> None:
+    words = fixtures.load_json("comfyui", "templates", "scale_image.json")
+    nodes = fixtures.load_json("comfyui", "workflows", "load_scale_save.json")
+    words["workflow"] = {"file": "scale.graph.json", "sha256": digest(nodes)}
+    template = load_template(write(tmp_path, words, nodes))
+    assert template.workflow_sha256 == digest(nodes)
+    assert template.warnings == ()
+
+
+def test_yaml_says_the_same_as_json(tmp_path: Path) -> None:
+    as_json = load_template(write(tmp_path))
+    path = tmp_path / "other.yaml"
+    path.write_text(yaml.safe_dump(SIDECAR))
+    assert load_template(path).sha256 == as_json.sha256
+
+
+def test_the_digest_changes_with_graph_and_sidecar_but_not_with_the_order_of_keys(tmp_path: Path) -> None:
+    first = made(tmp_path)
+    turned = {key: GRAPH[key] for key in reversed(GRAPH)}
+    assert made(tmp_path, turned).sha256 == first.sha256
+    assert made(tmp_path, graph(n5={"class_type": "Noise", "inputs": {}})).sha256 != first.sha256
+    assert made(tmp_path, description="Another.").sha256 != first.sha256
+
+
+def test_the_schema_of_results_is_made_from_the_outputs(tmp_path: Path) -> None:
+    outputs = [*SIDECAR["outputs"], {"name": "words", "node": "4", "key": "text", "type": "text"}]
+    template = made(tmp_path, outputs=outputs)
+    assert template.output_schema == result_schema(template.outputs)
+    file: dict[str, Any] = {
+        "artifact": "art_1",
+        "media_type": "image/png",
+        "bytes": 3,
+        "sha256": "0",
+        "filename": "a.png",
+    }
+    schema = compile_schema(template.output_schema)
+    assert schema.is_valid({"image": [file], "words": ["said"]})
+    assert not schema.is_valid({"image": [], "words": ["said"]})
+    assert not schema.is_valid({"image": [file]})
+
+
+def test_a_given_schema_of_results_is_kept(tmp_path: Path) -> None:
+    assert made(tmp_path, output_schema={"type": "object"}).output_schema == {"type": "object"}
+
+
+def test_classes_of_the_graph_are_allowed_when_nothing_is_said(tmp_path: Path) -> None:
+    template = made(tmp_path, limits=None)
+    assert template.limits.node_class_allowlist == template.node_classes
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"bindngs": []}, "there is no key `bindngs`; did you mean `bindings`?"),
+        (
+            {"outputs": [{"name": "a", "node": "3", "mimes": []}]},
+            "outputs[0]: there is no key `mimes`; did you mean `mime`",
+        ),
+        ({"description": None}, "description"),
+        ({"outputs": []}, "outputs"),
+        ({"tool": "../x"}, "tool"),
+        ({"tool": "sca\u200ble"}, "tool"),
+        ({"tool": "Images/x"}, "tool"),
+        ({"version": "one"}, "version"),
+        ({"workflow": {"file": "none.json"}}, "workflow.file"),
+        ({"workflow": {"file": "scale.graph.json", "sha256": "<digest>"}}, f"of this graph it is {digest(GRAPH)}"),
+        ({"workflow": {"file": "scale.graph.json", "sha256": "0" * 64}}, f"then write {digest(GRAPH)}"),
+        ({"input_schema": {"type": "object", "properties": {}}}, "additionalProperties"),
+        ({"input_schema": {"type": "array"}}, '"type": "object"'),
+        ({"input_schema": {"type": "object", "properties": 3}}, "input_schema: it cannot be used"),
+        ({"input_schema": property_of("extra", type="string")}, "argument /extra is bound to nothing"),
+        ({"input_schema": property_of("api_key", type="string")}, "argument /api_key: it reads like a secret"),
+        ({"input_schema": property_of("__proto__", type="string")}, "means something else to programs"),
+        ({"input_schema": property_of("wi\u200bdth", type="string")}, "nobody sees"),
+        ({"input_schema": property_of("height", type="integer", default="tall")}, "/height: its default breaks"),
+        ({"unused": ["/none"]}, "unused: input_schema declares no argument /none"),
+        ({"unused": ["/width"]}, "/width is bound, so it is used"),
+        ({"output_schema": {"type": 3}}, "output_schema: it cannot be used"),
+        ({"limits": {"node_class_allowlist": ["LoadImage"]}}, "the graph has ImageScale, Noise, SaveImage"),
+        ({"outputs": [{"name": "a", "node": "9"}]}, "outputs[0]: there is no node 9"),
+        (
+            {"outputs": [{"name": "a", "node": "3", "expect_class": "PreviewImage"}]},
+            "is of class SaveImage, not Preview",
+        ),
+        ({"outputs": SIDECAR["outputs"] * 2}, "two outputs named `image`"),
+        ({"outputs": [{"name": "a", "node": "3", "min_items": 9, "max_items": 2}]}, "min_items is more than max_items"),
+        ({"forced": [{"to": "/3/inputs/filename_prefix", "value": "a/../../b"}]}, "no `..`"),
+        ({"forced": [{"to": "/3/inputs/filename_prefix", "value": "/tmp/b"}]}, "no `/` first"),
+        (
+            {"forced": [{"to": "/2/inputs/width", "value": 3}]},
+            "bindings[1]: /2/inputs/width is set by forced[0] already",
+        ),
+        ({"forced": [{"to": "/2/inputs/width", "value": [3]}]}, "forced[0].value"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    assert told in " ".join(problems(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("at", "changes", "told"),
+    [
+        (1, {"to": "/9/inputs/width"}, "bindings[1]: there is no node 9: the graph was exported again"),
+        (1, {"to": "/9/inputs/width"}, "ImageScale is now 2"),
+        (1, {"to": "/3/inputs/width"}, "node 3 is of class SaveImage, not ImageScale"),
+        (1, {"to": "/2/inputs/widht"}, "did you mean `width`?"),
+        (1, {"to": "/2/inputs/image"}, "is a link from node 1"),
+        (1, {"to": "/2/inputs/image/0"}, "is no input: write"),
+        (1, {"to": "/2/class_type"}, "is no input: write"),
+        (1, {"to": "/2/inputs/~2"}, "bindings"),
+        (1, {"from": "/wide"}, "input_schema declares no argument /wide"),
+        (1, {"from": "/width/deeper"}, "input_schema declares no argument /width/deeper"),
+        (1, {"transform": "upload"}, "belong together: say both or neither"),
+        (0, {"transform": ""}, "belong together: say both or neither"),
+        (1, {"transform": "downcase"}, "transform"),
+        (1, {"expect_class": ""}, "expect_class"),
+        (2, {"to": "/2/inputs/width"}, "is set by bindings[1] already"),
+        (3, {"to": "/3/inputs/filename_prefix", "expect_class": "SaveImage"}, "names files"),
+    ],
+)
+def test_a_binding_that_leads_elsewhere_is_refused(at: int, changes: Any, told: str, tmp_path: Path) -> None:
+    forced: list[Any] = []
+    assert told in " ".join(problems(tmp_path, bindings=bindings(at, **changes), forced=forced))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"type": "array"},
+        {"type": ["string", "object"]},
+        {"enum": ["a", ["1", 0]]},
+        {"anyOf": [{"type": "string"}, {}]},
+    ],
+)
+def test_an_argument_that_could_be_a_link_is_not_bound(words: Any, tmp_path: Path) -> None:
+    told = problems(tmp_path, input_schema=property_of("method", **words))
+    assert "which ComfyUI takes for a link" in " ".join(told)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"type": "string"}, {"const": "area"}, {"anyOf": [{"type": "string"}, {"type": "null"}]}, {"$ref": "#/$defs/m"}],
+)
+def test_an_argument_that_is_a_literal_is_bound(words: Any, tmp_path: Path) -> None:
+    schema = {**property_of("method", **words), "$defs": {"m": {"type": "string"}}}
+    assert made(tmp_path, input_schema=schema).bindings[3].source == "/method"
+
+
+def test_a_name_of_the_callers_choice_opens_no_file(tmp_path: Path) -> None:
+    told = problems(tmp_path, input_schema=property_of("image", type="string"), bindings=bindings(0, transform=""))
+    assert "opens anybody's" in " ".join(told)
+    listed = property_of("image", enum=["a.png"])
+    assert made(tmp_path, input_schema=listed, bindings=bindings(0, transform="")).name == "scale_image"
+
+
+def test_arguments_inside_arguments_are_bound_one_by_one(tmp_path: Path) -> None:
+    size = {"type": "object", "properties": {"w": {"type": "integer"}, "h": {"type": "integer"}}}
+    schema = property_of("width", **size)
+    said = bindings(1, **{"from": "/width/w"})
+    assert "argument /width/h is bound to nothing" in " ".join(problems(tmp_path, input_schema=schema, bindings=said))
+    assert made(tmp_path, input_schema=schema, bindings=said, unused=["/width/h"]).bindings[1].source == "/width/w"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"type": "string"}, "a seed is a whole number"),
+        ({"type": "integer", "default": 3}, "so nothing is ever drawn"),
+    ],
+)
+def test_a_seed_is_a_number_that_may_be_left_out(words: Any, told: str, tmp_path: Path) -> None:
+    assert told in " ".join(problems(tmp_path, input_schema=property_of("seed", **words)))
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    told = problems(tmp_path, bindings=bindings(1, to="/9/inputs/width"), seeds=[], unused=["/none"])
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize(
+    "forced", [[], [{"to": "/3/inputs/filename_prefix", "value": "toolhub/{tenant}/out"}]], ids=["none", "no job"]
+)
+def test_file_names_that_do_not_change_with_the_job_are_warned_of(forced: Any, tmp_path: Path) -> None:
+    (warning,) = made(tmp_path, forced=forced).warnings
+    assert "answers with old files" in warning
+    assert "force /3/inputs/filename_prefix to `toolhub/{tenant}/{job_id}/out`" in warning
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("tool: a\ntool: b\n", "`tool` stands twice (line 2"),
+        ("a: &x [1]\nb: *x\n", "aliases are not read"),
+        ("when: 2020-01-01\n", "belongs in quotes"),
+        ("1: a\n", "a key must be text"),
+        ("a: [\n", "it is not YAML"),
+        ("- a\n", "the sidecar must be an object"),
+        ("", "the sidecar must be an object"),
+        ("a: " + "[" * 4000 + "]" * 4000, "nested too deeply"),
+        ("a: " + "[" * 70 + "]" * 70, "levels"),
+    ],
+)
+def test_yaml_is_read_strictly(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(TemplateInvalid) as refused:
+        load_template(path)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [(b'{"a": 1, "a": 2}', "twice"), (b"\xff", "UTF-8"), (b"{", "ends too early"), (b"[" * 5_000_000, "bytes")],
+)
+def test_json_is_read_strictly(data: bytes, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(data)
+    with pytest.raises(TemplateInvalid) as refused:
+        load_template(path)
+    assert told in str(refused.value)
+
+
+def test_a_graph_in_the_place_of_its_sidecar_is_answered_with_the_command_that_writes_one(tmp_path: Path) -> None:
+    path = tmp_path / "g.json"
+    path.write_text(json.dumps(GRAPH))
+    with pytest.raises(TemplateInvalid, match=r"toolhub workflows init g\.json"):
+        load_template(path)
+
+
+def test_a_workflow_as_the_editor_saves_it_is_refused_with_advice(tmp_path: Path) -> None:
+    assert "Export (API)" in " ".join(problems(tmp_path, {"nodes": [], "links": []}))
+
+
+def test_a_folder_gives_its_sidecars_and_what_is_wrong_with_the_others(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "broken.yaml").write_text("tool: x\n")
+    (tmp_path / "editor.json").write_text('{"nodes": [], "links": []}')
+    (tmp_path / "twin.json").write_text(json.dumps(sidecar(tool="Scale-Image")))
+    (tmp_path / ".hidden.json").write_text("{")
+    (tmp_path / "notes.txt").write_text("x")
+    found, told = load_templates([str(tmp_path)])
+    assert [template.name for template in found] == ["scale_image"]
+    assert [Path(problem.partition(":")[0]).name for problem in told] == ["broken.yaml", "twin.json"]
+    assert "reads like `scale_image`" in told[1]
+
+
+def test_a_file_that_is_named_and_found_counts_once_and_one_that_is_not_there_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    found, told = load_templates([str(path), str(tmp_path), str(tmp_path / "none.yaml")])
+    assert len(found) == 1
+    assert told == [f"{tmp_path / 'none.yaml'}: there is no such file"]
