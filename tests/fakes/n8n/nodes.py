@@ -150,7 +150,10 @@ async def act(step: Step) -> Outputs:
     kind = step.node["type"]
     if kind not in ACTS:
         raise step.failure("WorkflowOperationError", f"Unrecognized node type: {kind}")
-    return await ACTS[kind](step)
+    try:
+        return await ACTS[kind](step)
+    except (KeyError, TypeError, ValueError) as error:
+        raise step.failure("NodeOperationError", f"{type(error).__name__}: {error}") from error
 
 
 def _response(step: Step) -> Answer:
