@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 from tests.fakes.n8n import FOREVER, FakeN8n, How, Owner, fake_n8n
 
+_PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Without certificates, which take long to load and are not needed."""
 _NODE = {"typeVersion": 1, "position": [0, 0]}
 
 
@@ -65,7 +68,7 @@ async def n8n() -> AsyncIterator[FakeN8n]:
 @pytest.fixture
 async def client(n8n: FakeN8n) -> AsyncIterator[httpx.AsyncClient]:
     key = {"X-N8N-API-KEY": n8n.api_key}
-    async with httpx.AsyncClient(base_url=n8n.url, headers=key, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=n8n.url, headers=key, timeout=30, verify=_PLAIN) as client:
         yield client
 
 
@@ -206,7 +209,7 @@ async def test_pruned_executions_are_gone_but_not_undone(n8n: FakeN8n, client: h
 async def test_from_2_10_on_the_public_api_stops_executions() -> None:
     async with (
         fake_n8n(workflows=_WORKFLOWS, version="2.10.0", time_scale=None) as n8n,
-        httpx.AsyncClient(base_url=n8n.url, headers={"X-N8N-API-KEY": n8n.api_key}) as client,
+        httpx.AsyncClient(base_url=n8n.url, headers={"X-N8N-API-KEY": n8n.api_key}, verify=_PLAIN) as client,
     ):
         begun = (await client.post("/webhook/short", json={})).json()["executionId"]
         stopped = await client.post(f"/api/v1/executions/{begun}/stop")
@@ -244,3 +247,22 @@ async def test_a_node_whose_parameters_make_no_sense_fails_the_workflow(
     broken = {"name": "Out", "type": "n8n-nodes-base.set", "parameters": {"mode": "raw", "jsonOutput": "{not json"}}
     n8n.add(_workflow("broken", "lastNode", broken))
     assert (await client.post("/webhook/broken", json={})).json() == {"message": "Error in workflow"}
+
+
+async def test_a_server_that_stays_down_closes_all_the_same() -> None:
+    async with fake_n8n(workflows=_WORKFLOWS, time_scale=None) as n8n:
+        await n8n.down()
+    assert n8n.requests == []
+
+
+async def test_login_wants_the_owner_and_a_cookie_the_browser_that_made_it(
+    n8n: FakeN8n, client: httpx.AsyncClient
+) -> None:
+    assert n8n.owner is not None
+    login = {"emailOrLdapLoginId": n8n.owner.email, "password": n8n.owner.password}
+    assert (await client.post("/rest/login", json=login | {"password": "another"})).status_code == 401
+    assert (await client.post("/rest/login", json=login, headers={"browser-id": "b"})).status_code == 200
+    begun = (await client.post("/webhook/short", json={})).json()["executionId"]
+    stopped = await client.post(f"/rest/executions/{begun}/stop", headers={"browser-id": "b"})
+    assert (stopped.status_code, stopped.json()["data"]["status"]) == (200, "canceled")
+    assert (await client.post(f"/rest/executions/{begun}/stop")).status_code == 401
