@@ -1,0 +1,94 @@
+"""Step 6 for workflows of n8n: a webhook call that brings its result, or one that begins a job. Sources come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from toolhub_service.adapters.n8n import failures
+from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.job import MissingTerms, N8nJobs
+from toolhub_service.adapters.n8n.server import N8nServer
+from toolhub_service.adapters.remote import RemoteExecutor
+from toolhub_service.adapters.remote_terms import RemoteTerms
+from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.job_ports import RunningJobs
+from toolhub_service.domain.ports import Clock, EventSink, Randomness
+from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.tool import ToolKind, ToolSpec
+
+
+class N8nAdapter:
+    """Runs the tools of all n8n sources of a hub."""
+
+    kind = ToolKind.N8N
+
+    def __init__(
+        self,
+        calling: Calling,
+        running: RunningJobs,
+        clock: Clock,
+        randomness: Randomness,
+        terms: RemoteTerms | None = None,
+        missing: MissingTerms | None = None,
+    ) -> None:
+        self._calling = calling
+        self._running = running
+        self._clock = clock
+        self._randomness = randomness
+        self._terms = terms or RemoteTerms()
+        self._missing = missing
+        self._servers: dict[str, N8nServer] = {}
+        self._executors: dict[str, RemoteExecutor] = {}
+
+    def put(self, server: N8nServer) -> None:
+        """Add a source, or put another server in its place. Calls under way end where they began."""
+        jobs = N8nJobs(server, self._calling, self._missing)
+        self._servers[server.name] = server
+        self._executors[server.name] = RemoteExecutor(jobs, self._running, self._clock, self._randomness, self._terms)
+
+    def remove(self, name: str) -> None:
+        """Take a source away; does nothing when it is not there."""
+        self._servers.pop(name, None)
+        self._executors.pop(name, None)
+
+    async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
+        server = self._servers.get(call.spec.source)
+        if server is None:
+            raise failures.no_source(call)
+        if await self._is_job(call):
+            return await self._executors[server.name].execute(call, sink)
+        workflow = server.workflows.get(call.spec.resource_id)
+        if workflow is None:
+            raise failures.no_source(call)
+        try:
+            return await self._calling.run(server, workflow, call)
+        except (ToolFailure, asyncio.CancelledError):
+            raise
+        except Exception as defect:
+            raise failures.unforeseen(call) from defect
+
+    async def _is_job(self, call: GrantedCall) -> bool:
+        """A mark that was kept is proof that it is, whatever the workflow is set to by now."""
+        if call.spec.cost.is_async or not call.call.job_id:
+            return call.spec.cost.is_async
+        return await self._running.mark(call.call.job_id) is not None
+
+    def effects(self, call: GrantedCall) -> Sequence[str]:
+        spec = call.spec
+        server = self._servers.get(spec.source)
+        if server is None:
+            raise failures.no_source(call)
+        does = "only reads" if spec.annotations.read_only else "may change whatever it has access to"
+        how = ", and goes on as a job" if spec.cost.is_async else ""
+        return (f"Starts the n8n workflow `{spec.resource_id}` of the source `{spec.source}`{how}; it {does}.",)
+
+    def has_side_effects(self, planned: PlannedCall) -> bool:
+        return planned.spec.has_side_effects
+
+    def upstream(self, planned: PlannedCall) -> str:
+        return planned.spec.upstream_key
+
+    def resumes(self, spec: ToolSpec) -> bool:
+        return spec.cost.is_async

@@ -1,0 +1,173 @@
+"""n8n's public API (`/api/v1`), as far as workflows are called, followed, looked up and stopped by it.
+
+Checked against the OpenAPI of 2.8.4 and 2.41.3: no route starts a workflow, so that "by id" means by the webhook that
+the API tells of. `POST /executions/{id}/stop` is there from 2.10 on; before that the router itself answers 404, worded
+`not found`, where an execution that is not there is `Not Found`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from enum import Enum
+from math import inf
+from typing import Final
+from urllib.parse import urlencode
+
+from toolhub_service.adapters.n8n.client import Answer, Broken, N8nClient
+from toolhub_service.adapters.n8n.executions import Execution, execution_of, id_of
+from toolhub_service.adapters.n8n.terms import N8nTerms
+from toolhub_service.adapters.n8n.waiting import retry_after_s
+from toolhub_service.adapters.n8n.words import said
+from toolhub_service.adapters.shortening import as_object
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.schema.strict_json import loads
+
+REQUEST_S: Final = 30.0
+"""For one answer; the first after a start of n8n took 2.3 s."""
+PAGES_MAX: Final = 50
+WORKFLOWS_MAX: Final = 2_000
+_WORKFLOWS_A_PAGE: Final = 50
+_DEPTH_MAX: Final = 64
+_CURSOR_MAX_CHARS: Final = 4_096
+_NO_EXECUTION: Final = "Not Found"
+_NOT_STOPPABLE: Final = "Only running or waiting executions can be stopped"
+
+
+class ApiTrouble(Exception):
+    """The API does not help. `reason` is a sentence in the hub's words."""
+
+    def __init__(self, reason: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class ApiRefused(ApiTrouble):
+    """It does not accept the key, or the key may not do this: nothing that passes by itself."""
+
+
+class Absent(Exception):
+    """It says that it has no such thing."""
+
+
+class Stop(Enum):
+    ASKED = "asked"
+    OVER = "over"
+    """It has ended by itself."""
+    IMPOSSIBLE = "impossible"
+    """This version of n8n has no way."""
+
+
+class N8nApi:
+    """Questions to it. Each raises ApiTrouble when there is no answer worth the name."""
+
+    def __init__(self, client: N8nClient, terms: N8nTerms) -> None:
+        self._client = client
+        self._url = f"{terms.url}{terms.api_path}"
+        self._headers = (("x-n8n-api-key", terms.api_key),)
+
+    async def execution(self, execution_id: str, *, with_data: bool, within_s: float = REQUEST_S) -> Execution:
+        """Raises Absent; ApiTooLarge when what it brought is too large to be read."""
+        query = {"includeData": "true" if with_data else "false"}
+        answer = await self._get(f"/executions/{execution_id}", query, within_s)
+        execution = execution_of(answer)
+        if execution is None or execution.id != execution_id:
+            raise ApiTrouble("Its API tells of an execution in a way that cannot be understood.")
+        return execution
+
+    async def executions(self, workflow_id: str, status: str, limit: int) -> Sequence[Execution]:
+        """The newest of a workflow, or of all (empty); of one status, or, empty, of those that have ended."""
+        query = {"limit": str(limit), "includeData": "false"}
+        if workflow_id:
+            query["workflowId"] = workflow_id
+        if status:
+            query["status"] = status
+        page = as_object(await self._get("/executions", query, REQUEST_S)) or {}
+        rows = page.get("data")
+        if not isinstance(rows, list):
+            raise ApiTrouble("Its API lists executions in a way that cannot be understood.")
+        return [execution for execution in map(execution_of, rows[:limit]) if execution is not None]
+
+    async def stop(self, execution_id: str) -> Stop:
+        """Raises Absent when there is no such execution."""
+        answer = await self._ask("POST", f"/executions/{execution_id}/stop", REQUEST_S)
+        if answer.status // 100 == 2:
+            return Stop.ASKED
+        words, _ = said(answer.body)
+        if _NOT_STOPPABLE in words:
+            return Stop.OVER
+        if answer.status == 404 and words == _NO_EXECUTION:
+            raise Absent
+        if answer.status in (404, 405, 501):
+            return Stop.IMPOSSIBLE
+        raise _trouble(answer)
+
+    async def workflow(self, workflow_id: str) -> JsonObject:
+        """Raises Absent."""
+        found = as_object(await self._get(f"/workflows/{workflow_id}", {}, REQUEST_S)) or {}
+        if id_of(found.get("id")) != workflow_id:
+            raise ApiTrouble("Its API tells of a workflow in a way that cannot be understood.")
+        return found
+
+    async def workflows(self, tags: Sequence[str] = ()) -> AsyncIterator[JsonObject]:
+        """The active ones, all pages of them, within bounds."""
+        query = {"active": "true", "limit": str(_WORKFLOWS_A_PAGE)}
+        if tags:
+            query["tags"] = ",".join(tags)
+        seen, cursors = 0, set[str]()
+        for _ in range(PAGES_MAX):
+            page = as_object(await self._get("/workflows", query, REQUEST_S)) or {}
+            rows = page.get("data")
+            if not isinstance(rows, list):
+                raise ApiTrouble("Its API lists workflows in a way that cannot be understood.")
+            for row in rows:
+                told = as_object(row)
+                if told is not None and seen < WORKFLOWS_MAX:
+                    seen += 1
+                    yield told
+            cursor = page.get("nextCursor")
+            if not cursor:
+                return
+            if not isinstance(cursor, str) or len(cursor) > _CURSOR_MAX_CHARS or cursor in cursors:
+                raise ApiTrouble("Its list of workflows leads in circles and was not read to its end.")
+            cursors.add(cursor)
+            query["cursor"] = cursor
+        raise ApiTrouble(f"Its list of workflows has more than {PAGES_MAX} pages and was not read to its end.")
+
+    async def _get(self, path: str, query: dict[str, str], within_s: float) -> JsonValue:
+        answer = await self._ask("GET", f"{path}?{urlencode(query)}" if query else path, within_s)
+        if answer.status == 404 and said(answer.body)[0] == _NO_EXECUTION:
+            raise Absent
+        if answer.status != 200:
+            raise _trouble(answer)
+        if answer.is_cut:
+            raise ApiTooLarge("What its API tells is larger than `max_response_bytes`.")
+        try:
+            return loads(answer.body, max_bytes=len(answer.body), max_depth=_DEPTH_MAX)
+        except ToolFailure:
+            raise ApiTrouble("Its API answered with something that is not JSON, or nested too deeply.") from None
+
+    async def _ask(self, method: str, path: str, within_s: float) -> Answer:
+        deadline_s = inf if within_s == inf else asyncio.get_running_loop().time() + within_s
+        try:
+            return await self._client.send(method, f"{self._url}{path}", self._headers, deadline_s=deadline_s)
+        except Broken as broken:
+            raise ApiTrouble(f"Its API gave no answer. {broken.reason}") from None
+        except ToolFailure as failure:
+            raise ApiTrouble(failure.error.message) from failure
+
+
+class ApiTooLarge(ApiTrouble):
+    """What it tells is there, and more than may be read."""
+
+
+def _trouble(answer: Answer) -> ApiTrouble:
+    if answer.status == 401:
+        return ApiRefused("Its API does not accept the `api_key`; an operator must correct it.")
+    if answer.status == 403:
+        return ApiRefused("Its API does not let the `api_key` do this; an operator must widen its scopes.")
+    if answer.status == 404:
+        return ApiTrouble("Its API is not where `url` and `api_path` say; an operator must correct them.")
+    return ApiTrouble(f"Its API answered with status {answer.status}.", retry_after_s=retry_after_s(answer.headers))

@@ -1,0 +1,302 @@
+"""A workflow that answers with its result: one request, and what can be known where the answer does not tell.
+
+An answer that never came proves nothing, for n8n goes on when its caller has left. Its execution is looked up by the
+key, and followed while there is time; what it says counts. The last part of the call's time is kept for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import Final
+
+from toolhub_service.adapters.n8n import failures, proofs
+from toolhub_service.adapters.n8n.answers import STARTED, Read, Unreadable, execution_named, kept, read
+from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
+from toolhub_service.adapters.n8n.business import failure_in
+from toolhub_service.adapters.n8n.client import Broken
+from toolhub_service.adapters.n8n.executions import Execution, NoData, result_of
+from toolhub_service.adapters.n8n.lookup import Found, find
+from toolhub_service.adapters.n8n.places import Place
+from toolhub_service.adapters.n8n.sending import Sent, Trace, key_of, no_trace, send
+from toolhub_service.adapters.n8n.server import N8nServer, Workflow
+from toolhub_service.adapters.n8n.words import Redact
+from toolhub_service.adapters.shortening import kept_json
+from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.result import Outcome
+
+RAW_MAX_BYTES: Final = 64 * 1024
+RESERVE_S: Final = 5.0
+"""Of a call's time, for looking up what became of it; at most a quarter of it."""
+STOP_S: Final = 2.0
+"""For finding and stopping what a caller has given up."""
+LOOKS_S: Final = 3.0
+"""How long an execution that has ended is looked for: a list may miss it for a moment."""
+_PAUSE_S: Final = 0.2
+_NO_API: Final = "It could not be looked up, for the source has no `api_key`."
+_NOT_FOUND: Final = "Its execution was looked for by its key and not found, which proves nothing."
+
+
+class Calling:
+    """How workflows are called: what is the same for all servers and calls."""
+
+    def __init__(
+        self,
+        redact: Redact,
+        clock: Clock,
+        *,
+        desk: ArtifactDesk | None = None,
+        trace: Trace = no_trace,
+        keep_raw: bool = False,
+        pause_s: float = _PAUSE_S,
+        looks_s: float = LOOKS_S,
+    ) -> None:
+        """`desk`: where binary answers go; `keep_raw`: whether outcomes carry n8n's own answer (bounded).
+
+        `pause_s`: between two questions about one execution; `looks_s`: how long one is looked for.
+        """
+        self.redact = redact
+        self.trace = trace
+        self.clock = clock
+        self._desk = desk
+        self._keep_raw = keep_raw
+        self._pause_s = pause_s
+        self.looks_s = looks_s
+
+    async def run(self, server: N8nServer, workflow: Workflow, call: GrantedCall) -> Outcome:
+        """Raises ToolFailure; cancelled, it has n8n stop what it can find."""
+        run = _Run(self, server, workflow, call)
+        try:
+            return await run.outcome()
+        except asyncio.CancelledError:
+            await run.stop()
+            raise
+
+    async def outcome(
+        self,
+        server: N8nServer,
+        workflow: Workflow | None,
+        call: GrantedCall,
+        execution: Execution,
+        known: dict[str, str],
+    ) -> Outcome:
+        """What an execution that is over has come to. Raises ToolFailure as its verdict, NoData."""
+        if execution.has_failed:
+            raise failures.failed(call, execution, self.redact, known)
+        if execution.was_cancelled:
+            raise failures.cancelled(call, known)
+        value = result_of(execution)
+        self._judge(workflow, call, value, known)
+        proof = proofs.evidence(call, known, "ran in n8n")
+        return Outcome(value, (proof,), raw=kept_json(value, RAW_MAX_BYTES) if self._keep_raw else None)
+
+    async def answered(
+        self, workflow: Workflow, call: GrantedCall, sent: Sent, value: Read, known: dict[str, str]
+    ) -> Outcome:
+        """What a successful answer says. Raises ToolFailure."""
+        if value.binary is not None:
+            held, artifacts = await kept(value.binary, sent.answer, call.call, self._desk)
+            proof = proofs.evidence(call, known, "answered with a file")
+            return Outcome(held, (proof,), artifacts, truncated=not artifacts)
+        self._judge(workflow, call, value.value, known)
+        if value.value == STARTED or (value.value is None and sent.place.response_mode == "onReceived"):
+            proof = proofs.evidence(call, known, "was only started: how it ends is not known here", started_only="true")
+        else:
+            proof = proofs.evidence(call, known, "answered")
+        raw = kept_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
+        return Outcome(value.value, (proof,), raw=raw)
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._pause_s)
+
+    def _judge(self, workflow: Workflow | None, call: GrantedCall, value: JsonValue, known: dict[str, str]) -> None:
+        words = failure_in(workflow.terms, value) if workflow is not None else None
+        if words is not None:
+            raise failures.says_failed(call, words, self.redact, known)
+
+
+class _Run:
+    """One call."""
+
+    def __init__(self, by: Calling, server: N8nServer, workflow: Workflow, call: GrantedCall) -> None:
+        self._by = by
+        self._server = server
+        self._workflow = workflow
+        self._call = call
+        self._key = key_of(call)
+        self._sent_at_unix_ms = by.clock.unix_ms()
+        self._place: Place | None = workflow.place
+        self._execution_id = ""
+        self._has_ended = False
+
+    async def outcome(self) -> Outcome:
+        call = self._call
+        try:
+            sent = await send(
+                self._server, self._workflow, call, self._key, deadline_s=self._answer_by_s(), trace=self._by.trace
+            )
+        except Broken as broken:
+            if not broken.was_sent:
+                self._has_ended = True
+                raise failures.not_sent(call, broken) from None
+            return await self._in_doubt(broken.reason)
+        except ToolFailure:
+            self._has_ended = True
+            raise
+        self._place = sent.place
+        return await self._read(sent)
+
+    async def stop(self) -> None:
+        """Ask n8n to stop it, once and for a bounded time; in a task of its own, for this one is being cancelled."""
+        if self._has_ended or self._server.api is None:
+            return
+        asking = asyncio.create_task(self._stop_once(self._server.api))
+        await asyncio.wait({asking}, timeout=STOP_S)
+        asking.cancel()
+
+    async def _stop_once(self, api: N8nApi) -> None:
+        try:
+            execution_id = self._execution_id
+            if not execution_id:
+                found = await find(api, self._workflow_id, self._key, self._sent_at_unix_ms)
+                execution_id = found.execution.id if found and not found.execution.is_over else ""
+            if execution_id:
+                await api.stop(execution_id)
+        except (ApiTrouble, Absent):
+            return  # it goes on to its end, as without an API
+
+    async def _read(self, sent: Sent) -> Outcome:
+        answer, call = sent.answer, self._call
+        if answer.is_cut:
+            raise failures.too_large(call, self._server.terms.max_response_bytes, self._known())
+        if failures.is_gateway(answer):
+            return await self._in_doubt(f"Something before n8n answered with status {answer.status}.")
+        if failures.is_in_workflow(answer):
+            raise await self._cause()
+        if answer.status == 409 and self._workflow.terms.deduplicates:
+            return await self._of_the_first(sent)
+        if not 200 <= answer.status < 300:
+            raise failures.refused(call, answer, self._by.redact)
+        self._has_ended = True
+        try:
+            value = read(answer)
+        except Unreadable as unreadable:
+            raise failures.unreadable(call, unreadable.why) from None
+        self._execution_id = execution_named(answer, value.value, self._workflow.terms.execution_id)
+        if not answer.body.strip() and not sent.place.answers_nothing:
+            return await self._of_nothing(sent)
+        return await self._by.answered(self._workflow, call, sent, value, self._known())
+
+    async def _of_nothing(self, sent: Sent) -> Outcome:
+        """A success without a body: only its execution tells what that means."""
+        found, looked = await self._look()
+        if found is None:
+            raise failures.answered_nothing(self._call, looked, self._known())
+        known = proofs.found_facts(self._server, self._place, found)
+        if found.execution.has_failed:
+            raise failures.failed(self._call, found.execution, self._by.redact, known)
+        if found.execution.was_cancelled:
+            raise failures.cancelled(self._call, known)
+        if found.execution.status == "success" or found.execution.status in ("running", "waiting"):
+            is_only_started = found.execution.status != "success"
+            more = {"started_only": "true"} if is_only_started else {}
+            proof = proofs.evidence(self._call, known, "answered nothing; its execution was looked up", **more)
+            return Outcome(None, (proof,))
+        raise failures.answered_nothing(self._call, looked, known)
+
+    async def _cause(self) -> ToolFailure:
+        """Why the workflow failed, as its execution tells."""
+        found, looked = await self._look()
+        if found is None or not found.execution.has_failed:
+            return failures.in_workflow(self._call, looked if self._server.api else "")
+        known = proofs.found_facts(self._server, self._place, found)
+        return failures.failed(self._call, found.execution, self._by.redact, known)
+
+    async def _of_the_first(self, sent: Sent) -> Outcome:
+        """The workflow knows the key: the answer is what its first run has come to."""
+        found, _ = await self._look()
+        if found is None or not found.others:
+            raise failures.refused(self._call, sent.answer, self._by.redact)
+        return await self._followed(found, "It had been sent before under the same key.")
+
+    async def _in_doubt(self, happened: str) -> Outcome:
+        """It was sent, and there is no answer. Raises ToolFailure OUTCOME_UNKNOWN when its execution tells nothing."""
+        found, looked = await self._look()
+        if found is None:
+            self._has_ended = True
+            raise failures.unknown(self._call, happened, looked, self._known())
+        return await self._followed(found, happened)
+
+    async def _followed(self, found: Found, happened: str) -> Outcome:
+        """To the end of an execution, while there is time."""
+        api = self._server.api
+        assert api is not None  # else nothing was found
+        self._execution_id = found.execution.id
+        execution = found.execution
+        looked = "Its execution was found and goes on."
+        try:
+            while not execution.is_over and self._left_s() > self._by_the_end_s():
+                await self._by.pause()
+                execution = await api.execution(execution.id, with_data=False, within_s=self._left_s())
+            if execution.is_over:
+                execution = await api.execution(execution.id, with_data=True, within_s=self._left_s())
+        except (ApiTrouble, Absent):
+            looked = "Its execution was found, and then could not be followed to its end."
+        known = proofs.found_facts(self._server, self._place, found._replace(execution=execution))
+        if execution.is_over:
+            self._has_ended = True
+            try:
+                return await self._by.outcome(self._server, self._workflow, self._call, execution, known)
+            except NoData:
+                looked = f"Its execution ended with {execution.status}, and n8n keeps nothing of what it brought."
+        else:
+            await self.stop()
+            self._has_ended = True
+        raise failures.unknown(self._call, happened, looked, known)
+
+    async def _look(self) -> tuple[Found | None, str]:
+        """Its execution, and what can be said of the search."""
+        api = self._server.api
+        if api is None:
+            return None, _NO_API
+        until_s = min(self._now_s() + self._by.looks_s, self._now_s() + self._left_s() - self._by_the_end_s())
+        try:
+            async with asyncio.timeout_at(max(until_s, self._now_s() + 0.05)):
+                while True:
+                    found = await find(api, self._workflow_id, self._key, self._sent_at_unix_ms)
+                    if found is not None:
+                        return found, ""
+                    await self._by.pause()
+        except ApiTrouble as trouble:
+            return None, f"It could not be looked up. {trouble.reason}"
+        except TimeoutError:
+            return None, _NOT_FOUND
+
+    @property
+    def _workflow_id(self) -> str:
+        return (self._place.workflow_id if self._place else "") or self._workflow.terms.workflow_id
+
+    def _known(self) -> dict[str, str]:
+        return proofs.facts(self._server, self._place, None, self._execution_id)
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _left_s(self) -> float:
+        return inf if self._call.deadline_s == inf else self._call.deadline_s - self._now_s()
+
+    def _answer_by_s(self) -> float:
+        """Until when the answer is waited for: then there is time left to look it up."""
+        deadline_s = self._call.deadline_s
+        if deadline_s == inf:
+            return inf
+        reserve_s = RESERVE_S if self._server.api is not None else 0.1
+        return deadline_s - min(reserve_s, self._left_s() / 4)
+
+    def _by_the_end_s(self) -> float:
+        """What is left when it is time to give up following, and to ask for a stop."""
+        return min(0.5, self._left_s() / 10) if self._left_s() != inf else 0.0

@@ -1,0 +1,219 @@
+"""From a workflow to a `Definition`: as the operator has configured it, or as n8n's API tells of it.
+
+Of a configured workflow every word is the operator's. Of a discovered one nothing is believed but where it is called:
+its name, tags and description are untrusted text, it has no schema (any object, tagged `open-schema`), and only the
+operator's overrides say that it changes nothing. `Definition.remote` holds what callers rely on; what a workflow does
+inside can change without any of it changing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from toolhub_service.adapters.n8n.discovering import Discovered
+from toolhub_service.adapters.n8n.places import is_path
+from toolhub_service.adapters.n8n.terms import WITHOUT_BODY, N8nTerms, WorkflowTerms
+from toolhub_service.adapters.overrides import Override, Overrides
+from toolhub_service.adapters.shortening import one_line, shortened, written
+from toolhub_service.adapters.tool_names import full_name
+from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.source import Definition
+from toolhub_service.domain.tool import (
+    Annotations,
+    CostHints,
+    IdempotencyMode,
+    ToolKind,
+    ToolLimits,
+    ToolSpec,
+)
+from toolhub_service.guards.masking import Mask
+from toolhub_service.registry.names import check_name
+
+OPEN_SCHEMA: Final = "open-schema"
+DESCRIPTION_MAX_BYTES: Final = 16 * 1024
+SCHEMA_MAX_BYTES: Final = 256 * 1024
+PROBLEM_MAX_CHARS: Final = 500
+RETRIES: Final = 2
+"""Where a repeat is safe."""
+NO_MASK: Final = Mask()
+
+_ANY_OBJECT: Final[JsonObject] = {"type": "object"}
+_ANYTHING: Final[JsonObject] = {}
+_SCALARS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
+
+
+class Unnamed(Exception):
+    """Something has no name by which the hub could know it; `problem` is a sentence for operators."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class DefinitionMaker:
+    """Makes the definitions of one source."""
+
+    def __init__(
+        self,
+        terms: N8nTerms,
+        endpoint: str,
+        overrides: Overrides,
+        check_schema: Callable[[JsonObject], object],
+        mask: Mask = NO_MASK,
+    ) -> None:
+        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by.
+
+        `mask` hides the source's own secrets in what n8n says of its workflows.
+        """
+        self._terms = terms
+        self._endpoint = endpoint
+        self._overrides = overrides
+        self._check_schema = check_schema
+        self._mask = mask
+
+    def configured(self, own_name: str, workflow: WorkflowTerms, problem: str = "") -> Definition | None:
+        """None when it is not offered. Raises Unnamed."""
+        wrong = problem or self._wrong(workflow)
+        description = workflow.description or f"The n8n workflow `{own_name}`."
+        remote: dict[str, JsonValue] = {
+            "name": own_name,
+            "description": description,
+            "inputSchema": workflow.input_schema,
+            "outputSchema": workflow.output_schema,
+        }
+        return self._made(own_name, workflow, description, remote, wrong, is_operators=True)
+
+    def discovered(self, found: Discovered) -> Definition | None:
+        """None when it is not offered. Raises Unnamed."""
+        own_name = found.name
+        if self._mask.text(own_name) != own_name:
+            raise Unnamed("A workflow was left out: its name holds a secret of the source.")
+        remote = self._mask.object(found.remote())
+        description = self._mask.text(found.description)
+        return self._made(own_name, found.workflow(self._terms.headers), description, remote, "", is_operators=False)
+
+    def _made(
+        self,
+        own_name: str,
+        workflow: WorkflowTerms,
+        description: str,
+        remote: JsonObject,
+        problem: str,
+        *,
+        is_operators: bool,
+    ) -> Definition | None:
+        override = self._overrides.of(own_name)
+        if not override.offered:
+            return None
+        name = full_name(self._terms.name, own_name)
+        try:
+            check_name(name)
+        except HubFailure as refused:
+            raise Unnamed(f"A workflow named `{one_line(own_name, 80)}` was left out: {refused.message}.") from refused
+        spec = self._spec(name, own_name, workflow, description, override, is_usable=not problem)
+        shown = one_line(problem, PROBLEM_MAX_CHARS) if problem else ""
+        return Definition(spec, remote, shown, is_operators=is_operators)
+
+    def _spec(
+        self,
+        name: str,
+        own_name: str,
+        workflow: WorkflowTerms,
+        description: str,
+        override: Override,
+        *,
+        is_usable: bool,
+    ) -> ToolSpec:
+        terms = self._terms
+        annotations = Annotations(
+            read_only=override.read_only is True,
+            destructive=override.destructive is True,
+            idempotent=override.idempotent is True or workflow.deduplicates,
+            open_world=True,
+            supports_progress=workflow.is_async,
+        )
+        capabilities = terms.capabilities if override.capabilities is None else override.capabilities
+        marks = () if workflow.input_schema is not None else (OPEN_SCHEMA,)
+        return ToolSpec(
+            name=name,
+            kind=ToolKind.N8N,
+            description=shortened(description, DESCRIPTION_MAX_BYTES),
+            input_schema=(workflow.input_schema or _ANY_OBJECT) if is_usable else _ANY_OBJECT,
+            output_schema=workflow.output_schema if is_usable else _ANYTHING,
+            version=workflow.version,
+            tags=tuple(dict.fromkeys((*terms.tags, "n8n", terms.name, *marks))),
+            capabilities=frozenset(capabilities or (terms.upstream,)),
+            annotations=annotations,
+            cost=CostHints(is_async=workflow.is_async),
+            limits=ToolLimits(
+                timeout_s=override.timeout_s or terms.timeout_s,
+                max_retries=RETRIES if annotations.safe_to_repeat else 0,
+                max_concurrency=terms.max_concurrency,
+            ),
+            idempotency=IdempotencyMode.DERIVED if workflow.derived_key else IdempotencyMode.KEYED,
+            source=terms.name,
+            endpoint=self._endpoint,
+            resource_id=own_name,
+            upstream=terms.upstream,
+        )
+
+    def _wrong(self, workflow: WorkflowTerms) -> str:
+        """Why the operator's entry cannot be used, with what to do; empty when it can."""
+        if not workflow.webhook and not workflow.workflow_id:
+            return "It says neither `webhook` nor `workflow_id`."
+        if not workflow.webhook and not self._terms.api_key:
+            return "It is named by `workflow_id` alone, which is looked up through n8n's API: set `api_key`."
+        if workflow.webhook and not is_path(workflow.webhook):
+            return "Its `webhook` is no path: plain words between slashes, without parameters, `.` and `..`."
+        if workflow.is_async and not self._terms.api_key:
+            return "With `mode: async` its execution is followed through n8n's API: set `api_key`."
+        return self._wrong_schema(workflow)
+
+    def _wrong_schema(self, workflow: WorkflowTerms) -> str:
+        for place, schema in (("input_schema", workflow.input_schema), ("output_schema", workflow.output_schema)):
+            reason = self._unusable(schema) if schema else ""
+            if reason:
+                return f"Its `{place}` cannot be used: {reason}"
+        schema = workflow.input_schema
+        if schema is not None and schema.get("type") != "object":
+            return 'Its `input_schema` cannot be used: arguments are an object, and it does not say `"type": "object"`.'
+        properties = schema.get("properties") if schema is not None else None
+        named: Mapping[str, JsonValue] = properties if isinstance(properties, Mapping) else {}
+        if workflow.idempotency_field and workflow.method in WITHOUT_BODY:
+            return f"`idempotency_field` needs a body, and {workflow.method} has none."
+        if workflow.idempotency_field in named and workflow.idempotency_field:
+            return f"`idempotency_field` is `{workflow.idempotency_field}`, which is an argument of callers, too."
+        if workflow.method in WITHOUT_BODY:
+            nested = [name for name, member in named.items() if not _is_scalar(member)]
+            if nested:
+                what = f"Arguments of {workflow.method} go into the query, and `{nested[0]}` need not be plain: "
+                return f"{what}give it a `type` of string, number, integer or boolean."
+        return ""
+
+    def _unusable(self, schema: JsonObject) -> str:
+        text = written(schema)
+        if text is None or len(text) > SCHEMA_MAX_BYTES:
+            return f"it has more than {SCHEMA_MAX_BYTES} bytes." if text else "it is nested too deeply."
+        try:
+            self._check_schema(schema)
+        except ToolFailure as failure:
+            return failure.error.message
+        except HubFailure as failure:
+            return failure.message
+        except (ValueError, RecursionError) as refused:
+            return str(refused) or "it is nested too deeply."
+        return ""
+
+
+def _is_scalar(schema: JsonValue) -> bool:
+    if not isinstance(schema, Mapping):
+        return False
+    kinds = schema.get("type")
+    if isinstance(kinds, str):
+        return kinds in _SCALARS
+    if isinstance(kinds, list) and kinds:
+        return all(isinstance(kind, str) and kind in _SCALARS for kind in kinds)
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return isinstance(choices, list) and not any(isinstance(choice, Mapping | list) for choice in choices)

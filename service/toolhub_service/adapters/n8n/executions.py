@@ -1,0 +1,159 @@
+"""Executions as n8n's public API tells of them: how they fare, what they brought, why they failed, whose key they bear.
+
+    result   data.resultData.runData[lastNodeExecuted][-1].data.main[0][*].json: one is the object
+             itself, several are an array
+    error    data.resultData.error.message and .node.name; `finished` stays false on errors, so `status` counts
+    key      header x-idempotency-key among the webhook's data: in runData once it has run, in the stack of what is to
+             run before that; or any value of customData
+
+Everything in it was written by a workflow or by whoever called it, and is read as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from toolhub_service.adapters.shortening import as_object
+from toolhub_service.domain.json import JsonObject, JsonValue
+
+KEY_HEADER: Final = "x-idempotency-key"
+ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+FAILED: Final = frozenset({"error", "crashed", "failed"})
+OVER: Final = FAILED | {"success", "canceled", "cancelled"}
+"""Any other status is that of an execution which goes on, or may: new, running, waiting, unknown."""
+
+
+class NoData(Exception):
+    """The execution is known, and what it brought is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    id: str
+    status: str
+    workflow_id: str = ""
+    workflow_version: str = ""
+    started_at: str = ""
+    stopped_at: str = ""
+    wait_till: str = ""
+    data: JsonObject = field(default_factory=dict, repr=False)
+    """The whole answer."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in OVER
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status in FAILED
+
+    @property
+    def was_cancelled(self) -> bool:
+        return self.status in ("canceled", "cancelled")
+
+    @property
+    def started_unix_ms(self) -> int | None:
+        return unix_ms(self.started_at)
+
+    @property
+    def duration_ms(self) -> int | None:
+        started, stopped = unix_ms(self.started_at), unix_ms(self.stopped_at)
+        return None if started is None or stopped is None else max(0, stopped - started)
+
+
+def execution_of(value: JsonValue) -> Execution | None:
+    """None for what does not tell of an execution."""
+    told = as_object(value)
+    if told is None:
+        return None
+    own_id, status = id_of(told.get("id")), told.get("status")
+    if not own_id or not isinstance(status, str):
+        return None
+    return Execution(
+        own_id,
+        status[:32].lower(),
+        id_of(told.get("workflowId")),
+        id_of(told.get("workflowVersionId")),
+        _time(told.get("startedAt")) or _time(told.get("createdAt")),
+        _time(told.get("stoppedAt")),
+        _time(told.get("waitTill")),
+        told,
+    )
+
+
+def id_of(value: JsonValue) -> str:
+    """A name that may stand in a URL; empty for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        value = str(value)
+    return value if isinstance(value, str) and ID.fullmatch(value) else ""
+
+
+def result_of(execution: Execution) -> JsonValue:
+    """What the last node gave. Raises NoData when n8n does not tell."""
+    results = _at(execution.data, "data", "resultData")
+    last = results.get("lastNodeExecuted")
+    runs = _at(results, "runData").get(last) if isinstance(last, str) else None
+    if not isinstance(runs, Sequence) or not runs:
+        raise NoData
+    items = _items(runs[-1])
+    return items[0] if len(items) == 1 else items or None
+
+
+def error_of(execution: Execution) -> tuple[str, str]:
+    """Message and name of the node that failed, as n8n tells them; empty where it does not."""
+    error = _at(execution.data, "data", "resultData", "error")
+    message, node = error.get("message"), _at(error, "node").get("name")
+    return message if isinstance(message, str) else "", node if isinstance(node, str) else ""
+
+
+def bears(execution: Execution, key: str) -> bool:
+    """Whether it was started by the call that was sent under the key."""
+    if key in _at(execution.data, "customData").values():
+        return True
+    data = _at(execution.data, "data")
+    return any(_at(json, "headers").get(KEY_HEADER) == key for json in _entries(data))
+
+
+def unix_ms(text: str) -> int | None:
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1_000) if text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _entries(data: JsonObject) -> Iterator[JsonObject]:
+    """The first items of each node that has run, and of what is to run."""
+    for runs in _at(data, "resultData", "runData").values():
+        if isinstance(runs, Sequence) and not isinstance(runs, str) and runs:
+            yield from _first(runs[0])
+    stack = _at(data, "executionData").get("nodeExecutionStack")
+    if isinstance(stack, Sequence) and not isinstance(stack, str):
+        for waiting in stack:
+            yield from _first(waiting)
+
+
+def _first(run: JsonValue) -> list[JsonObject]:
+    return [item for item in _items(run)[:1] if isinstance(item, Mapping)]
+
+
+def _items(run: JsonValue) -> list[JsonValue]:
+    """What one run of a node gave: on the first of its outputs that gave something."""
+    outputs = _at(as_object(run) or {}, "data").get("main")
+    for output in outputs if isinstance(outputs, list) else ():
+        if isinstance(output, list) and output:
+            return [item.get("json") for item in output if isinstance(item, Mapping)]
+    return []
+
+
+def _at(value: JsonObject, *names: str) -> JsonObject:
+    for name in names:
+        value = as_object(value.get(name)) or {}
+    return value
+
+
+def _time(value: JsonValue) -> str:
+    return value if isinstance(value, str) and len(value) <= 40 and unix_ms(value) is not None else ""

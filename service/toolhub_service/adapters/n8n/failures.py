@@ -1,0 +1,206 @@
+"""What went wrong with a call of a workflow, in the hub's words: what may have happened over there decides the kind.
+
+    nothing was sent, or n8n has no such webhook         TOOL_UNAVAILABLE: certainly not run
+    n8n, or a proxy before it, is busy                   TOOL_UNAVAILABLE, retryable: not run
+    it was sent and nobody can tell what came of it      OUTCOME_UNKNOWN, unless a repeat is safe: UPSTREAM_ERROR
+    the workflow ran into an error, or says it failed    EXECUTION_ERROR
+    anything else that is no result                      UPSTREAM_ERROR
+
+Whatever a workflow says is quoted: cut, redacted, without traces and paths of n8n's machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from toolhub_service.adapters.n8n.client import Answer, Broken
+from toolhub_service.adapters.n8n.executions import Execution, error_of
+from toolhub_service.adapters.n8n.waiting import retry_after_s
+from toolhub_service.adapters.n8n.words import MESSAGE_MAX_CHARS, Redact, quoted, said
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse
+from toolhub_service.domain.json import JsonValue
+
+NOT_REGISTERED: Final = re.compile(r'The requested webhook "[^"]*" is not registered\.')
+_WRONG_METHOD: Final = re.compile(r"This webhook is not registered for ([A-Z]+) requests")
+_CREDENTIAL: Final = re.compile(r"Authorization (data is wrong|is required|header)|No token provided|jwt |JsonWebToken")
+_IN_WORKFLOW: Final = "Error in workflow"
+_BUSY: Final = frozenset({429, 503})
+_GATEWAY: Final = frozenset({502, 504})
+
+
+def no_source(call: GrantedCall) -> ToolFailure:
+    """Its source was taken away while the call was on its way."""
+    message = f"{call.spec.name} is not available: its source is not connected to this hub any more. Use another tool."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+
+
+def no_webhook(call: GrantedCall, why: str) -> ToolFailure:
+    """It is not known where it is called, and n8n does not say. `why`: a sentence."""
+    message = f"{call.spec.name} could not be called: its webhook is not known. {why} It has not run. Try again later."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, reason="WEBHOOK_UNKNOWN")
+
+
+def not_sent(call: GrantedCall, broken: Broken) -> ToolFailure:
+    message = f"{call.spec.name} could not be called: n8n could not be reached. {broken.reason} It has not run. "
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, f"{message}Try again later, or use another tool.")
+
+
+def unknown(call: GrantedCall, happened: str, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:
+    """It was sent and may have run. `happened`, `looked`: sentences; `details`: what is known of its execution."""
+    message = f"{call.spec.name} was sent to n8n, which may go on with it. {happened} {looked}"
+    if call.safe_to_repeat:
+        return _with(ErrorKind.UPSTREAM_ERROR, f"{message} It is safe to call it again.", details, retryable=True)
+    advice = "Look for what it should have done before you call it again."
+    return _with(ErrorKind.OUTCOME_UNKNOWN, f"{message} {advice}", details, retryable=False)
+
+
+def is_gateway(answer: Answer) -> bool:
+    """Whether somebody before n8n gave up on it: it may have run."""
+    return answer.status in _GATEWAY
+
+
+def is_in_workflow(answer: Answer) -> bool:
+    """Whether n8n says that the workflow failed, and not why."""
+    return answer.status == 500 and said(answer.body)[0] == _IN_WORKFLOW
+
+
+def is_not_registered(answer: Answer) -> bool:
+    """Whether n8n has no such webhook: nothing has run."""
+    return answer.status == 404 and NOT_REGISTERED.match(said(answer.body)[0]) is not None
+
+
+def refused(call: GrantedCall, answer: Answer, redact: Redact) -> ToolFailure:
+    """An answer that is no success, as far as it tells by itself."""
+    words, value = said(answer.body)
+    status, excerpt = answer.status, quoted(words, redact)
+    if status == 404 and (NOT_REGISTERED.match(words) or _WRONG_METHOD.match(words)):
+        return _no_such_webhook(call, words)
+    if status in (401, 403) and _CREDENTIAL.search(words[:200]):
+        message = f"{call.spec.name} could not be called: n8n does not accept what the hub authenticates with. "
+        message += "It has not run. Use another tool; an operator must correct `headers` of the source."
+        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason="WEBHOOK_AUTH", setting="headers")
+    if status in _BUSY and _is_before_the_workflow(answer, value):
+        message = f"{call.spec.name} could not be called: n8n is busy. It has not run. Try again later."
+        wait_s = retry_after_s(answer.headers) or None
+        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=wait_s, retryable=True)
+    if status >= 500:
+        message = f"{call.spec.name} failed in n8n; correct the call by what it says, or use another tool. "
+        return refuse(ErrorKind.EXECUTION_ERROR, message + _in(excerpt), upstream=Upstream(status, excerpt))
+    advice = _ADVICE.get(status, "Correct the call by what it says, or use another tool.")
+    if 300 <= status < 400:
+        advice = "The hub follows no redirect of a workflow, which has run. Use another tool, or tell an operator."
+    message = f"n8n answered the call of {call.spec.name} with status {status}. {advice} {_in(excerpt)}"
+    return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status, excerpt))
+
+
+_ADVICE: Final[Mapping[int, str]] = {
+    413: "The arguments are too large for it: send less.",
+    422: "It could not read what the hub sent, or refuses it: correct the arguments, or tell an operator.",
+}
+
+
+def failed(call: GrantedCall, execution: Execution, redact: Redact, details: Mapping[str, JsonValue]) -> ToolFailure:
+    """The workflow ran into an error, and its execution tells of it."""
+    message, node = error_of(execution)
+    told = quoted(message, redact, MESSAGE_MAX_CHARS)
+    where = f" in its node `{quoted(node, redact, 80)}`" if node else ""
+    says = _in(told) if told else "n8n tells no cause."
+    ended = "crashed" if execution.status == "crashed" else "failed"
+    text = f"{call.spec.name} {ended} in n8n{where}; what it did before that stays done. {says}"
+    return _with(ErrorKind.EXECUTION_ERROR, text, details, upstream=Upstream(500, told))
+
+
+def in_workflow(call: GrantedCall, looked: str) -> ToolFailure:
+    """The workflow ran into an error of which nothing more is known. `looked`: a sentence."""
+    message = f"{call.spec.name} failed in n8n; what it did before that stays done. n8n tells no cause here. {looked}"
+    return refuse(ErrorKind.EXECUTION_ERROR, message.strip(), upstream=Upstream(500, _IN_WORKFLOW))
+
+
+def cancelled(call: GrantedCall, details: Mapping[str, JsonValue]) -> ToolFailure:
+    text = f"{call.spec.name} was stopped in n8n; what it did before that stays done."
+    return _with(ErrorKind.CANCELLED, text, details)
+
+
+def says_failed(call: GrantedCall, words: str, redact: Redact, details: Mapping[str, JsonValue]) -> ToolFailure:
+    """Its result is one that means failure, by the operator's `fails_when`."""
+    told = quoted(words, redact, MESSAGE_MAX_CHARS)
+    text = f"{call.spec.name} ran and reports a failure; correct the call by what it says, or use another tool. "
+    return _with(ErrorKind.EXECUTION_ERROR, text + _in(told), details, upstream=Upstream(200, told))
+
+
+def answered_nothing(call: GrantedCall, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:
+    """A success without a body: n8n answers so when a workflow fails before its Respond node, too."""
+    text = f"{call.spec.name} answered nothing, which n8n also does when a workflow fails before it responds. {looked} "
+    return _with(ErrorKind.UPSTREAM_ERROR, f"{text}Look whether its effect is there.", details, retryable=False)
+
+
+def unreadable(call: GrantedCall, why: str) -> ToolFailure:
+    """It ran, and what it answered cannot be used. `why`: a clause."""
+    message = f"{call.spec.name} ran, and its answer cannot be read: {why}. Use another tool, or tell an operator."
+    return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False)
+
+
+def too_large(call: GrantedCall, max_bytes: int, details: Mapping[str, str]) -> ToolFailure:
+    text = f"{call.spec.name} ran, and its answer has more than {max_bytes:,} bytes. What it did is done. Ask for less."
+    return _with(ErrorKind.HTTP_TOO_LARGE, text, {**details, "max_bytes": max_bytes})
+
+
+def unforeseen(call: GrantedCall) -> ToolFailure:
+    message = (
+        f"The hub failed while it called {call.spec.name}, which may have run. Check that before you call it again; "
+        "operators find it logged."
+    )
+    return refuse(ErrorKind.INTERNAL, message)
+
+
+def nested(call: GrantedCall, names: list[str]) -> ToolFailure:
+    message = f"{call.spec.name} takes its arguments as a query: send texts, numbers and booleans only. "
+    return refuse(ErrorKind.INVALID_INPUT, f"{message}Nested: {', '.join(names[:10])}.", field=names[0])
+
+
+def taken_field(call: GrantedCall, field: str) -> ToolFailure:
+    message = f"Leave out `{field}`: {call.spec.name} gets the idempotency key there, from the hub."
+    return refuse(ErrorKind.INVALID_INPUT, message, field=field)
+
+
+def _no_such_webhook(call: GrantedCall, words: str) -> ToolFailure:
+    wrong = _WRONG_METHOD.match(words)
+    if wrong:
+        what = f"its webhook does not take {wrong.group(1)}. An operator must correct `method` of the workflow."
+        reason, setting = "WEBHOOK_METHOD", "method"
+    else:
+        what = "n8n has no such webhook. An operator must activate the workflow in n8n, or correct `webhook`."
+        reason, setting = "WEBHOOK_UNKNOWN", "webhook"
+    message = f"{call.spec.name} could not be called: {what} It has not run. Use another tool."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason=reason, setting=setting)
+
+
+def _is_before_the_workflow(answer: Answer, value: JsonValue) -> bool:
+    """Whether n8n itself or a proxy says so; a workflow's own answer means what the workflow likes."""
+    if isinstance(value, Mapping):
+        return value.get("code") == answer.status or value.keys() == {"message"}
+    return value is None
+
+
+def _in(excerpt: str) -> str:
+    return f"In its own words: {excerpt}" if excerpt else "It gave no reason."
+
+
+def _with(
+    kind: ErrorKind,
+    message: str,
+    details: Mapping[str, JsonValue],
+    *,
+    retryable: bool | None = None,
+    upstream: Upstream | None = None,
+) -> ToolFailure:
+    return ToolFailure(ToolError(kind, message, retryable=retryable, details=dict(details), upstream=upstream))
+
+
+def as_text(value: JsonValue) -> str:
+    """A value that a workflow gave as its message."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

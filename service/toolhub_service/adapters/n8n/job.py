@@ -1,0 +1,202 @@
+"""A workflow that goes on after it has answered, as a remote job: its execution is followed through the API.
+
+The start is a webhook call under the mark's key, answered with an execution's id. A start whose answer is lost is
+looked up by that key; that it is not found proves nothing, so it is sent again only where the workflow itself
+`deduplicates`. An execution that n8n forgets (pruned, or never saved) is not known to have succeeded: it is LOST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from toolhub_service.adapters.n8n import failures, proofs
+from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, read
+from toolhub_service.adapters.n8n.api import Absent, ApiRefused, ApiTooLarge, ApiTrouble, N8nApi, Stop
+from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.client import Broken
+from toolhub_service.adapters.n8n.executions import ID, Execution, NoData
+from toolhub_service.adapters.n8n.lookup import find
+from toolhub_service.adapters.n8n.sending import Sent, send
+from toolhub_service.adapters.n8n.server import N8nServer, Workflow
+from toolhub_service.adapters.remote_polling import Answer, PollTerms, Unreachable
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, refuse
+from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Outcome
+
+POLLS: Final = PollTerms(first_s=0.25, longest_s=10.0, per_s=20.0)
+START_S: Final = 60.0
+"""For the answer that names the execution."""
+_SENT_AT: Final = "sent_at_unix_ms"
+_SAVED: Final = "n8n may have pruned it, or is set not to save executions of this workflow."
+_REFUSED_PAUSE_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class MissingTerms:
+    """How long an execution may be missing: n8n may tell of it only a moment after it has named it."""
+
+    looks: int = 4
+    within_s: float = 3.0
+
+
+class N8nJobs:
+    """`RemoteJob` over the executions of one server."""
+
+    def __init__(self, server: N8nServer, calling: Calling, missing: MissingTerms | None = None) -> None:
+        self._server = server
+        self._calling = calling
+        self._missing = missing or MissingTerms()
+
+    async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
+        workflow = self._server.workflows.get(call.spec.resource_id)
+        if workflow is None:
+            raise failures.no_source(call)
+        until_s = min(call.deadline_s, asyncio.get_running_loop().time() + START_S)
+        try:
+            sent = await send(self._server, workflow, call, mark.key, deadline_s=until_s, trace=self._calling.trace)
+        except Broken as broken:
+            if not broken.was_sent:
+                raise failures.not_sent(call, broken) from None
+            raise RemoteUnclear(broken.reason) from broken
+        return self._accepted(workflow, call, mark, sent)
+
+    async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
+        workflow = self._server.workflows.get(call.spec.resource_id)
+        workflow_id = mark.details.get("workflow_id") or _workflow_id(workflow)
+        sent_at = mark.details.get(_SENT_AT, "")
+        try:
+            found = await find(self._api(), workflow_id, mark.key, int(sent_at) if sent_at.isdecimal() else 0)
+        except ApiTrouble as trouble:
+            raise RemoteUnclear(trouble.reason) from trouble
+        if found is not None:
+            known = proofs.found_facts(self._server, workflow.place if workflow else None, found)
+            return _marked(mark, found.execution.id, known)
+        if call.safe_to_repeat:
+            return None
+        raise RemoteUnclear("Its execution was looked for by its key and not found, which proves nothing.")
+
+    async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
+        look = _Look(self._api(), mark.remote_id, self._missing)
+        async for progress in self._server.poller.poll(look, key=mark.remote_id):
+            yield progress
+
+    async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
+        try:
+            stop = await self._api().stop(_checked(mark.remote_id))
+        except ApiRefused as refused:
+            raise refuse(ErrorKind.UPSTREAM_ERROR, refused.reason, retryable=False) from refused
+        except ApiTrouble as trouble:
+            raise RemoteUnclear(trouble.reason) from trouble
+        except Absent:
+            raise RemoteUnclear(f"n8n does not know the execution any more. {_SAVED}") from None
+        self._server.poller.hurry(mark.remote_id)
+        return stop is not Stop.IMPOSSIBLE
+
+    async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
+        execution = await self._server.poller.answer(lambda: self._result(call, mark))
+        workflow = self._server.workflows.get(call.spec.resource_id)
+        known = dict(mark.details) | proofs.facts(self._server, workflow.place if workflow else None, execution)
+        try:
+            return await self._calling.outcome(self._server, workflow, call, execution, known)
+        except NoData:
+            raise RemoteUnclear(f"It ended with {execution.status}, and n8n does not tell what it brought.") from None
+
+    async def _result(self, call: GrantedCall, mark: RemoteMark) -> Answer[Execution]:
+        try:
+            execution = await self._api().execution(_checked(mark.remote_id), with_data=True)
+        except Absent:
+            raise RemoteUnclear(f"n8n does not know the execution any more. {_SAVED}") from None
+        except ApiTooLarge:
+            raise failures.too_large(call, self._server.terms.max_response_bytes, mark.details) from None
+        except ApiTrouble as trouble:
+            raise Unreachable(trouble.retry_after_s) from trouble
+        return Answer(execution, is_over=True)
+
+    def _accepted(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
+        """The mark of an execution that the answer names. Raises ToolFailure, RemoteUnclear."""
+        answer = sent.answer
+        if failures.is_gateway(answer):
+            raise RemoteUnclear(f"Something before n8n answered with status {answer.status}.")
+        if answer.status == 409 and workflow.terms.deduplicates:
+            raise RemoteUnclear("The workflow knows the key already.")
+        if failures.is_in_workflow(answer) or answer.is_cut:
+            raise RemoteUnclear("n8n answered that the workflow failed, or at such length that it was not read.")
+        if not 200 <= answer.status < 300:
+            raise failures.refused(call, answer, self._calling.redact)
+        try:
+            execution_id = execution_named(answer, read(answer).value, workflow.terms.execution_id)
+        except Unreadable:
+            execution_id = ""
+        if not execution_id:
+            raise RemoteUnclear("The answer names no execution.")
+        return _marked(mark, execution_id, proofs.facts(self._server, sent.place, None, execution_id))
+
+    def _api(self) -> N8nApi:
+        if self._server.api is None:
+            raise RemoteUnclear("The source has no `api_key` any more, so that nothing can be followed.")
+        return self._server.api
+
+
+class _Look:
+    """Questions how one execution fares; called by the poller."""
+
+    def __init__(self, api: N8nApi, execution_id: str, missing: MissingTerms) -> None:
+        self._api = api
+        self._execution_id = _checked(execution_id)
+        self._terms = missing
+        self._missed = 0
+        self._missed_since_s = 0.0
+
+    async def __call__(self) -> Answer[Progress]:
+        """Raises Unreachable, and RemoteUnclear when n8n does not know it."""
+        try:
+            execution = await self._api.execution(self._execution_id, with_data=False)
+        except Absent:
+            return self._absent()
+        except ApiRefused as refused:
+            return Answer(_progress(refused.reason), retry_after_s=_REFUSED_PAUSE_S)
+        except ApiTrouble as trouble:
+            raise Unreachable(trouble.retry_after_s) from trouble
+        self._missed = 0
+        return Answer(_told(execution), is_over=execution.is_over)
+
+    def _absent(self) -> Answer[Progress]:
+        now_s = asyncio.get_running_loop().time()
+        self._missed_since_s = self._missed_since_s if self._missed else now_s
+        self._missed += 1
+        if self._missed >= self._terms.looks and now_s - self._missed_since_s >= self._terms.within_s:
+            raise RemoteUnclear(f"n8n does not know the execution any more. {_SAVED}")
+        raise Unreachable
+
+
+def _told(execution: Execution) -> Progress:
+    if execution.status == "waiting":
+        until = f" until {execution.wait_till}" if execution.wait_till else " for something outside"
+        return _progress(f"waiting{until}")
+    return _progress(execution.status, is_over=execution.is_over)
+
+
+def _progress(message: str, *, is_over: bool = False) -> Progress:
+    return Progress(step=float(is_over), total=1.0, unit="execution", message=message)
+
+
+def _marked(mark: RemoteMark, execution_id: str, known: dict[str, str]) -> RemoteMark:
+    return mark._replace(remote_id=execution_id, accepted=True, details={**mark.details, **known})
+
+
+def _checked(execution_id: str) -> str:
+    """An id that may stand in a URL, whoever has kept it."""
+    if not ID.fullmatch(execution_id):
+        raise RemoteUnclear("What was kept is no id of an execution.")
+    return execution_id
+
+
+def _workflow_id(workflow: Workflow | None) -> str:
+    if workflow is None:
+        return ""
+    return (workflow.place.workflow_id if workflow.place else "") or workflow.terms.workflow_id

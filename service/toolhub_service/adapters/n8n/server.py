@@ -1,0 +1,69 @@
+"""One n8n server as its source and the adapter share it: the way to it, and what is known of its workflows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolhub_service.adapters.n8n.api import N8nApi
+from toolhub_service.adapters.n8n.client import N8nClient
+from toolhub_service.adapters.n8n.places import Place, places_of
+from toolhub_service.adapters.n8n.terms import N8nTerms, WorkflowTerms
+from toolhub_service.adapters.remote_polling import Poller
+from toolhub_service.domain.ports import Resolver
+from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.guards.urls import parse_url
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A workflow that is a tool."""
+
+    terms: WorkflowTerms
+    place: Place | None = None
+    """None: named by its id, and not looked up yet."""
+
+
+class N8nServer:
+    """Made before anything is connected."""
+
+    def __init__(self, terms: N8nTerms, resolver: Resolver, poller: Poller) -> None:
+        """Raises ToolFailure, OSError and ValueError as N8nClient."""
+        self.terms = terms
+        self.client = N8nClient(terms, resolver)
+        self.api = N8nApi(self.client, terms) if terms.api_key else None
+        self.poller = poller
+        self.workflows: dict[str, Workflow] = {
+            name: Workflow(workflow, named_place(workflow)) for name, workflow in terms.workflows.items()
+        }
+        """By the tools' own names; a reading puts another one in its place."""
+
+    @property
+    def name(self) -> str:
+        return self.terms.name
+
+    @property
+    def endpoint(self) -> str:
+        return shown_url(parse_url(self.terms.url)).rstrip("/")
+
+    def url_of(self, place: Place) -> str:
+        return f"{self.terms.url}{self.terms.webhook_path}/{place.path}"
+
+    async def looked_up(self, own_name: str, workflow: Workflow) -> Place | None:
+        """The place of a workflow named by its id, as it is now; None when it has none, or several.
+
+        Raises ApiTrouble, Absent.
+        """
+        if self.api is None:
+            return None
+        told = await self.api.workflow(workflow.terms.workflow_id)
+        places = places_of(told)
+        if len(places) != 1 or told.get("active") is not True:
+            return None
+        if self.workflows.get(own_name) is not None:
+            self.workflows[own_name] = replace(workflow, place=places[0])
+        return places[0]
+
+
+def named_place(workflow: WorkflowTerms) -> Place | None:
+    """Where the operator says that it is."""
+    return Place(workflow.method, workflow.webhook, workflow.workflow_id) if workflow.webhook else None

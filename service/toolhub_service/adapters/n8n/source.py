@@ -1,0 +1,195 @@
+"""The workflows of one n8n server: those that the operator has named, and those that its API tells of.
+
+The named ones are there whether n8n is or not. With an `api_key` they are compared with what n8n has, and whatever
+would keep a call from working is told; the API being away takes nothing away that was known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
+from toolhub_service.adapters.n8n.comparing import Compared, compared, is_at
+from toolhub_service.adapters.n8n.definitions import DefinitionMaker, Unnamed
+from toolhub_service.adapters.n8n.discovering import Discovered, discovered, restored
+from toolhub_service.adapters.n8n.executions import id_of
+from toolhub_service.adapters.n8n.places import Place
+from toolhub_service.adapters.n8n.server import N8nServer, Workflow
+from toolhub_service.adapters.n8n.words import Redact
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.source import Definition, Discovery, Trust
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.registry.names import skeleton
+from toolhub_service.registry.turns import Turns
+
+PROBLEMS_MAX: Final = 50
+_NO_KEY: Final = "Workflows cannot be discovered without an `api_key`."
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What one reading has brought so far."""
+
+    named: dict[str, JsonObject]
+    """Workflows of n8n that the operator has named, by id."""
+    offered: list[Discovered]
+    problems: list[str]
+
+
+class N8nToolSource:
+    """Implements `ToolSource`."""
+
+    kind = ToolKind.N8N
+
+    def __init__(
+        self, server: N8nServer, maker: DefinitionMaker, redact: Redact, *, trust: Trust = Trust.FIRST_USE
+    ) -> None:
+        self._server = server
+        self._maker = maker
+        self._redact = redact
+        self._trust = trust
+        self._reading = asyncio.Lock()
+        self._last: tuple[Discovered, ...] = ()
+        self._trouble = ""
+
+    @property
+    def name(self) -> str:
+        return self._server.name
+
+    @property
+    def trust(self) -> Trust:
+        return self._trust
+
+    @property
+    def endpoint(self) -> str:
+        return self._server.endpoint
+
+    def restored(self, remote: JsonObject) -> Definition | None:
+        """A discovered workflow as it was pinned, under today's terms; None when it is not offered any more."""
+        found = restored(remote)
+        if found is None or self._server.terms.discover is None or found.name in self._server.terms.workflows:
+            return None
+        try:
+            definition = self._maker.discovered(found)
+        except Unnamed:
+            return None
+        if definition is not None:
+            self._server.workflows.setdefault(found.name, self._bound(found))
+        return definition
+
+    async def discover(self) -> Discovery:
+        async with self._reading:
+            if self._server.client.is_closed:
+                raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.")
+            reading = await self._read()
+            definitions, problems = await self._definitions(reading)
+            told = [self._redact(problem) for problem in (*reading.problems, *problems)]
+            return Discovery(definitions, _some(told), server="n8n")
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """n8n does not tell of changes."""
+
+    def diagnostics(self) -> Sequence[str]:
+        api = "with an api_key" if self._server.api is not None else "without an api_key"
+        asked = f"executions: {self._server.poller.asking} are being followed"
+        return tuple(map(self._redact, (f"api: {self._trouble}" if self._trouble else f"api: {api}", asked)))
+
+    async def start(self) -> None:
+        """Connections are made as they are needed."""
+
+    async def close(self) -> None:
+        await self._server.client.close()
+
+    async def _read(self) -> _Reading:
+        """What the API tells; without it, what it told last."""
+        terms, api = self._server.terms, self._server.api
+        reading = _Reading({}, list(self._last), [_NO_KEY] if terms.discover is not None and api is None else [])
+        if api is None:
+            return reading
+        try:
+            fresh = await self._read_all(api)
+        except ApiTrouble as trouble:
+            self._trouble = trouble.reason
+            reading.problems.append(trouble.reason)
+            return reading
+        self._trouble = ""
+        self._last = tuple(fresh.offered)
+        return fresh
+
+    async def _read_all(self, api: N8nApi) -> _Reading:
+        """Raises ApiTrouble when not everything could be read."""
+        terms, turns = self._server.terms, Turns()
+        reading = _Reading({}, [], [])
+        wanted = {workflow.workflow_id for workflow in terms.workflows.values() if workflow.workflow_id}
+        paths = {workflow.webhook for workflow in terms.workflows.values() if workflow.webhook}
+        if wanted or paths or terms.discover is not None:
+            async for workflow in api.workflows():
+                self._take(reading, workflow, wanted, paths)
+                await turns.given()
+        for workflow_id in sorted(wanted - reading.named.keys()):
+            try:
+                reading.named[workflow_id] = await api.workflow(workflow_id)
+            except Absent:
+                continue
+        return reading
+
+    def _take(self, reading: _Reading, workflow: JsonObject, wanted: set[str], paths: set[str]) -> None:
+        own_id, terms = id_of(workflow.get("id")), self._server.terms
+        is_named = own_id in wanted or is_at(workflow, paths)
+        if is_named:
+            reading.named[own_id] = workflow
+        elif terms.discover is not None:
+            found = discovered(workflow, terms.discover)
+            if isinstance(found, str):
+                reading.problems.append(found)
+            elif found is not None:
+                reading.offered.append(found)
+
+    async def _definitions(self, reading: _Reading) -> tuple[tuple[Definition, ...], list[str]]:
+        """Sorted by their own names; of two whose full names read alike only the first, the configured ones before."""
+        problems: list[str] = []
+        unique: dict[str, Definition] = {}
+        workflows: dict[str, Workflow] = {}
+        knows = self._server.api is not None and not self._trouble
+        for own_name, terms in sorted(self._server.terms.workflows.items()):
+            told: Compared = compared(terms, reading.named) if knows else Compared(self._known(own_name))
+            if told.note:
+                problems.append(f"`{own_name}`: {told.note}")
+            workflows[own_name] = Workflow(terms, told.place)
+            self._keep(unique, problems, partial(self._maker.configured, own_name, terms, told.problem))
+        for found in sorted(reading.offered, key=lambda found: (found.name, found.place.workflow_id)):
+            if self._keep(unique, problems, partial(self._maker.discovered, found)):
+                workflows[found.name] = self._bound(found)
+        self._server.workflows = workflows
+        return tuple(unique.values()), problems
+
+    def _keep(self, unique: dict[str, Definition], problems: list[str], make: Callable[[], Definition | None]) -> bool:
+        try:
+            definition = make()
+        except Unnamed as unnamed:
+            problems.append(unnamed.problem)
+            return False
+        if definition is None:
+            return False
+        first = unique.setdefault(skeleton(definition.spec.name), definition)
+        if first is not definition:
+            problems.append(f"A workflow was left out: its name reads like that of `{first.spec.name}`.")
+        return first is definition
+
+    def _known(self, own_name: str) -> Place | None:
+        before = self._server.workflows.get(own_name)
+        return before.place if before is not None else None
+
+    def _bound(self, found: Discovered) -> Workflow:
+        return Workflow(found.workflow(self._server.terms.headers), found.place)
+
+
+def _some(problems: list[str]) -> tuple[str, ...]:
+    if len(problems) <= PROBLEMS_MAX:
+        return tuple(problems)
+    return (*problems[: PROBLEMS_MAX - 1], f"And {len(problems) - PROBLEMS_MAX + 1} more.")

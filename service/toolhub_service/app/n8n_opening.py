@@ -1,0 +1,134 @@
+"""n8n servers of sources.yaml."""
+
+from __future__ import annotations
+
+from toolhub_service.adapters.n8n.adapter import N8nAdapter
+from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.client import refused_url
+from toolhub_service.adapters.n8n.definitions import DefinitionMaker
+from toolhub_service.adapters.n8n.job import POLLS
+from toolhub_service.adapters.n8n.server import N8nServer
+from toolhub_service.adapters.n8n.source import N8nToolSource
+from toolhub_service.adapters.n8n.terms import DiscoveryTerms, FailureSign, N8nTerms, TlsTerms, WorkflowTerms
+from toolhub_service.adapters.overrides import Overrides
+from toolhub_service.adapters.remote_polling import Poller
+from toolhub_service.app.means import Means
+from toolhub_service.app.source_opening import OpenedSource
+from toolhub_service.app.source_values import SourceValues, shown
+from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.job_ports import RunningJobs
+from toolhub_service.domain.source import Trust
+from toolhub_service.guards.headers import Headers, judge_request_headers
+from toolhub_service.guards.masking import Mask
+from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.guards.urls import parse_url
+from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.settings.workflow_sources import N8nSource, N8nWorkflow
+from toolhub_service.telemetry.trace_context import current_traceparent
+from toolhub_service.tools.egress.resolver import SystemResolver
+
+
+class N8nOpener:
+    """Implements `Opener`."""
+
+    def __init__(self, means: Means, running: RunningJobs, artifacts: ArtifactDesk) -> None:
+        calling = Calling(
+            means.redactor.text,
+            means.clock,
+            desk=artifacts,
+            trace=current_traceparent,
+            keep_raw=means.settings.results.show_raw,
+        )
+        self.adapter = N8nAdapter(calling, running, means.clock, means.randomness)
+        self._means = means
+        self._resolver = SystemResolver()
+
+    def endpoint(self, name: str, entry: N8nSource) -> str:
+        try:
+            return shown_url(parse_url(shown(entry.url))).rstrip("/")
+        except ToolFailure:
+            return shown(entry.url) if "@" not in shown(entry.url) else ""
+
+    def open(self, name: str, entry: N8nSource) -> OpenedSource:
+        values = SourceValues(self._means.redactor)
+        terms = _terms(name, entry, values)
+        try:
+            server = N8nServer(terms, self._resolver, Poller(self._means.randomness, POLLS))
+        except ToolFailure as failure:
+            raise refused_url(failure) from failure
+        redact = self._means.redactor.text
+        maker = DefinitionMaker(terms, server.endpoint, Overrides(entry.tools), compile_schema, Mask(values.secrets))
+        source = N8nToolSource(server, maker, redact, trust=Trust(entry.trust))
+        self.adapter.put(server)
+        return OpenedSource(source, source.restored)
+
+    def forget(self, name: str) -> None:
+        self.adapter.remove(name)
+
+
+def _terms(name: str, entry: N8nSource, values: SourceValues) -> N8nTerms:
+    """Raises ValueError for what cannot be used."""
+    fields = values.of(entry.headers)
+    discover = entry.discover
+    return N8nTerms(
+        name,
+        _web(values.one(entry.url, is_secret=False)),
+        api_key=values.one(entry.api_key),
+        headers=_headers(fields),
+        workflows={own: _workflow(workflow, fields, values) for own, workflow in entry.workflows.items()},
+        discover=None if discover is None else DiscoveryTerms(discover.tags, discover.mode),
+        api_path=_path(entry.api_path, "api_path"),
+        webhook_path=_path(entry.webhook_path, "webhook_path"),
+        tls=TlsTerms(entry.tls.ca_file, entry.tls.certificate_file, entry.tls.key_file),
+        connect_timeout_s=entry.connect_timeout_s,
+        max_response_bytes=entry.max_response_bytes,
+        capabilities=entry.capabilities,
+        tags=entry.tags,
+        timeout_s=entry.timeout_s,
+        max_concurrency=entry.max_concurrency,
+    )
+
+
+def _workflow(entry: N8nWorkflow, fields: dict[str, str], values: SourceValues) -> WorkflowTerms:
+    own = {name.lower(): value for name, value in values.of(entry.headers).items()}
+    return WorkflowTerms(
+        description=entry.description,
+        webhook=entry.webhook.strip("/"),
+        workflow_id=entry.workflow_id,
+        method=entry.method,
+        is_async=entry.mode == "async",
+        execution_id=entry.execution_id,
+        input_schema=entry.input_schema,
+        output_schema=entry.output_schema,
+        version=entry.version,
+        headers=_headers({name: value for name, value in fields.items() if name.lower() not in own} | own),
+        idempotency_field=entry.idempotency_field,
+        derived_key=entry.derived_key,
+        deduplicates=entry.deduplicates,
+        fails_when=tuple(FailureSign(sign.at, sign.equals, sign.message) for sign in entry.fails_when),
+    )
+
+
+def _headers(fields: dict[str, str]) -> Headers:
+    try:
+        return judge_request_headers(fields)
+    except ToolFailure as failure:
+        raise ValueError(f"its `headers` cannot be used: {failure.error.message}") from failure
+
+
+def _web(url: str) -> str:
+    """Without a slash at its end. Raises ValueError when it is none; the message does not hold it."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("its `url` does not begin with http:// or https://")
+    if "?" in url or "#" in url:
+        raise ValueError("its `url` is a base, and has no query")
+    return url.rstrip("/")
+
+
+def _path(path: str, setting: str) -> str:
+    """With a slash before it and none behind."""
+    words = [word for word in path.split("/") if word]
+    if {".", ".."} & set(words) or any(char in path for char in "?#\\ %"):
+        raise ValueError(f"its `{setting}` is no plain path")
+    return "".join(f"/{word}" for word in words)
