@@ -1,0 +1,124 @@
+"""The servers of one source, and which of them a prompt is sent to.
+
+The one with the shortest queue (what it says itself, and what is on its way to it from here), in turn among equals. One
+that cannot be reached is passed over for a while that grows, unless no other is left. Fewest-connections with a memory
+of the dead; no breaker of its own, for a call is stopped by one only when every server is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Final
+
+from toolhub_service.adapters.comfyui.client import ComfyClient, Unreached
+from toolhub_service.adapters.comfyui.news import News
+from toolhub_service.adapters.comfyui.server_kind import ServerKind, kind_of
+from toolhub_service.adapters.comfyui.states import Seen, look
+from toolhub_service.adapters.remote_polling import Poller
+from toolhub_service.domain.ports import Clock
+
+_DOWN_FIRST_S: Final = 2.0
+_DOWN_MAX_S: Final = 60.0
+
+
+class Backend:
+    """One server."""
+
+    def __init__(self, client: ComfyClient, news: News, poller: Poller, fetches: Poller, clock: Clock) -> None:
+        """`poller` asks how prompts fare, `fetches` for files: a long download must not hold up a question."""
+        self.name = client.name
+        self.client = client
+        self.news = news
+        self.poller = poller
+        self.fetches = fetches
+        self._clock = clock
+        self._kind: ServerKind | None = None
+        self._down_until_s = -inf
+        self._down_for_s = 0.0
+        self._on_the_way = 0
+
+    @property
+    def is_down(self) -> bool:
+        return self._clock.monotonic_s() < self._down_until_s
+
+    async def kind(self, *, anew: bool = False) -> ServerKind:
+        """What it is; asked once, or `anew`. Raises Unreached."""
+        if self._kind is None or anew:
+            self._kind = await kind_of(self.client)
+            self.is_back()
+        return self._kind
+
+    async def look(self, prompt_id: str) -> Seen:
+        """Raises Unreached."""
+        return await look(self.client, prompt_id, has_jobs=(await self.kind()).has_jobs)
+
+    async def queue(self) -> int:
+        """How many prompts wait or run there, with those on their way from here. Raises Unreached."""
+        info = (await self.client.get("/prompt")).fields.get("exec_info")
+        said = info.get("queue_remaining") if isinstance(info, dict) else None
+        if not isinstance(said, int):
+            raise Unreached("it does not say how long its queue is")
+        self.is_back()
+        return said + self._on_the_way
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """While a prompt is on its way there."""
+        self._on_the_way += 1
+        try:
+            yield
+        finally:
+            self._on_the_way -= 1
+
+    def has_failed(self) -> None:
+        """Pass it over for a while, and look anew at what it is."""
+        self._kind = None
+        self._down_for_s = min(max(2 * self._down_for_s, _DOWN_FIRST_S), _DOWN_MAX_S)
+        self._down_until_s = self._clock.monotonic_s() + self._down_for_s
+
+    def is_back(self) -> None:
+        self._down_until_s, self._down_for_s = -inf, 0.0
+
+
+class Backends:
+    """All servers of a source."""
+
+    def __init__(self, backends: Iterable[Backend]) -> None:
+        self._by_name = {backend.name: backend for backend in backends}
+        self._turn = 0
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter(self._by_name.values())
+
+    def get(self, name: str) -> Backend | None:
+        return self._by_name.get(name)
+
+    async def choose(self, names: frozenset[str]) -> Backend | None:
+        """Where the next prompt is best sent, of these; None when none is left."""
+        able = [backend for backend in self if backend.name in names]
+        alive = [backend for backend in able if not backend.is_down] or able
+        if len(alive) < 2:
+            return alive[0] if alive else None
+        queues = await asyncio.gather(*(_queue_of(backend) for backend in alive))
+        self._turn += 1
+        order = sorted(range(len(alive)), key=lambda at: (queues[at], (at - self._turn) % len(alive)))
+        return alive[order[0]]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(backend.news.close() for backend in self))
+
+
+async def _queue_of(backend: Backend) -> float:
+    try:
+        return await backend.queue()
+    except Unreached:
+        backend.has_failed()
+        return inf
+
+
+def names_of(backends: Sequence[Backend]) -> str:
+    """For sentences."""
+    return ", ".join(backend.name for backend in backends)

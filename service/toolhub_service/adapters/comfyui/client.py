@@ -1,0 +1,167 @@
+"""Requests to one ComfyUI server, bounded in bytes and time, through the egress guard; redirects are never followed.
+
+What matters to callers of a failed request is one thing: whether it can have been taken (`Unreached.was_sent`).
+JSON is read as Python's own parser reads it, for servers write NaN and Infinity into descriptions of nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http.cookiejar import CookieJar
+from typing import Any, Final
+
+import httpx
+
+from toolhub_service.adapters.comfyui.terms import BackendTerms
+from toolhub_service.adapters.remote_polling import retry_after_s
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.tools.egress.breakage import Breakage, WireError
+
+ANSWER_MAX_BYTES: Final = 4 * 1024 * 1024
+LISTS_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of a queue or history, which hold whole graphs."""
+_LARGE_BYTES: Final = 256 * 1024
+"""Of JSON that is parsed in a thread."""
+_WHOLE_ANSWER: Final = 4
+"""How many times as long as a silence a whole answer may take."""
+_NOT_SENT: Final = frozenset({Breakage.UNRESOLVED, Breakage.UNREACHABLE, Breakage.CONNECT_TIMEOUT, Breakage.UNTRUSTED})
+
+
+class Unreached(Exception):
+    """No answer, or none that means anything; `reason` is a clause for people, without anybody's words."""
+
+    def __init__(self, reason: str, *, was_sent: bool = True, retry_after_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.was_sent = was_sent
+        """Whether the server may have acted on it."""
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer below 500 (of `get`), or any (of `post`)."""
+
+    status: int
+    body: Any
+    """The JSON value; None where it is none."""
+    text: str
+    """The beginning of it, for people."""
+    retry_after_s: float = 0.0
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The JSON object; empty where it is none."""
+        return self.body if isinstance(self.body, dict) else {}
+
+
+class NoCookies(CookieJar):
+    """Keeps none."""
+
+    def extract_cookies(self, response: object, request: object) -> None:
+        """Leave them in the response."""
+
+
+class ComfyClient:
+    """One server; `http` is shared and belongs to the source."""
+
+    def __init__(self, terms: BackendTerms, http: httpx.AsyncClient, *, read_timeout_s: float) -> None:
+        self.name = terms.name
+        self.terms = terms
+        self._http = http
+        self._fields = {**terms.headers, "accept": "*/*", "accept-encoding": "identity"}
+        self._answer_s = read_timeout_s * _WHOLE_ANSWER
+
+    async def get(
+        self, path: str, params: Mapping[str, str] | None = None, *, max_bytes: int = ANSWER_MAX_BYTES
+    ) -> Reply:
+        """Raises Unreached, also for 5xx and 429: nothing was changed, so it can be asked again."""
+        reply = await self._asked("GET", path, params=params, max_bytes=max_bytes)
+        if reply.status >= httpx.codes.INTERNAL_SERVER_ERROR or reply.status == httpx.codes.TOO_MANY_REQUESTS:
+            raise Unreached(f"it answered {reply.status}", retry_after_s=reply.retry_after_s)
+        return reply
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
+        """Raises Unreached."""
+        content = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+        return await self._asked("POST", path, content=content, fields={"content-type": "application/json"})
+
+    async def post_stream(self, path: str, content: AsyncIterator[bytes], fields: Mapping[str, str]) -> Reply:
+        """Raises Unreached, and whatever `content` raises."""
+        return await self._asked("POST", path, content=content, fields=fields)
+
+    @asynccontextmanager
+    async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
+        """A response whose body is read inside the block, by `aiter_raw`. Raises Unreached."""
+        request = self._request("GET", path, params=params)
+        with _told():
+            response = await self._http.send(request, stream=True)
+            try:
+                yield response
+            finally:
+                await response.aclose()
+
+    def _request(
+        self, method: str, path: str, *, fields: Mapping[str, str] | None = None, **more: Any
+    ) -> httpx.Request:
+        return self._http.build_request(
+            method, self.terms.url + path, headers={**self._fields, **(fields or {})}, **more
+        )
+
+    async def _asked(self, method: str, path: str, *, max_bytes: int = ANSWER_MAX_BYTES, **more: Any) -> Reply:
+        request = self._request(method, path, **more)
+        try:
+            with _told():
+                async with asyncio.timeout(self._answer_s):
+                    response = await self._http.send(request, stream=True)
+                    try:
+                        data = await _whole(response, max_bytes)
+                    finally:
+                        await response.aclose()
+        except TimeoutError:
+            raise Unreached("its answer did not end in time") from None
+        status = response.status_code
+        return Reply(status, await _parsed(data), _beginning(data), retry_after_s(response.headers.get("retry-after")))
+
+
+class _told:  # noqa: N801  a context manager is read as a verb
+    """Turns what breaks on the wire into Unreached."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, WireError):
+            raise Unreached(error.breakage.value.partition(".")[0], was_sent=error.breakage not in _NOT_SENT) from error
+        if isinstance(error, httpx.HTTPError):
+            raise Unreached("its answer is not valid HTTP") from error
+        if isinstance(error, ToolFailure) and error.error.kind is ErrorKind.HTTP_DISALLOWED_HOST:
+            raise Unreached("its host leads to an address that may not be reached", was_sent=False) from error
+
+
+async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
+    data = bytearray()
+    async for chunk in response.aiter_raw():
+        data += chunk
+        if len(data) > max_bytes:
+            raise Unreached(f"its answer is larger than {max_bytes:,} bytes")
+    return bytes(data)
+
+
+async def _parsed(data: bytes) -> Any:
+    return await asyncio.to_thread(_json, data) if len(data) > _LARGE_BYTES else _json(data)
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _beginning(data: bytes) -> str:
+    return data[:4_000].decode("utf-8", "replace")

@@ -1,0 +1,166 @@
+"""What went wrong with a job of a ComfyUI tool, in the hub's words.
+
+    no server took it                          TOOL_UNAVAILABLE: certainly not run, the job waits
+    the graph was refused for an argument      INVALID_INPUT with violations
+    the graph was refused for anything else    UPSTREAM_ERROR: an operator must look
+    a node failed                              EXECUTION_ERROR; out of memory BUDGET_EXCEEDED
+    it ran, and what it was to leave is not there or not usable   EXECUTION_ERROR
+
+A server's own words are cut, redacted, and bare of paths; its tracebacks and inputs are never shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from toolhub_service.adapters.comfyui.client import Reply, Unreached
+from toolhub_service.adapters.comfyui.states import Seen
+from toolhub_service.adapters.comfyui.template import OutputTerms, Template
+from toolhub_service.adapters.shortening import one_line
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, Violation, refuse
+
+Redact = Callable[[str], str]
+
+WORDS_MAX_CHARS: Final = 500
+_JUDGED_CHARS: Final = 4_000
+_ERRORS_MAX: Final = 20
+_PATH: Final = re.compile(r"""(?:[A-Za-z]:\\|\\\\|(?<![\w:/])/)[^\s'",:;()<>|]{2,}""")
+_OUT_OF_MEMORY: Final = re.compile(
+    r"out of memory|outofmemory|can.?t allocate memory|cannot allocate memory|allocation on device|oom\b", re.IGNORECASE
+)
+_GATEWAYS: Final = {401, 403}
+
+
+def quoted(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
+    """Somebody else's words, fit to be handed on: redacted, on one line, without paths, cut."""
+    said = text if isinstance(text, str) else ""
+    return one_line(_PATH.sub("<path>", redact(said[:_JUDGED_CHARS])), max_chars)
+
+
+def no_source(call: GrantedCall) -> ToolFailure:
+    message = f"{call.spec.name} is not available: its source is not configured in this hub any more. Use another tool."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+
+
+def no_template(call: GrantedCall) -> ToolFailure:
+    message = f"{call.spec.name} cannot be used now: its template is being read anew. Try again."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+
+
+def no_server(call: GrantedCall, why: Mapping[str, str]) -> ToolFailure:
+    """`why`: by backend, a clause."""
+    told = "; ".join(f"{name}: {reason}" for name, reason in why.items()) or "none can run it"
+    message = f"No ComfyUI server took {call.spec.name} ({told}). Nothing runs. Try again later."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, backends=dict(why))
+
+
+def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact) -> ToolFailure:
+    """A start that was answered with a status that says that nothing runs."""
+    name, status = call.spec.name, reply.status
+    if status == 429:
+        message = f"The ComfyUI server takes no more work for {name} now. Nothing runs. Try again later."
+        return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=reply.retry_after_s or None)
+    if status == 400 and reply.fields.get("node_errors"):
+        return node_errors(call, template, reply.fields["node_errors"], redact)
+    said = reply.fields.get("error")
+    words = quoted(said.get("message") if isinstance(said, Mapping) else reply.text, redact)
+    what = "does not let the hub in (see `headers`)" if status in _GATEWAYS else f"answered {status}"
+    message = (
+        f"The ComfyUI server refused {name}: it {what}. Nothing runs. Use another tool, or tell an operator. "
+        f"In its own words: {words}"
+    )
+    upstream = Upstream(status=status, excerpt=words)
+    return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=upstream, cause="REFUSED")
+
+
+def node_errors(call: GrantedCall, template: Template, said: Any, redact: Redact) -> ToolFailure:
+    """The server finds fault with nodes: with what arguments put there, or with the template itself."""
+    errors = [*_node_errors(said)][:_ERRORS_MAX]
+    sources = {(each.target.node, each.target.input): each.source for each in template.bindings}
+    sources |= {(each.target.node, each.target.input): each.source for each in template.seeds if each.source}
+    violations = tuple(
+        Violation(sources[node, name], kind, f"{class_type} (node {node}) refuses it: {quoted(words, redact)}")
+        for node, class_type, kind, name, words in errors
+        if (node, name) in sources
+    )
+    nodes = [f"{class_type} (node {node}, input {name or '?'}): {quoted(words, redact, 200)}" for
+             node, class_type, _, name, words in errors]  # fmt: skip
+    told = "; ".join(nodes[:3]) or "it does not say which"
+    if violations and len(violations) == len(errors):
+        message = f"The ComfyUI server refuses arguments of {call.spec.name}; correct them and call again. {told}"
+        return refuse(ErrorKind.INVALID_INPUT, message, violations=violations, node_errors=nodes)
+    message = (
+        f"The ComfyUI server refuses the graph of {call.spec.name}, not only arguments. Use another tool, or tell an "
+        f"operator. {told}"
+    )
+    return refuse(
+        ErrorKind.UPSTREAM_ERROR,
+        message,
+        retryable=False,
+        violations=violations,
+        cause="NODE_ERRORS",
+        node_errors=nodes,
+    )
+
+
+def upload_refused(call: GrantedCall, pointer: str, why: str) -> ToolFailure:
+    message = f"{call.spec.name} cannot take the artifact at `{pointer}`: {why}. Nothing runs."
+    return refuse(ErrorKind.INVALID_INPUT, message, argument=pointer, cause="UPLOAD_REFUSED")
+
+
+def failed(call: GrantedCall, seen: Seen, redact: Redact) -> ToolFailure:
+    """A node has failed."""
+    said = seen.messages.get("execution_error", {})
+    node, class_type = (one_line(str(said.get(key, "")), 80) for key in ("node_id", "node_type"))
+    kind = one_line(str(said.get("exception_type", "")), 100)
+    full = said.get("exception_message")
+    words = quoted(full, redact)
+    where = f"its node {node} ({class_type})" if node else "it"
+    facts: dict[str, Any] = {"node": node, "node_class": class_type, "exception": kind}
+    if _OUT_OF_MEMORY.search(f"{kind} {full if isinstance(full, str) else ''}"[:_JUDGED_CHARS]):
+        message = (
+            f"{call.spec.name} did not finish: {where} ran out of memory on the server. Ask for something smaller, or "
+            f"try again when the server has less to do. In its own words: {words}"
+        )
+        return refuse(ErrorKind.BUDGET_EXCEEDED, message, retryable=True, cause="OUT_OF_MEMORY", **facts)
+    message = f"{call.spec.name} did not finish: {where} failed with {kind or 'an error'}. In its own words: {words}"
+    return refuse(ErrorKind.EXECUTION_ERROR, message, upstream=Upstream(status=0, excerpt=words), **facts)
+
+
+def cancelled(call: GrantedCall, *, by_us: bool) -> ToolFailure:
+    if by_us:
+        return refuse(ErrorKind.CANCELLED, f"{call.spec.name} was stopped on its server, as it was asked.")
+    message = f"{call.spec.name} was interrupted on its server by somebody else. Ask there before you call it again."
+    return refuse(ErrorKind.CANCELLED, message, by="somebody else")
+
+
+def bad_output(call: GrantedCall, output: OutputTerms, cause: str, what: str, **facts: Any) -> ToolFailure:
+    """It ran to its end, and what it was to leave is not as declared. `what`: a clause."""
+    message = (
+        f"{call.spec.name} ran, but its output `{output.name}` {what}. What it made may still lie on the server; tell "
+        "an operator, or call it again."
+    )
+    return refuse(ErrorKind.EXECUTION_ERROR, message, cause=cause, output=output.name, node=output.node, **facts)
+
+
+def unclear(backend: str, silent: Unreached) -> str:
+    """Why nobody can tell, for RemoteUnclear."""
+    return f"The server {backend} gave no clear answer: {silent.reason}."
+
+
+def _node_errors(said: Any) -> list[tuple[str, str, str, str, str]]:
+    """(node, class, type, input, words) of each."""
+    found = []
+    for node, body in list(said.items())[:_ERRORS_MAX] if isinstance(said, Mapping) else ():
+        listed = body.get("errors") if isinstance(body, Mapping) else None
+        class_type = one_line(str(body.get("class_type", "")), 80) if isinstance(body, Mapping) else ""
+        for error in listed[:_ERRORS_MAX] if isinstance(listed, list) else ():
+            if isinstance(error, Mapping):
+                extra = error.get("extra_info")
+                name = str(extra.get("input_name", "")) if isinstance(extra, Mapping) else ""
+                words = f"{error.get('message', '')}: {error.get('details', '')}"
+                found.append((str(node)[:64], class_type, str(error.get("type", ""))[:64], name[:128], words))
+    return found

@@ -1,0 +1,145 @@
+"""How one prompt fares, asked again and again until it has ended, is certainly gone, or nobody can tell.
+
+What is unknown to its server for `lost_after_s` without a break is LOST: history, queue and jobs of a server are empty
+after a restart, and a prompt that somebody takes out of the queue leaves no trace. One that the server itself has taken
+out for us, and then does not know, is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from toolhub_service.adapters.comfyui.backends import Backend
+from toolhub_service.adapters.comfyui.client import Unreached
+from toolhub_service.adapters.comfyui.states import Seen, Stage, newest_number
+from toolhub_service.adapters.comfyui.stopping import Stop, stop
+from toolhub_service.adapters.comfyui.tracks import Track
+from toolhub_service.adapters.remote_polling import Answer, Unreachable
+from toolhub_service.domain.errors import RemoteUnclear
+from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.progress import Progress
+
+STOP_AGAIN_S: Final = 5.0
+"""Between two requests to stop the same prompt, for a server may lose one that comes between two nodes."""
+_CERTAIN_LOOKS: Final = 2
+
+
+class Absence:
+    """For how long a server has said without a break that it does not know a prompt."""
+
+    def __init__(self, backend: Backend, mark: RemoteMark, clock: Clock, lost_after_s: float) -> None:
+        self._backend = backend
+        self._mark = mark
+        self._clock = clock
+        self._lost_after_s = lost_after_s
+        self._since_s: float | None = None
+        self.looks = 0
+
+    def over(self) -> None:
+        """It is known, or there was no answer."""
+        self._since_s, self.looks = None, 0
+
+    async def goes_on(self) -> None:
+        """Raises RemoteUnclear when that has lasted too long."""
+        now_s = self._clock.monotonic_s()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        self.looks += 1
+        if self.looks >= _CERTAIN_LOOKS and now_s - self._since_s >= self._lost_after_s:
+            raise RemoteUnclear(await _why_lost(self._backend, self._mark))
+
+
+class Following:
+    """Of one prompt."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        mark: RemoteMark,
+        track: Track,
+        clock: Clock,
+        *,
+        lost_after_s: float,
+        removed: set[str],
+        wants_stop: Callable[[], bool],
+    ) -> None:
+        """`removed`: prompts that servers have taken out for us; `wants_stop`: whether this one is to be stopped."""
+        self._backend = backend
+        self._prompt_id = mark.remote_id
+        self._track = track
+        self._clock = clock
+        self._absence = Absence(backend, mark, clock, lost_after_s)
+        self._removed = removed
+        self._wants_stop = wants_stop
+        self._stopped_at_s: float | None = None
+
+    async def ask(self) -> Answer[Progress]:
+        """A `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
+        try:
+            seen = await self._backend.look(self._prompt_id)
+            if seen.stage in (Stage.PENDING, Stage.RUNNING) and self._wants_stop():
+                await self._stop_again()
+        except Unreached as silent:
+            self._absence.over()
+            raise Unreachable(silent.retry_after_s) from silent
+        if seen.stage is Stage.UNKNOWN:
+            return await self._absent()
+        self._absence.over()
+        return Answer(self._progress(seen), is_over=seen.stage.is_over)
+
+    async def end(self) -> Answer[Seen]:
+        """The same for what it has come to. Raises Unreachable, RemoteUnclear."""
+        try:
+            seen = await self._backend.look(self._prompt_id)
+        except Unreached as silent:
+            raise Unreachable(silent.retry_after_s) from silent
+        if seen.stage is Stage.UNKNOWN and self._prompt_id not in self._removed:
+            await self._absence.goes_on()
+        elif seen.stage.is_over or seen.stage is Stage.UNKNOWN:
+            return Answer(seen)
+        raise Unreachable
+
+    async def _absent(self) -> Answer[Progress]:
+        await self._absence.goes_on()
+        if self._prompt_id in self._removed and self._absence.looks >= _CERTAIN_LOOKS:
+            return Answer(self._track.progress("the server has taken it out"), is_over=True)
+        raise Unreachable
+
+    async def _stop_again(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._stopped_at_s is not None and now_s - self._stopped_at_s < STOP_AGAIN_S:
+            return
+        self._stopped_at_s = now_s
+        if await stop(self._backend, self._prompt_id) is Stop.REMOVED:
+            self._removed.add(self._prompt_id)
+
+    def _progress(self, seen: Seen) -> Progress:
+        name = self._backend.name
+        if seen.stage is Stage.SUCCEEDED:
+            return self._track.ended(f"done on {name}; fetching what it made")
+        if seen.stage.is_over:
+            return self._track.progress(f"it has ended on {name}")
+        if seen.stage is Stage.PENDING:
+            at = f"{_ordinal(seen.place[0])} of {seen.place[1]}" if seen.place else "waits"
+            return self._track.progress(f"{at} in the queue of {name}")
+        return self._track.progress() if self._track.is_heard else self._track.progress(f"runs on {name}")
+
+
+async def _why_lost(backend: Backend, mark: RemoteMark) -> str:
+    told = f"The server {backend.name} knows it no more: it is neither running, nor waiting, nor in the history."
+    sent = mark.details.get("number", "")
+    try:
+        newest = await newest_number(backend.client)
+    except Unreached:
+        return told
+    if newest is None:
+        return f"{told} The history is empty: the server was restarted since, or somebody has cleared it"
+    if sent and newest < int(float(sent)):
+        return f"{told} The server counts its prompts anew: it was restarted since"
+    return f"{told} The server goes on counting its prompts: it was not restarted, so somebody has removed this one"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

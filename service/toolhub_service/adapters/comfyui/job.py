@@ -1,0 +1,171 @@
+"""Prompts of ComfyUI servers as remote jobs.
+
+The id of a prompt is the mark's key: minted and kept before anything is sent. It is no idempotency key, for a server
+runs the same id twice; so a start without a clear answer is looked up, and sent again only where it certainly is not.
+The answers to questions are the truth; the WebSocket says when to ask, and how far the nodes are.
+
+A prompt that a server takes only in part (200 with `node_errors`) is stopped and followed until it has ended, and ends
+as refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from toolhub_service.adapters.comfyui import evidence, failures
+from toolhub_service.adapters.comfyui.backends import Backend, Backends
+from toolhub_service.adapters.comfyui.client import Unreached
+from toolhub_service.adapters.comfyui.failures import Redact
+from toolhub_service.adapters.comfyui.following import Following
+from toolhub_service.adapters.comfyui.meter import Meter
+from toolhub_service.adapters.comfyui.outputs import OutputFetcher
+from toolhub_service.adapters.comfyui.shelf import Shelf, Shelved
+from toolhub_service.adapters.comfyui.states import Stage
+from toolhub_service.adapters.comfyui.stopping import Stop, stop
+from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, Submitter
+from toolhub_service.adapters.comfyui.tracks import Track
+from toolhub_service.adapters.comfyui.uploads import Uploader
+from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import RemoteUnclear
+from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Outcome
+
+_STOP_ASKED: Final = "stop_asked_at_unix_ms"
+
+
+class ComfyJob:
+    """Implements `RemoteJob` for one source."""
+
+    def __init__(
+        self,
+        backends: Backends,
+        shelf: Shelf,
+        desk: ArtifactDesk,
+        clock: Clock,
+        redact: Redact,
+        *,
+        strip_metadata: bool = True,
+        lost_after_s: float = 15.0,
+    ) -> None:
+        self._backends = backends
+        self._shelf = shelf
+        self._desk = desk
+        self._clock = clock
+        self._redact = redact
+        self._strip = strip_metadata
+        self._lost_after_s = lost_after_s
+        self._submitter = Submitter(backends, Uploader(desk), redact)
+        self._removed: set[str] = set()
+        self._stopping: set[str] = set()
+        self.meters: dict[str, Meter] = {}
+        """By job: where news of its nodes is told."""
+
+    async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
+        shelved = self._shelved(call)
+        if shelved is None:
+            raise failures.no_template(call)
+        self._watch(call, mark.key, shelved.backends)
+        return await self._submitter.start(call, mark, shelved)
+
+    async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
+        shelved = self._shelved(call)
+        return await self._submitter.find(call, mark, shelved.template if shelved else None)
+
+    async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
+        backend = self._at(mark)
+        track = self._watch(call, mark.remote_id, {backend.name})
+        following = self._following(backend, mark, track)
+        try:
+            async for progress in backend.poller.poll(following.ask, key=mark.remote_id):
+                yield progress
+        finally:
+            backend.news.forget(mark.remote_id)
+
+    async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
+        backend = self._at(mark)
+        self._stopping.add(mark.remote_id)
+        try:
+            stopped = await stop(backend, mark.remote_id)
+        except Unreached as unreached:
+            raise RemoteUnclear(failures.unclear(backend.name, unreached)) from unreached
+        if stopped is Stop.REMOVED:
+            self._removed.add(mark.remote_id)
+        backend.poller.hurry(mark.remote_id)
+        return True
+
+    async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
+        backend, shelved = self._at(mark), self._shelved(call)
+        if shelved is None:
+            raise failures.no_template(call)
+        template = shelved.template
+        following = self._following(backend, mark, Track(template.graph, _nobody))
+        seen = await backend.poller.answer(following.end)
+        if NODE_ERRORS in mark.details:
+            raise failures.node_errors(call, template, json.loads(mark.details[NODE_ERRORS]), self._redact)
+        if seen.stage is Stage.FAILED:
+            raise failures.failed(call, seen, self._redact)
+        if seen.stage is not Stage.SUCCEEDED:
+            raise failures.cancelled(call, by_us=mark.remote_id in self._stopping or _STOP_ASKED in mark.details)
+        fetcher = OutputFetcher(backend.client, backend.fetches, self._desk, self._redact, strip_metadata=self._strip)
+        left = await fetcher.fetch(call, template, seen.outputs)
+        return Outcome(
+            value=left.value,
+            evidence=evidence.run_evidence(call, mark, template, seen, left.files),
+            artifacts=tuple(record.ref for record in left.files),
+        )
+
+    def forget(self, prompt_id: str) -> None:
+        """Its run is over, or another process's."""
+        self._submitter.forget(prompt_id)
+        self._removed.discard(prompt_id)
+        self._stopping.discard(prompt_id)
+        for backend in self._backends:
+            backend.news.forget(prompt_id)
+
+    def _following(self, backend: Backend, mark: RemoteMark, track: Track) -> Following:
+        return Following(
+            backend,
+            mark,
+            track,
+            self._clock,
+            lost_after_s=self._lost_after_s,
+            removed=self._removed,
+            wants_stop=lambda: mark.remote_id in self._stopping or NODE_ERRORS in mark.details,
+        )
+
+    def _watch(self, call: GrantedCall, prompt_id: str, backends: frozenset[str] | set[str]) -> Track:
+        """What is heard of the prompt goes to its track, the one that it has or a new one."""
+        shelved = self._shelved(call)
+        known = [backend for backend in self._backends if backend.name in backends]
+        track = next((found for backend in known if (found := backend.news.track(prompt_id))), None)
+        track = track or Track(shelved.template.graph if shelved else {}, self._teller(call))
+        for backend in known:
+            backend.news.follow(prompt_id, track)
+        return track
+
+    def _teller(self, call: GrantedCall) -> Callable[[Progress], None]:
+        def tell(progress: Progress) -> None:
+            meter = self.meters.get(call.call.job_id)
+            if meter is not None:
+                meter.progress(progress)
+
+        return tell
+
+    def _shelved(self, call: GrantedCall) -> Shelved | None:
+        return self._shelf.get(call.spec.resource_id)
+
+    def _at(self, mark: RemoteMark) -> Backend:
+        """Raises RemoteUnclear when its server is not configured any more."""
+        backend = self._backends.get(mark.endpoint)
+        if backend is None:
+            raise RemoteUnclear(f"The server {mark.endpoint} is not configured in this hub any more.")
+        return backend
+
+
+def _nobody(progress: Progress) -> None:
+    """News that come after the end."""

@@ -1,0 +1,51 @@
+"""What a server is: its version and device, and which routes it has. Asked when it is first used and at each reading.
+
+0.33 answers `/api/jobs` (one atomic look at a job, one atomic cancel); 0.3.64 has none of it: 404 with an empty body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolhub_service.adapters.comfyui.client import ComfyClient, Unreached
+from toolhub_service.adapters.shortening import one_line
+
+_WORD_MAX_CHARS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """In the server's own words, cut; untrusted."""
+
+    version: str = ""
+    pytorch: str = ""
+    device: str = ""
+    has_jobs: bool = False
+    upload_max_bytes: int = 0
+    """0: it does not say."""
+
+
+async def kind_of(client: ComfyClient) -> ServerKind:
+    """Raises Unreached."""
+    stats = await client.get("/system_stats")
+    system, devices = stats.fields.get("system"), stats.fields.get("devices")
+    if not isinstance(system, Mapping):
+        raise Unreached(f"what answers there ({stats.status}) is no ComfyUI server", was_sent=False)
+    first = devices[0] if isinstance(devices, list) and devices else None
+    jobs = await client.get("/api/jobs", {"limit": "1"})
+    features = (await client.get("/features")).fields
+    cap = features.get("max_upload_size")
+    return ServerKind(
+        version=_word(system, "comfyui_version"),
+        pytorch=_word(system, "pytorch_version"),
+        device=_word(first, "name"),
+        has_jobs=isinstance(jobs.fields.get("jobs"), list),
+        upload_max_bytes=cap if isinstance(cap, int) and cap > 0 else 0,
+    )
+
+
+def _word(holder: object, key: str) -> str:
+    said: Any = holder.get(key) if isinstance(holder, Mapping) else None
+    return one_line(said, _WORD_MAX_CHARS) if isinstance(said, str) else ""

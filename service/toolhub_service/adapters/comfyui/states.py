@@ -1,0 +1,212 @@
+"""One look at a prompt: jobs, history and queue of a server, whichever it has, as one state.
+
+With jobs: one answer, made in one turn of the server's loop. Without: history, then queue, then history again, for a
+prompt leaves the one list before it stands in the other. `{}` of a history means pending, running and unknown alike.
+
+A stopped prompt stands in the history as an error whose messages hold `execution_interrupted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyClient, Reply, Unreached
+
+_OK: Final = 200
+_NOT_FOUND: Final = 404
+
+
+class Stage(Enum):
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+    """Neither running, waiting nor remembered."""
+
+    @property
+    def is_over(self) -> bool:
+        return self in _OVER
+
+
+_OVER: Final = frozenset({Stage.SUCCEEDED, Stage.FAILED, Stage.CANCELLED})
+_OF_JOBS: Final[Mapping[str, Stage]] = {
+    "pending": Stage.PENDING,
+    "in_progress": Stage.RUNNING,
+    "completed": Stage.SUCCEEDED,
+    "failed": Stage.FAILED,
+    "cancelled": Stage.CANCELLED,
+}
+_OF_HISTORY: Final[Mapping[str, Stage]] = {"success": Stage.SUCCEEDED, "error": Stage.FAILED}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a server says of one prompt. All but `stage` is untrusted."""
+
+    stage: Stage
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    """By node: what it put out."""
+    messages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The last one of each type."""
+    graph: Any = None
+    """As it was sent; None where the answer does not tell."""
+    place: tuple[int, int] | None = None
+    """While it waits: (its place, how many wait or run), from 1."""
+    created_ms: int = 0
+    """On the server's wall clock; 0: it does not say."""
+
+    @property
+    def cached(self) -> tuple[str, ...]:
+        """Nodes whose results were there already."""
+        nodes = self.messages.get("execution_cached", {}).get("nodes")
+        return tuple(str(node)[:64] for node in nodes) if isinstance(nodes, list) else ()
+
+    def time_of(self, *kinds: str) -> int:
+        """When the first of these messages was made, in ms on the server's clock; 0: it does not say."""
+        for kind in kinds:
+            at = self.messages.get(kind, {}).get("timestamp")
+            if isinstance(at, int):
+                return at
+        return 0
+
+
+UNKNOWN: Final = Seen(Stage.UNKNOWN)
+
+
+async def look(client: ComfyClient, prompt_id: str, *, has_jobs: bool) -> Seen:
+    """Raises Unreached."""
+    if has_jobs:
+        return await _in_jobs(client, prompt_id)
+    return (
+        await _in_history(client, prompt_id)
+        or await _in_queue(client, prompt_id)
+        or await _in_history(client, prompt_id)
+        or UNKNOWN
+    )
+
+
+async def graph_of(client: ComfyClient, prompt_id: str) -> Any:
+    """The graph of a prompt that is known there; None when it cannot be had. Raises Unreached."""
+    for seen in (await _in_history(client, prompt_id), await _in_queue(client, prompt_id)):
+        if seen is not None:
+            return seen.graph
+    return None
+
+
+async def newest_number(client: ComfyClient) -> int | None:
+    """Of the newest prompt in the history; None: it is empty. Numbers begin anew with the server. Raises Unreached."""
+    reply = await client.get("/history", {"max_items": "1"}, max_bytes=LISTS_MAX_BYTES)
+    numbers = [_item(entry.get("prompt")).number for entry in reply.fields.values() if isinstance(entry, Mapping)]
+    return max(numbers, default=None)
+
+
+async def _in_jobs(client: ComfyClient, prompt_id: str) -> Seen:
+    reply = await client.get(f"/api/jobs/{prompt_id}", max_bytes=LISTS_MAX_BYTES)
+    if reply.status == _NOT_FOUND and "error" in reply.fields:
+        return UNKNOWN
+    stage = _OF_JOBS.get(str(reply.fields.get("status")))
+    if reply.status != _OK or stage is None:
+        raise _strange(reply)
+    created = reply.fields.get("create_time")
+    seen = _told(stage, reply.fields.get("outputs"), reply.fields.get("execution_status"))
+    place = await _place_in_jobs(client, prompt_id) if stage is Stage.PENDING else None
+    return _with(seen, place=place, created_ms=created if isinstance(created, int) else 0)
+
+
+async def _place_in_jobs(client: ComfyClient, prompt_id: str) -> tuple[int, int] | None:
+    reply = await client.get("/api/jobs", {"status": "pending,in_progress"}, max_bytes=LISTS_MAX_BYTES)
+    jobs = reply.fields.get("jobs")
+    if not isinstance(jobs, list):
+        return None
+    numbers = {
+        str(job.get("id")): job.get("priority")
+        for job in jobs
+        if isinstance(job, Mapping) and isinstance(job.get("priority"), int | float)
+    }
+    return _place(prompt_id, numbers)
+
+
+async def _in_history(client: ComfyClient, prompt_id: str) -> Seen | None:
+    reply = await client.get(f"/history/{prompt_id}", max_bytes=LISTS_MAX_BYTES)
+    if reply.status != _OK or not isinstance(reply.body, Mapping):
+        raise _strange(reply)
+    entry = reply.fields.get(prompt_id)
+    if not isinstance(entry, Mapping):
+        return None
+    status = entry.get("status")
+    said = status.get("status_str") if isinstance(status, Mapping) else None
+    stage = _OF_HISTORY.get(str(said))
+    if stage is None:
+        raise _strange(reply)
+    seen = _told(stage, entry.get("outputs"), status)
+    item = _item(entry.get("prompt"))
+    return _with(seen, graph=item.graph, created_ms=item.created_ms)
+
+
+async def _in_queue(client: ComfyClient, prompt_id: str) -> Seen | None:
+    reply = await client.get("/queue", max_bytes=LISTS_MAX_BYTES)
+    running, pending = reply.fields.get("queue_running"), reply.fields.get("queue_pending")
+    if not isinstance(running, list) or not isinstance(pending, list):
+        raise _strange(reply)
+    items = [*map(_item, running), *map(_item, pending)]
+    mine = next((at for at, item in enumerate(items) if item.prompt_id == prompt_id), None)
+    if mine is None:
+        return None
+    item = items[mine]
+    if mine < len(running):
+        return Seen(Stage.RUNNING, graph=item.graph, created_ms=item.created_ms)
+    waiting = {each.prompt_id: each.number for each in items[len(running) :]}
+    at, of = _place(prompt_id, waiting) or (1, 1)
+    place = (at + len(running), of + len(running))
+    return Seen(Stage.PENDING, graph=item.graph, place=place, created_ms=item.created_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """`[number, prompt id, graph, extra data, outputs]`."""
+
+    number: int = 0
+    prompt_id: str = ""
+    graph: Any = None
+    created_ms: int = 0
+
+
+def _item(said: Any) -> _Item:
+    if not isinstance(said, list) or len(said) < 3:
+        return _Item()
+    extra = said[3] if len(said) > 3 else None
+    created = extra.get("create_time") if isinstance(extra, Mapping) else None
+    number = said[0] if isinstance(said[0], int | float) else 0
+    return _Item(int(number), str(said[1]), said[2], created if isinstance(created, int) else 0)
+
+
+def _told(stage: Stage, outputs: Any, status: Any) -> Seen:
+    messages: dict[str, Mapping[str, Any]] = {}
+    said = status.get("messages") if isinstance(status, Mapping) else None
+    for message in said if isinstance(said, Sequence) and not isinstance(said, str) else ():
+        if isinstance(message, list) and len(message) == 2 and isinstance(message[1], Mapping):
+            messages[str(message[0])] = message[1]
+    if stage is Stage.FAILED and "execution_interrupted" in messages:
+        stage = Stage.CANCELLED
+    return Seen(stage, outputs if isinstance(outputs, Mapping) else {}, messages)
+
+
+def _with(seen: Seen, *, graph: Any = None, place: tuple[int, int] | None = None, created_ms: int = 0) -> Seen:
+    return Seen(seen.stage, seen.outputs, seen.messages, graph, place, created_ms)
+
+
+def _place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] | None:
+    """By the numbers, lower ones first; None when it is not among them."""
+    mine = numbers.get(prompt_id)
+    if mine is None:
+        return None
+    return 1 + sum(number < mine for number in numbers.values()), len(numbers)
+
+
+def _strange(reply: Reply) -> Unreached:
+    return Unreached(f"it answered {reply.status} with something that cannot be understood")

@@ -1,0 +1,179 @@
+"""Getting a prompt onto one server, once.
+
+What can fail before the graph is sent (no connection, an upload) sends it to the next server. Once it may have been
+taken, only an answer counts, or a look: jobs, queue and history, twice around, on the server that it was sent to, or,
+for a run that does not know which that was, on all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from itertools import count
+from typing import Any, Final
+
+from toolhub_service.adapters.comfyui import evidence, failures
+from toolhub_service.adapters.comfyui.backends import Backend, Backends
+from toolhub_service.adapters.comfyui.binding import bound, uploads_of
+from toolhub_service.adapters.comfyui.client import Reply, Unreached
+from toolhub_service.adapters.comfyui.failures import Redact
+from toolhub_service.adapters.comfyui.shelf import Shelved
+from toolhub_service.adapters.comfyui.states import Stage, graph_of
+from toolhub_service.adapters.comfyui.template import SEED_MAX, Template
+from toolhub_service.adapters.comfyui.uploads import Uploader, tenant_of
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import RemoteUnclear
+from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.schema.canonical_json import NotJson, digest
+
+NEWS_WITHIN_S: Final = 2.0
+"""How long a start waits for the WebSocket over which it would be heard of."""
+NODE_ERRORS: Final = "node_errors"
+"""Detail of a mark: what the server would not run of a graph that it took all the same."""
+_NODE_ERRORS_MAX_CHARS: Final = 8_000
+_LOOKS: Final = 2
+_REQUEST_TIMEOUT: Final = 408
+_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+class Submitter:
+    """Of one source."""
+
+    def __init__(self, backends: Backends, uploader: Uploader, redact: Redact) -> None:
+        self._backends = backends
+        self._uploader = uploader
+        self._redact = redact
+        self._sent_to: dict[str, str] = {}
+
+    def forget(self, key: str) -> None:
+        self._sent_to.pop(key, None)
+
+    async def start(self, call: GrantedCall, mark: RemoteMark, shelved: Shelved) -> RemoteMark:
+        """As `RemoteJob.start`."""
+        tried: dict[str, str] = {}
+        while True:
+            backend = await self._backends.choose(shelved.backends - tried.keys())
+            if backend is None:
+                raise failures.no_server(call, tried)
+            try:
+                with backend.sending():
+                    return await self._submit(backend, shelved.template, call, mark)
+            except Unreached as unreached:
+                tried[backend.name] = unreached.reason
+                backend.has_failed()
+
+    async def find(self, call: GrantedCall, mark: RemoteMark, template: Template | None) -> RemoteMark | None:
+        """As `RemoteJob.find`."""
+        known = self._backends.get(self._sent_to.get(mark.key, ""))
+        silent: RemoteUnclear | None = None
+        for backend in [known] if known else list(self._backends):
+            try:
+                if await _is_known(backend, mark.key):
+                    return await _found(backend, mark, template)
+            except Unreached as unreached:
+                silent = RemoteUnclear(failures.unclear(backend.name, unreached))
+        if silent is not None:
+            raise silent
+        return None
+
+    async def _submit(self, backend: Backend, template: Template, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
+        """Raises Unreached when it certainly was not sent, ToolFailure when it was refused, RemoteUnclear."""
+        kind = await backend.kind()
+        uploads = {
+            upload.artifact_id: await self._uploader.put(backend.client, call, upload, kind.upload_max_bytes)
+            for upload in uploads_of(template, call.args)
+        }
+        names = {"tenant": tenant_of(call.call.principal.id), "job_id": call.call.job_id or mark.key}
+        graph = bound(template, call.args, uploads=uploads, seeds=_drawn(mark.key), names=names)
+        client_id = await backend.news.ready(NEWS_WITHIN_S)
+        body: dict[str, Any] = {"prompt": graph.graph, "prompt_id": mark.key}
+        if client_id:
+            body["client_id"] = client_id
+        reply = await self._posted(backend, mark.key, body)
+        if 300 <= reply.status < 500 and reply.status != _REQUEST_TIMEOUT:
+            raise failures.refused(call, template, reply, self._redact)
+        prompt_id = reply.fields.get("prompt_id")
+        if reply.status != 200 or not isinstance(prompt_id, str) or _ID.fullmatch(prompt_id) is None:
+            raise RemoteUnclear(f"The server {backend.name} answered {reply.status}, which says nothing of the job.")
+        number = reply.fields.get("number")
+        details = evidence.sent_facts(
+            template,
+            graph,
+            kind,
+            client_id=client_id,
+            uploads=uploads,
+            number=str(number) if isinstance(number, int | float) else "",
+        )
+        if reply.fields.get("node_errors"):
+            details[NODE_ERRORS] = _cut(reply.fields["node_errors"])
+        return _accepted(mark, backend, prompt_id, details)
+
+    async def _posted(self, backend: Backend, key: str, body: Mapping[str, Any]) -> Reply:
+        self._sent_to[key] = backend.name
+        try:
+            return await backend.client.post("/prompt", body)
+        except Unreached as broken:
+            if not broken.was_sent:
+                raise
+            raise RemoteUnclear(failures.unclear(backend.name, broken)) from broken
+
+
+def _accepted(mark: RemoteMark, backend: Backend, prompt_id: str, details: Mapping[str, str]) -> RemoteMark:
+    return mark._replace(remote_id=prompt_id, accepted=True, endpoint=backend.name, details={**mark.details, **details})
+
+
+async def _is_known(backend: Backend, prompt_id: str) -> bool:
+    for _ in range(_LOOKS):
+        if (await backend.look(prompt_id)).stage is not Stage.UNKNOWN:
+            return True
+    return False
+
+
+async def _found(backend: Backend, mark: RemoteMark, template: Template | None) -> RemoteMark:
+    """The mark of a prompt that is there, with what can still be learnt of what was sent."""
+    details = {**evidence.server_facts(await backend.kind()), "found": "true"}
+    graph: JsonValue = await graph_of(backend.client, mark.key)
+    if isinstance(graph, Mapping):
+        try:
+            details["graph_sha256"] = digest(graph)
+        except NotJson:
+            details["graph_sha256"] = "unreadable"
+    if template is not None:
+        details |= evidence.template_facts(template)
+        details["seeds"] = evidence.seeds_in(graph, template)
+    return _accepted(mark, backend, mark.key, {name: value for name, value in details.items() if value})
+
+
+def _drawn(key: str) -> Callable[[], int]:
+    """Seeds of one job: as random as its id, and the same again when it has to be sent again."""
+    numbers = count()
+
+    def draw() -> int:
+        drawn = sha256(f"toolhub seed {key} {next(numbers)}".encode()).digest()
+        return int.from_bytes(drawn[:8]) % (SEED_MAX + 1)
+
+    return draw
+
+
+def _cut(said: Any) -> str:
+    """What is wrong with nodes, as a mark can keep it: without tracebacks and inputs."""
+    kept: dict[str, Any] = {}
+    for node, body in said.items() if isinstance(said, Mapping) else ():
+        errors = body.get("errors") if isinstance(body, Mapping) else None
+        kept[str(node)[:64]] = {
+            "class_type": str(body.get("class_type", ""))[:200] if isinstance(body, Mapping) else "",
+            "errors": [_bare(error) for error in errors[:5] if isinstance(error, Mapping)] if errors else [],
+        }
+        if len(json.dumps(kept)) > _NODE_ERRORS_MAX_CHARS:
+            break
+    return json.dumps(kept)
+
+
+def _bare(error: Mapping[str, Any]) -> dict[str, Any]:
+    extra = error.get("extra_info")
+    name = extra.get("input_name") if isinstance(extra, Mapping) else None
+    told = {key: str(error.get(key, ""))[:300] for key in ("type", "message", "details")}
+    return {**told, "extra_info": {"input_name": str(name)[:128]} if name else {}}

@@ -1,0 +1,100 @@
+"""ComfyUI servers of sources.yaml."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+
+from toolhub_service.adapters.comfyui.adapter import ComfyAdapter
+from toolhub_service.adapters.comfyui.opening import opened
+from toolhub_service.adapters.comfyui.source import ComfyToolSource
+from toolhub_service.adapters.comfyui.terms import BackendTerms, ComfyTerms, backend_at
+from toolhub_service.adapters.overrides import Overrides
+from toolhub_service.app.means import Means
+from toolhub_service.app.source_opening import OpenedSource
+from toolhub_service.app.source_values import SourceValues, shown
+from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.job_ports import RunningJobs
+from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.settings.source_terms import ClientTls, Value
+from toolhub_service.settings.workflow_sources import ComfyUiSource
+from toolhub_service.tools.egress.resolver import SystemResolver
+
+_ONE = "comfyui"
+"""Name of a source's only server, where it has but a `url`."""
+
+
+class ComfyUiOpener:
+    """Implements `Opener`."""
+
+    def __init__(self, means: Means, running: RunningJobs, artifacts: ArtifactDesk) -> None:
+        self.adapter = ComfyAdapter(running, means.clock, means.randomness)
+        self._means = means
+        self._artifacts = artifacts
+        self._resolver = SystemResolver()
+
+    def endpoint(self, name: str, entry: ComfyUiSource) -> str:
+        urls = [shown(entry.url)] if entry.url else [shown(backend.url) for backend in entry.backends.values()]
+        return ", ".join(_bare(url) for url in urls)
+
+    def open(self, name: str, entry: ComfyUiSource) -> OpenedSource:
+        values = SourceValues(self._means.redactor)
+        terms = ComfyTerms(
+            name,
+            tuple(_backends(entry, values)),
+            entry.templates,
+            entry.capabilities,
+            entry.tags,
+            entry.timeout_s,
+            entry.max_concurrency,
+            entry.strip_metadata,
+            entry.connect_timeout_s,
+            entry.read_timeout_s,
+            entry.lost_after_s,
+        )
+        means, redact = self._means, self._means.redactor.text
+        parts = opened(
+            terms, self._resolver, self._artifacts, means.clock, means.randomness, redact, tls=_tls(entry.tls)
+        )
+        source = ComfyToolSource(
+            terms, parts.backends, parts.shelf, Overrides(entry.tools), compile_schema, redact, parts.close
+        )
+        self.adapter.put(terms, parts.job)
+        return OpenedSource(source)
+
+    def forget(self, name: str) -> None:
+        self.adapter.remove(name)
+
+
+def _backends(entry: ComfyUiSource, values: SourceValues) -> Iterator[BackendTerms]:
+    if entry.url:
+        yield backend_at(_ONE, _web(entry.url, values), values.of(entry.headers))
+    for name, backend in entry.backends.items():
+        yield backend_at(name, _web(backend.url, values), values.of(backend.headers))
+
+
+def _web(value: Value, values: SourceValues) -> str:
+    """Raises ValueError when what stands elsewhere is no URL; the message does not hold it."""
+    url = values.one(value, is_secret=False)
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("a `url` does not begin with http:// or https://")
+    return url
+
+
+def _bare(url: str) -> str:
+    """Without credentials."""
+    try:
+        return backend_at("", url, {}).url if "://" in url else url
+    except ValueError:
+        return ""
+
+
+def _tls(terms: ClientTls) -> ssl.SSLContext | None:
+    """None: the system's trust. Raises OSError, ValueError."""
+    if not (terms.ca_file or terms.certificate_file):
+        return None
+    context = ssl.create_default_context(cafile=terms.ca_file or None)
+    if terms.certificate_file:
+        context.load_cert_chain(terms.certificate_file, terms.key_file or None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
