@@ -37,6 +37,7 @@ from toolhub_service.schema.refusal import SchemaRefused
 
 Words = TypeVar("Words")
 Made = TypeVar("Made")
+UNWRITTEN: Final = "TODO"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _JOB: Final = "{job_id}"
 
@@ -197,6 +198,8 @@ class _Building:
 
     def _warnings(self, forced: Iterable[Forced], outputs: Iterable[OutputTerms]) -> Iterator[str]:
         """A run that ComfyUI has in its cache names the files of the run before, unless the prefix is new."""
+        if self._sidecar.description.startswith(UNWRITTEN):
+            yield "description: it is still to be written; models choose tools by it"
         unique = {one.target.node for one in forced if one.target.input == PREFIX_INPUT and _JOB in str(one.value)}
         for node in dict.fromkeys(output.node for output in outputs):
             names = {name for name, _ in literals_of(self._graph[node])}

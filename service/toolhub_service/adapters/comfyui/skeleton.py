@@ -1,0 +1,219 @@
+"""A first sidecar for a graph: what of it is likely meant to be chosen, what must be forced, what it leaves behind.
+
+A beginning for a person who then takes out, narrows and describes. Numbers and switches become arguments with what
+stands in the graph as default, texts and uploads must be given, seeds are drawn, file names forced. With the server's
+/object_info bounds and choices are the server's; without, a number may be up to four times what stands there, and
+choices, which cannot be told from other texts, are left as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolhub_service.adapters.comfyui.building import UNWRITTEN
+from toolhub_service.adapters.comfyui.graph import literals_of
+from toolhub_service.adapters.comfyui.input_terms import InputTerms, read_terms
+from toolhub_service.adapters.comfyui.template import ARTIFACT_FORMAT, PREFIX_INPUT, SEED_MAX
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.guards.secret_names import is_secret_name
+
+PREFIX: Final = "toolhub/{tenant}/{job_id}/out"
+_SEEDS: Final = frozenset({"seed", "noise_seed"})
+_TEXTS: Final = frozenset({"text", "prompt", "positive", "negative", "string", "value", "text_g", "text_l", "caption"})
+_UPLOADS: Final = {"LoadImage": "image", "LoadImageMask": "image", "LoadAudio": "audio", "LoadVideo": "file"}
+_LEAVES: Final = re.compile(r"^(Save|Preview)|(Save|Preview)$")
+_TEXT_LEAVES: Final = re.compile(r"^(PreviewAny|PreviewText|ShowText)")
+_FILE: Final = re.compile(r"\.[A-Za-z0-9]{2,12}$")
+_MIME: Final = {"SaveImage": ["image/png"], "PreviewImage": ["image/png"], "SaveAnimatedWEBP": ["image/webp"]}
+_CHOICES_MAX: Final = 60
+_TIMES: Final = 4
+_TEXT_MAX_CHARS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    node: str
+    node_class: str
+    title: str
+    input: str
+    value: JsonValue
+    terms: InputTerms | None
+
+    @property
+    def pointer(self) -> str:
+        return f"/{self.node}/inputs/{self.input.replace('~', '~0').replace('/', '~1')}"
+
+
+def skeleton_of(graph: JsonObject, name: str, file: str, object_info: JsonObject | None = None) -> dict[str, Any]:
+    """A sidecar of a sound graph, as JSON. `file` is the graph's, from the sidecar's folder."""
+    literals = [*_literals(graph, object_info or {})]
+    drawn = [literal for literal in literals if literal.input in _SEEDS and isinstance(literal.value, int)]
+    chosen = [(literal, schema) for literal in literals if literal not in drawn and (schema := _schema(literal))]
+    names = _names([literal for literal, _ in chosen] + drawn)
+    properties = {names[literal.pointer]: schema for literal, schema in chosen}
+    properties |= {names[literal.pointer]: _seed_schema(literal) for literal in drawn}
+    return {
+        "tool": name,
+        "version": "1.0.0",
+        "description": f"{UNWRITTEN}: what it makes of what, and when to use it.",
+        "workflow": {"file": file},
+        "input_schema": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": [name for name, schema in properties.items() if schema.get("minLength")],
+            "properties": properties,
+        },
+        "bindings": [_binding(literal, names[literal.pointer], schema) for literal, schema in chosen],
+        "forced": [
+            {"to": literal.pointer, "expect_class": literal.node_class, "value": PREFIX}
+            for literal in literals
+            if literal.input == PREFIX_INPUT
+        ],
+        "seeds": [_seed(literal, names[literal.pointer]) for literal in drawn],
+        "outputs": [*_outputs(graph, object_info or {})],
+        "limits": {
+            "node_class_allowlist": sorted({_class(body) for body in graph.values()}),
+            "max_runtime_s": 600,
+        },
+    }
+
+
+def _literals(graph: JsonObject, object_info: JsonObject) -> Iterator[_Literal]:
+    for node, body in graph.items():
+        node_class = _class(body)
+        told = _told(object_info, node_class)
+        for name, value in literals_of(body):
+            if not told or name in told:  # what the server does not know does nothing
+                terms = read_terms(told[name]) if told else None
+                yield _Literal(node, node_class, _title(body), name, value, terms)
+
+
+def _schema(literal: _Literal) -> dict[str, Any]:
+    """What callers may say in its place; empty: nothing."""
+    if literal.input == PREFIX_INPUT or literal.input.startswith("control_") or is_secret_name(literal.input):
+        return {}
+    about = {"description": f"{literal.input} of {literal.title or literal.node_class}"}
+    if _is_upload(literal):
+        return {
+            "type": "string",
+            "format": ARTIFACT_FORMAT,
+            "minLength": 1,
+            "description": f"Artifact id: {about['description']}",
+        }
+    if isinstance(literal.value, bool):
+        return {"type": "boolean", "default": literal.value, **about}
+    if isinstance(literal.value, int | float):
+        return {**_number(literal), "default": literal.value, **about}
+    if literal.terms is not None and literal.terms.choices is not None:
+        return {"enum": [*literal.terms.choices], "default": literal.value, **about} if _may_choose(literal) else {}
+    if isinstance(literal.value, str) and _is_text(literal):
+        return {"type": "string", "minLength": 1, "maxLength": _TEXT_MAX_CHARS, **about}
+    return {}
+
+
+def _is_upload(literal: _Literal) -> bool:
+    if literal.terms is not None and literal.terms.is_upload:
+        return True
+    return _UPLOADS.get(literal.node_class) == literal.input
+
+
+def _is_text(literal: _Literal) -> bool:
+    if literal.terms is not None:
+        return literal.terms.types == ("STRING",)
+    return literal.input in _TEXTS
+
+
+def _may_choose(literal: _Literal) -> bool:
+    """Not among files, such as models: which of them may be used is not guessed."""
+    choices = literal.terms.choices if literal.terms is not None and literal.terms.choices is not None else ()
+    is_listed = literal.value in choices and len(choices) <= _CHOICES_MAX
+    return is_listed and not any(isinstance(choice, str) and _FILE.search(choice) for choice in choices)
+
+
+def _number(literal: _Literal) -> dict[str, Any]:
+    value, terms = literal.value, literal.terms
+    assert isinstance(value, int | float)
+    is_integer = isinstance(value, int) if terms is None else terms.types == ("INT",)
+    lowest = terms.minimum if terms is not None else min(0, value * _TIMES)
+    highest = terms.maximum if terms is not None else max(1, value * _TIMES)
+    bounds = {"minimum": lowest, "maximum": min(highest, SEED_MAX) if highest is not None else None}
+    return {"type": "integer" if is_integer else "number"} | {name: at for name, at in bounds.items() if at is not None}
+
+
+def _seed_schema(literal: _Literal) -> dict[str, Any]:
+    return {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": _seed_max(literal),
+        "description": "Left out: drawn by the hub.",
+    }
+
+
+def _seed(literal: _Literal, name: str) -> dict[str, Any]:
+    said = {"from": f"/{name}", "to": literal.pointer, "expect_class": literal.node_class}
+    return said if _seed_max(literal) == SEED_MAX else {**said, "maximum": _seed_max(literal)}
+
+
+def _seed_max(literal: _Literal) -> int:
+    highest = literal.terms.maximum if literal.terms is not None else None
+    return SEED_MAX if highest is None else min(int(highest), SEED_MAX)
+
+
+def _binding(literal: _Literal, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    said = {"from": f"/{name}", "to": literal.pointer, "expect_class": literal.node_class}
+    return {**said, "transform": "upload"} if schema.get("format") == ARTIFACT_FORMAT else said
+
+
+def _names(literals: list[_Literal]) -> dict[str, str]:
+    """Arguments by pointer: the input's name; where several have it, after the node's title and, at last, its id."""
+    plain = [_word(literal.input) for literal in literals]
+    titled = [
+        f"{_word(literal.title or literal.node_class)}_{name}" for literal, name in zip(literals, plain, strict=True)
+    ]
+    names = {}
+    for literal, name, longer in zip(literals, plain, titled, strict=True):
+        short = name if plain.count(name) == 1 else longer
+        names[literal.pointer] = short if [*plain, *titled].count(short) == 1 else f"{longer}_{_word(literal.node)}"
+    return names
+
+
+def _outputs(graph: JsonObject, object_info: JsonObject) -> Iterator[dict[str, Any]]:
+    found = [(node, _class(body)) for node, body in graph.items() if _leaves(body, object_info)]
+    for node, node_class in found:
+        is_text = _TEXT_LEAVES.match(node_class) is not None
+        key = "text" if is_text else "audio" if "Audio" in node_class else "3d" if "GLB" in node_class else "images"
+        kind = "text" if is_text else "temp" if "Preview" in node_class else "output"
+        name = key if key != "3d" else "model"
+        said = {"name": name if len(found) == 1 else f"{name}_{_word(node)}", "node": node, "key": key, "type": kind}
+        yield {**said, "expect_class": node_class} | ({"mime": _MIME[node_class]} if node_class in _MIME else {})
+
+
+def _leaves(body: JsonValue, object_info: JsonObject) -> bool:
+    told = object_info.get(_class(body))
+    if isinstance(told, Mapping):
+        return told.get("output_node") is True
+    return _LEAVES.search(_class(body)) is not None or PREFIX_INPUT in dict(literals_of(body))
+
+
+def _told(object_info: JsonObject, node_class: str) -> dict[str, JsonValue]:
+    described = object_info.get(node_class)
+    inputs = described.get("input") if isinstance(described, Mapping) else None
+    parts = [inputs.get(kind) for kind in ("required", "optional")] if isinstance(inputs, Mapping) else []
+    return {name: value for part in parts if isinstance(part, Mapping) for name, value in part.items()}
+
+
+def _class(body: JsonValue) -> str:
+    return str(body["class_type"]) if isinstance(body, Mapping) else ""
+
+
+def _title(body: JsonValue) -> str:
+    meta = body.get("_meta") if isinstance(body, Mapping) else None
+    title = meta.get("title") if isinstance(meta, Mapping) else None
+    return title[:80] if isinstance(title, str) and title.isprintable() else ""
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:40] or "value"
