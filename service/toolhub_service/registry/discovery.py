@@ -7,6 +7,7 @@ of the hub. One more task follows the pins: a decision in another process change
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -21,6 +22,7 @@ from toolhub_service.registry.refresh_times import Wait, until
 from toolhub_service.registry.shadows import Shadows
 from toolhub_service.registry.source_life import LifeTerms, Restored, SourceLife, Surroundings
 from toolhub_service.registry.source_tools import SourceTools
+from toolhub_service.registry.turns import CpuClock
 
 REFRESH_S: Final = 60.0
 READING_TIMEOUT_S: Final = 60.0
@@ -52,10 +54,11 @@ class Sources:
         timeout_s: float = READING_TIMEOUT_S,
         poll_s: float = POLL_S,
         wait: Wait = until,
+        cpu_s: CpuClock = time.thread_time,
     ) -> None:
         """`builtins` tells the state of the hub's own sources; `breaker_of` that of the breaker of an upstream such as
-        `mcp:files`; `is_disabled` says by full name what the operator switched off; `timeout_s` bounds a reading. The
-        store is started and closed by whoever made it."""
+        `mcp:files`; `is_disabled` says by full name what the operator switched off; `timeout_s` bounds a reading;
+        `cpu_s` is the processor time of the thread that asks. The store is started and closed by whoever made it."""
         self._catalog = catalog
         self._pins = pins
         self._observer = observer
@@ -65,7 +68,7 @@ class Sources:
         self._poll_s = poll_s
         self._shadows = Shadows(catalog)
         self._ledger = PinLedger(pins, clock, observer, shadowed_by=self._shadows.shadowed_by)
-        self._around = Surroundings(self._ledger, clock, randomness, observer, wait, breaker_of)
+        self._around = Surroundings(self._ledger, clock, randomness, observer, wait, breaker_of, cpu_s)
         self._lives: dict[str, SourceLife] = {}
         self._tools: dict[str, SourceTools] = {}
         self._not_read: dict[str, SourceStatus] = {}

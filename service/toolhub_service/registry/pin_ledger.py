@@ -21,7 +21,7 @@ from toolhub_service.registry.pin_decisions import compared_with, decided, find_
 from toolhub_service.registry.pin_sizes import PinSizes
 from toolhub_service.registry.pins import Judgement, judge
 from toolhub_service.registry.quarantine import STORE_AWAY, UNREADABLE, quarantined, unavailable, with_problem
-from toolhub_service.registry.turns import Turns
+from toolhub_service.registry.turns import Turns, in_turns
 
 _ATTEMPTS: Final = 8
 """At a put that others precede; each of them wrote something, so that one gets through."""
@@ -44,7 +44,9 @@ class PinLedger:
         self._observer = observer
         self._shadowed_by = shadowed_by
         self._last: dict[str, Sequence[Pin]] = {}
-        """What the store said last, by source."""
+        """What the store said last, by source …"""
+        self._revisions: dict[str, int] = {}
+        """… and its revision before that."""
         self._sizes: dict[str, PinSizes] = {}
 
     async def verdicts(self, source: str, trust: Trust, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
@@ -56,7 +58,7 @@ class PinLedger:
 
     async def _of_foreign(self, source: str, trust: Trust, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
         if trust is Trust.ALWAYS:
-            return Verdicts(self._judge(source, trust, (), offers, is_reading).specs)
+            return Verdicts((await self._judge(source, trust, (), offers, is_reading)).specs)
         try:
             return Verdicts(await self._kept(source, trust, offers, is_reading))
         except HubFailure as unreadable:
@@ -65,7 +67,7 @@ class PinLedger:
             return Verdicts(tuple(quarantined(offer.definition, UNREADABLE) for offer in offers), UNREADABLE)
         except ToolFailure as away:
             self._observer.troubled(source, away)
-            return Verdicts(self._remembered(source, trust, offers), STORE_AWAY)
+            return Verdicts(await self._remembered(source, trust, offers), STORE_AWAY)
 
     async def of_source(self, source: str) -> Sequence[Pin]:
         """Raises as `PinStore.of_source`."""
@@ -98,8 +100,8 @@ class PinLedger:
 
     async def _kept(self, source: str, trust: Trust, offers: Sequence[Offer], is_reading: bool) -> tuple[ToolSpec, ...]:
         for _ in range(_ATTEMPTS):
-            known = self._last[source] = await self._store.of_source(source)
-            judgement = self._judge(source, trust, known, offers, is_reading)
+            known = await self._known(source)
+            judgement = await self._judge(source, trust, known, offers, is_reading)
             if not judgement.pins:
                 return judgement.specs
             if await self._store.put(judgement.pins):
@@ -108,6 +110,14 @@ class PinLedger:
                     return judgement.specs
                 # Another process may have met the source at the same moment: look once more at what both have left.
         raise _contended()
+
+    async def _known(self, source: str) -> Sequence[Pin]:
+        """What the store says: read anew only when something in it has changed, for it may be megabytes."""
+        revision = await self._store.revision()
+        if source not in self._last or self._revisions.get(source) != revision:
+            self._last[source] = await self._store.of_source(source)
+            self._revisions[source] = revision
+        return self._last[source]
 
     async def _keep(self, source: str, judgement: Judgement) -> None:
         pins = {pin.key: pin for pin in (*self._last[source], *judgement.pins)}
@@ -120,27 +130,30 @@ class PinLedger:
             self._observer.drifted(pin)
             await turns.given()
 
-    def _remembered(self, source: str, trust: Trust, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:
+    async def _remembered(self, source: str, trust: Trust, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:
         """What was known stays callable; what would need a record that cannot be kept now is not."""
         known = self._last.get(source)
         if known is None:
             return tuple(unavailable(with_problem(offer.definition), STORE_AWAY) for offer in offers)
-        judgement = self._judge(source, trust, known, offers, is_reading=False)
+        judgement = await self._judge(source, trust, known, offers, is_reading=False)
         unkept = {pin.tool for pin in judgement.created}
         return tuple(unavailable(spec, STORE_AWAY) if spec.name in unkept else spec for spec in judgement.specs)
 
-    def _judge(
+    async def _judge(
         self, source: str, trust: Trust, known: Sequence[Pin], offers: Sequence[Offer], is_reading: bool
     ) -> Judgement:
-        return judge(
-            trust,
-            source,
-            known,
-            offers,
-            shadowed_by=self._shadowed_by,
-            now_unix_ms=self._clock.unix_ms(),
-            is_reading=is_reading,
-            waiting_bytes=self._sizes.setdefault(source, PinSizes()).waiting_bytes(known),
+        sizes = self._sizes.setdefault(source, PinSizes())
+        return await in_turns(
+            judge(
+                trust,
+                source,
+                known,
+                offers,
+                shadowed_by=self._shadowed_by,
+                now_unix_ms=self._clock.unix_ms(),
+                is_reading=is_reading,
+                waiting_bytes=await in_turns(sizes.waiting_bytes(known)),
+            )
         )
 
 

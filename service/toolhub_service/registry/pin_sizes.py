@@ -7,7 +7,7 @@ each is measured once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final
 
 from toolhub_service.domain.json import JsonObject
@@ -26,11 +26,16 @@ class PinSizes:
     def __init__(self) -> None:
         self._of_digest: dict[str, int] = {}
 
-    def waiting_bytes(self, pins: Iterable[Pin]) -> int:
-        """Of those that wait for a decision, and of those that another took the place of."""
+    def waiting_bytes(self, pins: Iterable[Pin]) -> Generator[None, None, int]:
+        """Of those that wait for a decision, and of those that another took the place of; it yields after each that
+        it had to measure."""
         known, sizes = self._of_digest, {}
         for pin in pins:
             if pin.state in _UNWANTED:
-                sizes[pin.digest] = known.get(pin.digest) or size_bytes(pin.definition)
+                size = known.get(pin.digest)
+                if size is None:
+                    size = size_bytes(pin.definition)
+                    yield
+                sizes[pin.digest] = size
         self._of_digest = sizes
         return sum(sizes.values())

@@ -19,9 +19,9 @@ decided on, further ones are quarantined without a record, as are new ones of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinState
 from toolhub_service.domain.source import Trust
@@ -40,6 +40,8 @@ from toolhub_service.registry.quarantine import (
 UNDECIDED_MAX: Final = 32
 PINS_MAX: Final = 20_000
 WAITING_MAX_BYTES: Final = 16 * 1024 * 1024
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +71,27 @@ def judge(
     now_unix_ms: int,
     is_reading: bool = True,
     waiting_bytes: int = 0,
-) -> Judgement:
-    """`shadowed_by` names what a tool reads like, or nothing. `is_reading`: this is a new reading, and all of it: only
+) -> Generator[None, None, Judgement]:
+    """Thousands of definitions take a tenth of a second: it yields wherever the work can be left.
+
+    `shadowed_by` names what a tool reads like, or nothing. `is_reading`: this is a new reading, and all of it: only
     then a tool that is missing is noted as REMOVED. `waiting_bytes`: what `PinSizes` says of `known`."""
     if trust is Trust.ALWAYS:
         return Judgement(tuple(with_problem(offer.definition) for offer in offers))
     bench = _Bench(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes)
-    specs = tuple(bench.judged(offer) for offer in offers)
-    missing = bench.missing() if is_reading else ()
-    back = bench.back() if is_reading else ()
-    return Judgement(specs, tuple(bench.created), (*bench.drifted, *missing), tuple(back))
+    yield from bench.look_for_vanished()
+    specs = yield from _gathered(map(bench.judged, offers))
+    missing = (yield from _gathered(bench.missing())) if is_reading else ()
+    back = (yield from _gathered(bench.back())) if is_reading else ()
+    return Judgement(specs, tuple(bench.created), (*bench.drifted, *missing), back)
+
+
+def _gathered(found: Iterable[_T]) -> Generator[None, None, tuple[_T, ...]]:
+    gathered = []
+    for each in found:
+        gathered.append(each)
+        yield
+    return tuple(gathered)
 
 
 def is_believed(pin: Pin, trust: Trust) -> bool:
@@ -111,7 +124,17 @@ class _Bench:
         for pin in self._pins.values():
             self._of_tool.setdefault(pin.tool, []).append(pin)
         self._offers = {offer.name: offer for offer in offers}
-        self._vanished: dict[str, Pin] | None = None
+        self._vanished: dict[str, Pin] = {}
+        """Approved ones of tools offered no more, by what they are but for their names."""
+
+    def look_for_vanished(self) -> Iterator[None]:
+        """To be done first, in steps."""
+        if all(offer.name in self._of_tool for offer in self._offers.values()):
+            return
+        for pin in sorted(self._pins.values(), key=lambda pin: pin.tool, reverse=True):
+            if pin.state is PinState.APPROVED and pin.tool not in self._offers:
+                self._vanished[nameless(pin.definition)] = pin
+                yield
 
     def judged(self, offer: Offer) -> ToolSpec:
         if not offer.digest:
@@ -127,22 +150,22 @@ class _Bench:
             return with_problem(offer.definition)
         return quarantined(offer.definition, reason_of(pin))
 
-    def missing(self) -> Iterable[Pin]:
+    def missing(self) -> Iterator[Pin]:
         """Approved ones whose tool is not offered at all."""
-        return [
+        return (
             replace(pin, change=PinChange.REMOVED, version=pin.version + 1)
             for pin in self._pins.values()
             if pin.state is PinState.APPROVED and pin.change is not PinChange.REMOVED and pin.tool not in self._offers
-        ]
+        )
 
-    def back(self) -> Iterable[Pin]:
+    def back(self) -> Iterator[Pin]:
         """Approved ones that were gone and are offered again, as they were."""
-        return [
+        return (
             replace(pin, change=PinChange.NONE, version=pin.version + 1)
             for (tool, digest), pin in self._pins.items()
             if pin.change is PinChange.REMOVED and tool in self._offers and self._offers[tool].digest == digest
             if pin.state is PinState.APPROVED
-        ]
+        )
 
     def _seen_first(self, offer: Offer) -> Pin | None:
         findings = [finding.message for finding in offer.findings]
@@ -210,11 +233,5 @@ class _Bench:
         return undecided >= UNDECIDED_MAX or len(self._pins) + len(self.drifted) >= PINS_MAX
 
     def _renamed_from(self, offer: Offer) -> Pin | None:
-        """What this tool was called when it was approved; looked for among approved tools offered no more."""
-        if self._vanished is None:
-            self._vanished = {
-                nameless(pin.definition): pin
-                for pin in sorted(self._pins.values(), key=lambda pin: pin.tool, reverse=True)
-                if pin.state is PinState.APPROVED and pin.tool not in self._offers
-            }
+        """What this tool was called when it was approved."""
         return self._vanished.get(nameless(offer.definition.remote)) if self._vanished else None

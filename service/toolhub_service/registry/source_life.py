@@ -2,9 +2,9 @@
 
 A reading is bounded in time. One that fails leaves the tools in the catalog, UNAVAILABLE with the reason, and is tried
 again with growing pauses; the next one that succeeds gives them back their state. One that is not complete does so to
-the tools that it lacks. After a restart the tools whose
-definitions are approved stand there the same way until the source has been read. A decision on a pin, here or in
-another process, is followed at once from what was read last.
+the tools that it lacks. After a restart the tools whose definitions are approved stand there the same way until the
+source has been read. A decision on a pin, here or in another process, is followed at once from what was read last.
+However often a source changes, its readings take no more than their share of a processor (fair_share.py).
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from toolhub_service.domain.source import Definition, Discovery, SourceState, So
 from toolhub_service.domain.source_ports import SourceObserver, ToolSource
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.hidden_characters import escaped
+from toolhub_service.registry.fair_share import FairShare
 from toolhub_service.registry.offers import Offer, offers_of
 from toolhub_service.registry.pin_ledger import PinLedger
 from toolhub_service.registry.quarantine import unavailable, with_problem
 from toolhub_service.registry.refresh_times import REST_S, Notices, Wait, backoff_s, refresh_delay_s
 from toolhub_service.registry.source_tools import SourceTools
+from toolhub_service.registry.turns import CpuClock, Meter
 
 _REASON_MAX_CHARS: Final = 500
 _PROBLEMS_TOLD: Final = 3
@@ -60,6 +62,7 @@ class Surroundings:
     wait: Wait
     breaker_of: Callable[[str], str]
     """State of the breaker of an upstream such as `mcp:files`; empty when there is none yet."""
+    cpu_s: CpuClock
 
 
 class SourceLife:
@@ -81,6 +84,7 @@ class SourceLife:
         self._judging = asyncio.Lock()
         self._wake = asyncio.Event()
         self._notices = Notices()
+        self._share = FairShare()
         self._asked: list[asyncio.Future[None]] = []
         self._specs: tuple[ToolSpec, ...] = ()
         self._offers: tuple[Offer, ...] = ()
@@ -206,14 +210,16 @@ class SourceLife:
     async def _read(self) -> float:
         """One reading; how many seconds to rest after it."""
         asked = self._taken()
+        meter = Meter(self._around.cpu_s)
         try:
-            await self._try_to_read()
+            await meter.run(self._try_to_read())
             delay_s = self._delay_s()
             self._next_at_unix_ms = self._around.clock.unix_ms() + round(delay_s * 1_000)
             self.was_tried.set()
             self._around.observer.refreshed(self.status)
             return delay_s
         finally:
+            self._share.charge(meter.used_s, self._around.clock.monotonic_s())
             self._answer(asked)
 
     async def _try_to_read(self) -> None:
@@ -288,11 +294,12 @@ class SourceLife:
         return refresh_delay_s(self._discovery.ttl_s, self._terms.refresh_s)
 
     async def _rest(self, delay_s: float) -> None:
-        """Until the next reading is due, is asked for, or a change was announced."""
+        """Until the next reading is due, is asked for, or a change was announced, and it may be made."""
         clock = self._around.clock
         ended_s = clock.monotonic_s()
-        while not self._asked:
-            due_s = min(ended_s + delay_s, max(self._notices.due_s, ended_s + REST_S))
+        while True:
+            wanted_s = min(ended_s + delay_s, max(self._notices.due_s, ended_s + REST_S))
+            due_s = max(ended_s if self._asked else wanted_s, self._share.due_s)
             left_s = due_s - clock.monotonic_s()
             if left_s <= 0:
                 return

@@ -1,12 +1,22 @@
-"""Long work on the event loop in turns: whoever has held it for 5 ms lets others have it for as long."""
+"""Long work on the event loop in turns: whoever has held it for 5 ms lets others have it for as long.
+
+What such work costs is counted by a `Meter` around it, wherever it runs: in turns on the loop, or in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 TURN_S: Final = 0.005
+
+CpuClock = Callable[[], float]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Turns:
@@ -22,3 +32,69 @@ class Turns:
             await asyncio.sleep(took_s)
             self._began_s = time.perf_counter()
         return took_s
+
+
+async def in_turns(work: Generator[None, None, _T]) -> _T:
+    """What the work returns; it yields wherever it can be left."""
+    turns = Turns()
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return cast("_T", end.value)
+        await turns.given()
+
+
+class Meter:
+    """Counts the processor time of what it runs: only its own steps, not those of others between them."""
+
+    def __init__(self, cpu_s: CpuClock = time.thread_time) -> None:
+        """`cpu_s` is the processor time that the thread which asks has had."""
+        self._cpu_s = cpu_s
+        self.used_s = 0.0
+
+    async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        before = _meter.set(self)
+        try:
+            return cast("_T", await _Stepped(self, work))
+        finally:
+            _meter.reset(before)
+
+    def step(self, work: Callable[[], _T]) -> _T:
+        began_s = self._cpu_s()
+        try:
+            return work()
+        finally:
+            self.used_s += self._cpu_s() - began_s
+
+
+async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """What the work returns, done in a thread; the meter around this counts it."""
+    meter = _meter.get()
+    step = partial(work, *args, **kwargs)
+    return await asyncio.to_thread(step if meter is None else partial(meter.step, step))
+
+
+class _Stepped:
+    """A coroutine driven step by step."""
+
+    def __init__(self, meter: Meter, work: Coroutine[Any, Any, Any]) -> None:
+        self._meter = meter
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step = partial(self._work.send, None)
+        while True:
+            try:
+                awaited = self._meter.step(step)
+            except StopIteration as end:
+                return end.value
+            try:
+                yield awaited
+            except BaseException as error:  # noqa: BLE001 - it is the work's
+                step = partial(self._work.throw, error)
+            else:
+                step = partial(self._work.send, None)
+
+
+_meter: ContextVar[Meter | None] = ContextVar("meter", default=None)

@@ -27,11 +27,12 @@ class Stage:
     def __init__(self, pins: PinStore | None = None, catalog: ToolCatalog | None = None, **settings: Any) -> None:
         self.clock = ManualClock()
         self.timer = HandTimer(self.clock)
+        self.cpu_s = 0.0
         self.randomness = FixedRandomness(1.0)
         self.witness = Witness()
         self.pins: PinStore = MemoryPins() if pins is None else pins
         self.catalog = catalog or ToolCatalog(check_schema=compile_schema)
-        terms: dict[str, Any] = {"poll_s": POLL_S, "wait": self.timer} | settings
+        terms: dict[str, Any] = {"poll_s": POLL_S, "wait": self.timer, "cpu_s": lambda: self.cpu_s} | settings
         self.sources = Sources(
             self.catalog,
             self.pins,

@@ -13,7 +13,7 @@ from tests.ports.catalog_suite import tool
 from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.registry.discovery_stage import POLL_S, Stage
 from toolhub_service.domain.errors import HubFailure, HubStatus
-from toolhub_service.domain.source import SourceState, SourceStatus, Trust
+from toolhub_service.domain.source import Discovery, SourceState, SourceStatus, Trust
 from toolhub_service.domain.tool import ToolKind, ToolState
 
 READ = definition("files", "read")
@@ -172,6 +172,33 @@ async def test_a_source_that_announces_changes_all_the_time_is_read_once_a_secon
     await stage.timer.until_left(NEXT_S, 1_000.0)
     source.say_changed()
     await stage.timer.until_left(1.0, 1_000.0)
+
+
+class CostlySource(ScriptedSource):
+    """Each reading takes a second of a processor."""
+
+    stage: Stage
+
+    async def discover(self) -> Discovery:
+        self.stage.cpu_s += 1.0
+        return await super().discover()
+
+
+async def test_readings_of_a_source_take_a_tenth_of_a_processor_whoever_asks_for_them(staged: Staged) -> None:
+    source = CostlySource("files", READ)
+    source.stage = stage = staged(poll_s=1_000.0)
+    await begun(stage, source)
+    await stage.timer.until_left(NEXT_S, 1_000.0)
+    source.say_changed()
+    await stage.timer.until_left(9.0, 1_000.0)
+    asking = asyncio.create_task(stage.sources.refresh(["files"]))
+    await stage.timer.until_left(9.0, 1_000.0)
+    stage.timer.advance(8.9)
+    await stage.timer.until_left(0.1, 991.1)
+    assert (source.readings, asking.done()) == (1, False)
+    stage.timer.advance(0.2)
+    await asking
+    assert source.readings == 2
 
 
 @pytest.mark.promise("sources.down-is-told-not-hidden")

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -16,7 +17,9 @@ from toolhub_service.registry.offers import offers_of
 from toolhub_service.registry.pin_decisions import compared_with, decided, find_pin
 from toolhub_service.registry.pin_sizes import PinSizes, size_bytes
 from toolhub_service.registry.pins import UNDECIDED_MAX, WAITING_MAX_BYTES, Judgement, judge
+from toolhub_service.registry.turns import in_turns
 
+T = TypeVar("T")
 T0 = 1_700_000_000_000
 READ = definition("files", "read")
 WRITE = definition("files", "write", "Writes a thing.")
@@ -37,16 +40,23 @@ def judged(
         return "core/fs.readText" if spec.resource_id == shadows else ""
 
     offers = asyncio.run(offers_of("files", definitions))
-    return judge(
-        trust,
-        "files",
-        tuple(known),
-        offers,
-        shadowed_by=shadowed_by,
-        now_unix_ms=at,
-        is_reading=is_reading,
-        waiting_bytes=waiting_bytes,
+    return ended(
+        judge(
+            trust,
+            "files",
+            tuple(known),
+            offers,
+            shadowed_by=shadowed_by,
+            now_unix_ms=at,
+            is_reading=is_reading,
+            waiting_bytes=waiting_bytes,
+        )
     )
+
+
+def ended(work: Generator[None, None, T]) -> T:
+    """All of it in one turn."""
+    return asyncio.run(in_turns(work))
 
 
 def kept(known: Sequence[Pin], judgement: Judgement) -> tuple[Pin, ...]:
@@ -332,12 +342,12 @@ def test_a_source_that_offers_large_definitions_without_end_fills_no_store() -> 
     known, sizes = pinned(READ), PinSizes()
     for at in range(60):
         large = definition("files", f"tool_{at}", "x" * 500_000)
-        judgement = judged(known, READ, large, at=T0 + at, waiting_bytes=sizes.waiting_bytes(known))
+        judgement = judged(known, READ, large, at=T0 + at, waiting_bytes=ended(sizes.waiting_bytes(known)))
         known = kept(known, judgement)
         assert states(judgement) == {"read": ToolState.ACTIVE, f"tool_{at}": ToolState.QUARANTINED}
     assert len(known) == 1 + WAITING_MAX_BYTES // size_bytes(large.remote)
     known = after(known, "files/tool_0", known[1].digest, approve=False)
-    assert len(judged(known, large, at=T0 + 99, waiting_bytes=sizes.waiting_bytes(known)).drifted) == 2
+    assert len(judged(known, large, at=T0 + 99, waiting_bytes=ended(sizes.waiting_bytes(known))).drifted) == 2
 
 
 def test_of_two_approved_definitions_the_one_that_a_person_decided_on_stands() -> None:

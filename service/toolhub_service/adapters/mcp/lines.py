@@ -7,7 +7,7 @@ answered: servers write the `id` either first (Python) or last (TypeScript).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -26,6 +26,16 @@ def later_messages(line: bytes) -> Iterator[bytes]:
     """What may be a whole message behind one that broke off in its line, or behind a text without a line end."""
     openings = (found.start() for found in _OPENING.finditer(line, 1))
     return (line[start:] for start in islice(openings, _LATER_MAX))
+
+
+def _beginning(pieces: Iterable[bytes]) -> bytes:
+    """Joined no further than is kept of it: the whole may have megabytes."""
+    beginning = b""
+    for piece in pieces:
+        beginning += piece[:_EDGE_BYTES]
+        if len(beginning) >= _EDGE_BYTES:
+            break
+    return beginning[:_EDGE_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +83,7 @@ class Lines:
 
     def _take(self, piece: bytes) -> None:
         if self._too_long is None and self._held_bytes + len(piece) > self._max_bytes:
-            self._pieces.append(piece[: _EDGE_BYTES * 2])
-            self._too_long = b"".join(self._pieces)[:_EDGE_BYTES]
+            self._too_long = _beginning((*self._pieces, piece))
             self._pieces.clear()
         if self._too_long is not None:
             self._tail = (self._tail + piece[-_EDGE_BYTES:])[-_EDGE_BYTES:]

@@ -33,7 +33,7 @@ from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.masking import Mask
 from toolhub_service.registry.names import skeleton
-from toolhub_service.registry.turns import Turns
+from toolhub_service.registry.turns import Turns, in_thread
 
 PAGES_MAX: Final = 100
 TOOLS_MAX: Final = 2_000
@@ -202,7 +202,7 @@ class _Listing:
                 break
             self._seen += 1
             if len(written(tool) or b"") > _LARGE_BYTES:
-                await asyncio.to_thread(self._take, tool)
+                await in_thread(self._take, tool)
             else:
                 self._take(tool)
             await turns.given()

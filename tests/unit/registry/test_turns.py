@@ -1,0 +1,105 @@
+"""Long work that lets others run, and what it is said to have cost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator
+
+import pytest
+
+from toolhub_service.registry.turns import Meter, in_thread, in_turns
+
+
+class Processor(threading.local):
+    """Each thread's processor time, by hand."""
+
+    had_s = 0.0
+
+    def __call__(self) -> float:
+        return self.had_s
+
+
+@pytest.fixture
+def processor() -> Processor:
+    return Processor()
+
+
+async def test_work_in_turns_returns_what_it_returns() -> None:
+    def work() -> Generator[None, None, int]:
+        yield
+        yield
+        return 7
+
+    assert await in_turns(work()) == 7
+
+
+async def test_the_steps_of_others_are_not_counted(processor: Processor) -> None:
+    """Two pieces of work that take turns on one loop cost each what they did themselves."""
+
+    async def working(step_s: float) -> None:
+        for _ in range(3):
+            processor.had_s += step_s
+            await asyncio.sleep(0)
+
+    meters = Meter(processor), Meter(processor)
+    await asyncio.gather(meters[0].run(working(1.0)), meters[1].run(working(100.0)))
+    assert [meter.used_s for meter in meters] == [3.0, 300.0]
+
+
+async def test_work_in_a_thread_is_counted(processor: Processor) -> None:
+    def work(step_s: float) -> str:
+        processor.had_s += step_s
+        return "done"
+
+    meter = Meter(processor)
+    assert await meter.run(in_thread(work, 2.0)) == "done"
+    assert meter.used_s == 2.0
+    assert await in_thread(work, 2.0) == "done"
+    assert meter.used_s == 2.0
+
+
+async def test_work_that_fails_is_counted_and_fails_as_it_does(processor: Processor) -> None:
+    async def failing() -> None:
+        processor.had_s += 1.0
+        await asyncio.sleep(0)
+        processor.had_s += 1.0
+        raise KeyError("x")
+
+    meter = Meter(processor)
+    with pytest.raises(KeyError):
+        await meter.run(failing())
+    assert meter.used_s == 2.0
+
+
+async def test_a_cancellation_reaches_the_work(processor: Processor) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def waiting() -> None:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            processor.had_s += 1.0
+            ended.set()
+
+    meter = Meter(processor)
+    task = asyncio.create_task(meter.run(waiting()))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+    assert meter.used_s == 1.0
+
+
+async def test_work_may_catch_what_is_thrown_into_it_and_go_on(processor: Processor) -> None:
+    async def bounded() -> str:
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            await asyncio.sleep(0)
+        return "went on"
+
+    assert await Meter(processor).run(bounded()) == "went on"
