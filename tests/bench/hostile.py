@@ -5,7 +5,9 @@
 One hub, a healthy MCP server and a hostile one, each a process of its own, both by pipes. The other calls go to a core
 tool and to the healthy server, four at a time. An attack is a call of the hostile server, or a reading of it after it
 has become another, again and again, at most ten a second; it is made by a process of its own, so that what is measured
-waits for the hub alone.
+waits for the hub alone. What the server is stands in a file: after a list that cannot be read the hub calls none of its
+tools, not even one that would make it good again. Each attack must get through, or the figure beside its name is that
+of another.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ LISTS = {
     "5,000 tools": "many",
     "1,000 notices of change a second": "storm",
 }
+_GOOD = "calls"
 _AT_ONCE = 4
 _PAUSE_S = 0.1
 _ATTACK_S = 1.0
@@ -66,10 +69,11 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--attack", nargs=2, metavar=("PORT", "NAME"), help="make one attack until killed")
+    parser.add_argument("--attack", nargs=3, metavar=("PORT", "CONTROL", "NAME"), help="make one attack until killed")
     options = parser.parse_args()
     if options.attack:
-        asyncio.run(attack(int(options.attack[0]), options.attack[1]))
+        port, control, name = options.attack
+        asyncio.run(attack(int(port), Path(control), name))
     else:
         found = asyncio.run(measure(options.rounds, options.seconds))
         publish("hostile", found, as_table(found), write=options.write)
@@ -77,7 +81,7 @@ def main() -> None:
 
 async def measure(rounds: int, seconds: float) -> dict[str, Any]:
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in (*CALLS, *LISTS)}
-    with hub() as server:
+    with hub() as (server, control):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             stub: Any = tool_service_pb2_grpc.ToolServiceStub(channel)
             for tool in ("good/echo", "bad/echo"):
@@ -87,8 +91,9 @@ async def measure(rounds: int, seconds: float) -> dict[str, Any]:
                 for name, results in measured.items():
                     ticks = machine_ticks()
                     quiet = await others(stub, seconds)
-                    async with attacking(server.port, name):
+                    async with attacking(server.port, control, name) as process:
                         loud = await others(stub, seconds)
+                    made = (await process.communicate())[0].count(b"again")
                     stolen = stolen_share(ticks, machine_ticks())
                     results.append(
                         {
@@ -96,6 +101,7 @@ async def measure(rounds: int, seconds: float) -> dict[str, Any]:
                             "attack_p99_ms": loud[0],
                             "quiet_max_ms": quiet[1],
                             "attack_max_ms": loud[1],
+                            "attacks": made,
                             "stolen": stolen,
                         }
                     )
@@ -103,9 +109,12 @@ async def measure(rounds: int, seconds: float) -> dict[str, Any]:
 
 
 @contextmanager
-def hub() -> Iterator[Process]:
+def hub() -> Iterator[tuple[Process, Path]]:
+    """And the file that says what the hostile server is."""
     with tempfile.TemporaryDirectory() as folder:
-        command, *args = stdio_command("calls")
+        control = Path(folder, "words")
+        say(control, _GOOD)
+        command, *args = stdio_command(control=control)
         good = {"command": sys.executable, "args": ["-m", "tests.bench.mcp_server", "--stdio"], "cwd": _root()}
         bad = {"command": command, "args": args}
         Path(folder, "policy.yaml").write_text(POLICY)
@@ -113,7 +122,7 @@ def hub() -> Iterator[Process]:
         quiet = {"TOOLHUB_METRICS_LISTEN": "", "TOOLHUB_BUDGET_BREAKER_MIN_CALLS": "1000000"}
         words = ("serve", "--listen", "127.0.0.1:0", "--data-dir", folder)
         with running("toolhub_service", *words, environment=quiet) as process:
-            yield process
+            yield process, control
 
 
 def _root() -> str:
@@ -139,35 +148,47 @@ async def others(stub: Any, seconds: float) -> tuple[float, float]:
 
 
 @asynccontextmanager
-async def attacking(port: int, name: str) -> AsyncIterator[None]:
-    """From its first answer on."""
-    command = (sys.executable, "-m", "tests.bench.hostile", "--attack", str(port), name)
+async def attacking(port: int, control: Path, name: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """From its first turn on; the server is good again when it ends. The process says `again` for each turn."""
+    command = (sys.executable, "-m", "tests.bench.hostile", "--attack", str(port), str(control), name)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=_root())
     assert process.stdout is not None
-    await process.stdout.readline()
+    if not await process.stdout.readline():
+        raise SystemExit(f"the attack `{name}` could not be made")
     try:
-        yield
+        yield process
     finally:
         process.kill()
         await process.wait()
+        say(control, _GOOD)
 
 
-async def attack(port: int, name: str) -> None:
+async def attack(port: int, control: Path, name: str) -> None:
     options = [("grpc.max_receive_message_length", 16 * 1024 * 1024)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         stub: Any = tool_service_pb2_grpc.ToolServiceStub(channel)
         registry: Any = registry_service_pb2_grpc.RegistryServiceStub(channel)
-        await stub.Invoke(_request("bad/become", {"words": ["calls"]}))
-        print("ready", flush=True)
+        await become(registry, control, _GOOD)
+        await until_it_answers(stub, "bad/echo")
         while True:
+            print("again", flush=True)
             if name in CALLS:
                 tool, args = CALLS[name]
                 await stub.Invoke(_request(f"bad/{tool}", args), timeout=_ATTACK_S * 10)
             else:
-                for words in (["calls", LISTS[name]], ["calls"]):
-                    await stub.Invoke(_request("bad/become", {"words": words}))
-                    await registry.RefreshSources(registry_service_pb2.RefreshSourcesRequest(sources=["bad"]))
+                await become(registry, control, f"{_GOOD} {LISTS[name]}")
+                await become(registry, control, _GOOD)
             await asyncio.sleep(_PAUSE_S)
+
+
+async def become(registry: Any, control: Path, words: str) -> None:
+    """Have the hostile server say this, and the hub read it."""
+    say(control, words)
+    await registry.RefreshSources(registry_service_pb2.RefreshSourcesRequest(sources=["bad"]))
+
+
+def say(control: Path, words: str) -> None:
+    control.write_text(words)
 
 
 async def until_it_answers(stub: Any, tool: str) -> None:
@@ -187,10 +208,11 @@ def _request(tool: str, args: dict[str, Any], within_s: float = _ATTACK_S) -> pb
 
 
 def as_table(found: dict[str, Any]) -> str:
-    rows: list[tuple[str, ...]] = [("the hostile server sends", "p99 ms quiet", "p99 ms during", "ratio")]
+    rows: list[tuple[str, ...]] = [("the hostile server sends", "times", "p99 ms quiet", "p99 ms during", "ratio")]
     for name, rounds in found["attacks"].items():
-        quiet, loud = (statistics.median(each[key] for each in rounds) for key in ("quiet_p99_ms", "attack_p99_ms"))
-        rows.append((name, f"{quiet:.1f}", f"{loud:.1f}", f"{loud / quiet:.1f}"))
+        keys = ("attacks", "quiet_p99_ms", "attack_p99_ms")
+        made, quiet, loud = (statistics.median(each[key] for each in rounds) for key in keys)
+        rows.append((name, f"{made:.0f}", f"{quiet:.1f}", f"{loud:.1f}", f"{loud / quiet:.1f}"))
     stolen = max(each["stolen"] for rounds in found["attacks"].values() for each in rounds)
     return f"{markdown(rows)}\n\nMachine: {found['machine']}. Stolen processor time at most {stolen:.0%}."
 
