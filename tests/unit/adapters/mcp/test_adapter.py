@@ -90,6 +90,7 @@ async def test_an_unknown_tool_and_refused_arguments_are_upstream_errors(stage: 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_deadline_ends_the_call_here_and_over_there(way: str) -> None:
     async with at(way) as stage:
+        await stage.run("echo", {"text": "warm"})
         error = await failure_of(stage, "hangs", timeout_s=0.3)
         assert error.kind is ErrorKind.TIMEOUT
         await was_cancelled(stage)
