@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 from toolhub_service.adapters.n8n.client import Answer, Broken, N8nClient
 from toolhub_service.adapters.n8n.executions import Execution, execution_of, id_of
+from toolhub_service.adapters.n8n.places import published
 from toolhub_service.adapters.n8n.terms import N8nTerms
 from toolhub_service.adapters.n8n.waiting import retry_after_s
 from toolhub_service.adapters.n8n.words import said
@@ -72,6 +73,8 @@ class N8nApi:
         """Raises Absent; ApiTooLarge when what it brought is too large to be read."""
         query = {"includeData": "true" if with_data else "false"}
         answer = await self._get(f"/executions/{execution_id}", query, within_s)
+        if (as_object(answer) or {}).get("dataTooLargeToDisplay") is True:  # of newer versions, which take this, too
+            answer = await self._get(f"/executions/{execution_id}", {**query, "ignoreDataSizeLimit": "true"}, within_s)
         execution = execution_of(answer)
         if execution is None or execution.id != execution_id:
             raise ApiTrouble("Its API tells of an execution in a way that cannot be understood.")
@@ -105,15 +108,15 @@ class N8nApi:
         raise _trouble(answer)
 
     async def workflow(self, workflow_id: str) -> JsonObject:
-        """Raises Absent."""
+        """As it answers calls, with its description, which lists do not tell. Raises Absent."""
         found = as_object(await self._get(f"/workflows/{workflow_id}", {}, REQUEST_S)) or {}
         if id_of(found.get("id")) != workflow_id:
             raise ApiTrouble("Its API tells of a workflow in a way that cannot be understood.")
-        return found
+        return published(found)
 
     async def workflows(self, tags: Sequence[str] = ()) -> AsyncIterator[JsonObject]:
         """The active ones, all pages of them, within bounds."""
-        query = {"active": "true", "limit": str(_WORKFLOWS_A_PAGE)}
+        query = {"active": "true", "limit": str(_WORKFLOWS_A_PAGE), "excludePinnedData": "true"}
         if tags:
             query["tags"] = ",".join(tags)
         seen, cursors = 0, set[str]()
@@ -126,7 +129,7 @@ class N8nApi:
                 told = as_object(row)
                 if told is not None and seen < WORKFLOWS_MAX:
                     seen += 1
-                    yield told
+                    yield published(told)
             cursor = page.get("nextCursor")
             if not cursor:
                 return

@@ -74,7 +74,10 @@ class N8nClient:
         self._max_bytes = terms.max_response_bytes
         self._timeouts = {"connect": terms.connect_timeout_s, "read": None, "write": _WRITE_S, "pool": None}
         self._transport = GuardedTransport(
-            resolver, tls=_context(terms.tls), max_connections=_CONNECTIONS_MAX, keep_alive_s=_KEEP_ALIVE_S
+            resolver,
+            tls=_context(terms.tls, origin.scheme),
+            max_connections=_CONNECTIONS_MAX,
+            keep_alive_s=_KEEP_ALIVE_S,
         )
         self.is_closed = False
 
@@ -128,8 +131,10 @@ def _broken(error: WireError) -> Broken:
     return Broken(f"{reason[:1].upper()}{reason[1:]}.", was_sent=error.breakage not in _NOT_SENT)
 
 
-def _context(tls: TlsTerms) -> ssl.SSLContext | None:
-    """None: as everything else in the hub verifies servers."""
+def _context(tls: TlsTerms, scheme: str) -> ssl.SSLContext | None:
+    """None: as everything else in the hub verifies servers. Where TLS is never spoken, one that trusts nobody."""
+    if scheme == "http":
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if not (tls.ca_file or tls.certificate_file):
         return None
     context = ssl.create_default_context(cafile=tls.ca_file or None)

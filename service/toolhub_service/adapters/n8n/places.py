@@ -1,8 +1,10 @@
 """Where a workflow is called: the production webhook, as the operator named it or as n8n's API tells of it.
 
-responseMode   onReceived    answers at once; how the workflow ends is not told
-               lastNode      answers with what the last node gave
-               responseNode  answers when a Respond node runs, which may be long before the end
+Version 2 knows drafts: what answers calls are the nodes of `activeVersion`, where there is one.
+
+    responseMode   onReceived    answers at once; how the workflow ends is not told
+                   lastNode      answers with what the last node gave
+                   responseNode  answers when a Respond node runs, which may be long before the end
 """
 
 from __future__ import annotations
@@ -44,6 +46,14 @@ def is_path(path: str) -> bool:
     """Whether it can be a webhook's path: plain words between slashes, none of them `.` or `..`."""
     words = path.split("/")
     return len(path) <= _PATH_MAX_CHARS and bool(_PATH.fullmatch(path)) and not {".", ".."} & set(words)
+
+
+def published(workflow: JsonObject) -> JsonObject:
+    """The workflow as it answers calls: not as somebody is just editing it."""
+    active = as_object(workflow.get("activeVersion"))
+    if active is None or not isinstance(active.get("nodes"), list):
+        return workflow
+    return {**workflow, "nodes": active["nodes"], "connections": active.get("connections")}
 
 
 def places_of(workflow: JsonObject) -> Sequence[Place]:

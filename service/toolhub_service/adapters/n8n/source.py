@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
 from toolhub_service.adapters.n8n.comparing import Compared, compared, is_at
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker, Unnamed
-from toolhub_service.adapters.n8n.discovering import Discovered, discovered, restored
+from toolhub_service.adapters.n8n.discovering import Discovered, description_of, discovered, restored
 from toolhub_service.adapters.n8n.executions import id_of
 from toolhub_service.adapters.n8n.places import Place
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
@@ -56,6 +56,8 @@ class N8nToolSource:
         self._reading = asyncio.Lock()
         self._last: tuple[Discovered, ...] = ()
         self._trouble = ""
+        self._descriptions: dict[tuple[str, str], str] = {}
+        """By workflow and version: lists do not tell them."""
 
     @property
     def name(self) -> str:
@@ -136,7 +138,18 @@ class N8nToolSource:
                 reading.named[workflow_id] = await api.workflow(workflow_id)
             except Absent:
                 continue
+        reading.offered = [await self._described(api, found) for found in reading.offered]
+        self._descriptions = {_version(found): found.description for found in reading.offered}
         return reading
+
+    async def _described(self, api: N8nApi, found: Discovered) -> Discovered:
+        known = self._descriptions.get(_version(found))
+        if known is None:
+            try:
+                known = description_of(await api.workflow(found.place.workflow_id))
+            except Absent:
+                known = found.description
+        return replace(found, description=known)
 
     def _take(self, reading: _Reading, workflow: JsonObject, wanted: set[str], paths: set[str]) -> None:
         own_id, terms = id_of(workflow.get("id")), self._server.terms
@@ -187,6 +200,10 @@ class N8nToolSource:
 
     def _bound(self, found: Discovered) -> Workflow:
         return Workflow(found.workflow(self._server.terms.headers), found.place)
+
+
+def _version(found: Discovered) -> tuple[str, str]:
+    return found.place.workflow_id, found.place.version
 
 
 def _some(problems: list[str]) -> tuple[str, ...]:

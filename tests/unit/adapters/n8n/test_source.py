@@ -1,0 +1,227 @@
+"""What n8n offers: workflows that are named, compared with what is there, and those that are discovered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.fakes.n8n import FOREVER, How, fake_n8n
+from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, flow, wait
+from tests.unit.adapters.n8n.stage import ASYNC, SYNC, Terms, before, staged
+from toolhub_service.adapters.n8n.places import places_of, published
+from toolhub_service.adapters.n8n.terms import DiscoveryTerms, WorkflowTerms
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.tool import IdempotencyMode
+
+TEXT: JsonObject = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False}
+
+
+class TestNamed:
+    async def test_every_word_is_the_operators(self) -> None:
+        terms = WorkflowTerms("Says it.", "echo", input_schema=TEXT, output_schema={"type": "object"}, version="2.1.0")
+        async with staged({"say": terms}, with_api=False, tags=("lab",), timeout_s=7.0) as stage:
+            made = (await stage.definitions())["say"]
+        spec = made.spec
+        assert (made.is_operators, made.problem) == (True, "")
+        assert (spec.name, spec.description, spec.version) == ("flows/say", "Says it.", "2.1.0")
+        assert (spec.input_schema, spec.output_schema) == (TEXT, {"type": "object"})
+        assert (set(spec.capabilities), spec.tags) == ({"n8n:flows"}, ("lab", "n8n", "flows"))
+        assert (spec.endpoint, spec.upstream, spec.limits.timeout_s) == (stage.n8n.url, "n8n:flows", 7.0)
+        assert spec.idempotency is IdempotencyMode.DERIVED
+        assert not spec.cost.is_async
+
+    async def test_without_a_schema_it_takes_any_object_and_is_marked(self) -> None:
+        async with staged({"echo": SYNC}, with_api=False) as stage:
+            spec = await stage.spec("echo")
+        assert (spec.input_schema, "open-schema" in spec.tags) == ({"type": "object"}, True)
+
+    async def test_nothing_is_believed_to_be_harmless_but_what_the_operator_says(self) -> None:
+        tools = {"asks": Terms(read_only=True), "slow": Terms(offered=False)}
+        named = {
+            "asks": WorkflowTerms(method="GET"),
+            "echo": SYNC,
+            "slow": SYNC,
+            "once": WorkflowTerms(deduplicates=True),
+        }
+        async with staged(named, with_api=False, tools=tools) as stage:
+            made = {name: found.spec.annotations for name, found in (await stage.definitions()).items()}
+        assert made.keys() == {"asks", "echo", "once"}
+        assert (made["asks"].read_only, made["echo"].safe_to_repeat, made["once"].idempotent) == (True, False, True)
+
+    @pytest.mark.parametrize(
+        ("terms", "words"),
+        [
+            (WorkflowTerms(webhook="../rest/login"), "no path"),
+            (WorkflowTerms(webhook="a/./b"), "no path"),
+            (WorkflowTerms(webhook="user/:id"), "no path"),
+            (WorkflowTerms(webhook="a?b=c"), "no path"),
+            (WorkflowTerms(workflow_id="echo"), "api_key"),
+            (replace(ASYNC, webhook="long"), "api_key"),
+            (WorkflowTerms(input_schema={"type": "string"}), '"type": "object"'),
+            (WorkflowTerms(input_schema={"type": 3}), "input_schema"),
+            (WorkflowTerms(output_schema={"type": "nothing"}), "output_schema"),
+            (WorkflowTerms(input_schema=TEXT, idempotency_field="text"), "argument of callers"),
+            (WorkflowTerms(method="GET", idempotency_field="key"), "needs a body"),
+            (
+                WorkflowTerms(method="DELETE", input_schema={"type": "object", "properties": {"a": {"type": "array"}}}),
+                "query",
+            ),
+        ],
+    )
+    async def test_what_cannot_be_meant_is_told_with_what_to_do(self, terms: WorkflowTerms, words: str) -> None:
+        async with staged({"tool": terms}, with_api=False) as stage:
+            made = (await stage.definitions())["tool"]
+        assert words in made.problem
+
+    async def test_it_is_there_whether_n8n_is_or_not(self) -> None:
+        async with staged({"echo": SYNC}) as stage:
+            await stage.n8n.down()
+            found = await stage.discover()
+            await stage.n8n.up()
+        assert [made.spec.name for made in found.definitions] == ["flows/echo"]
+        assert "gave no answer" in found.problems[0]
+
+    async def test_a_key_that_is_not_accepted_is_told_and_takes_nothing_away(self) -> None:
+        async with fake_n8n(workflows=FLOWS) as n8n:
+            n8n.api_key = "wrong"
+            async with before(n8n, {"echo": SYNC}) as stage:
+                found = await stage.discover()
+                assert await stage.value("echo") == {"echo": {}}
+                assert any("api_key" in line for line in stage.source.diagnostics())
+        assert len(found.definitions) == 1
+        assert "does not accept the `api_key`" in found.problems[0]
+
+
+class TestCompared:
+    """With an API, whatever would keep a call from working is told."""
+
+    @pytest.mark.parametrize(
+        ("terms", "words"),
+        [
+            (WorkflowTerms(webhook="nowhere"), "no active workflow has the webhook `nowhere`"),
+            (WorkflowTerms(webhook="off"), "no active workflow has the webhook `off`"),
+            (WorkflowTerms(webhook="off", workflow_id="off"), "not active"),
+            (WorkflowTerms(webhook="echo", workflow_id="none"), "no workflow none"),
+            (WorkflowTerms(webhook="old", workflow_id="echo"), "no webhook `old` but echo"),
+            (WorkflowTerms(webhook="echo", method="PUT"), "takes POST and not PUT"),
+            (WorkflowTerms(webhook="fires"), "onReceived"),
+        ],
+    )
+    async def test_what_does_not_fit(self, terms: WorkflowTerms, words: str) -> None:
+        async with staged({"tool": terms}) as stage:
+            stage.n8n.add(flow("off", "lastNode"), active=False)
+            found = await stage.discover()
+        (problem,) = found.problems
+        assert words in problem
+        assert problem.startswith("`tool`: ")
+        assert not found.definitions[0].problem
+
+    @pytest.mark.parametrize("workflow_id", ["none", "twice", "hookless"])
+    async def test_what_is_looked_up_and_cannot_be_called(self, workflow_id: str) -> None:
+        twice = flow("twice", "lastNode", {**ECHO, "type": "n8n-nodes-base.webhook", "parameters": {"path": "b"}})
+        hookless = flow("hookless", "lastNode")
+        hookless["nodes"][0]["disabled"] = True
+        async with staged({"tool": WorkflowTerms(workflow_id=workflow_id)}, flows=[twice, hookless]) as stage:
+            (made,) = (await stage.discover()).definitions
+        assert made.problem
+
+    def test_a_draft_does_not_count(self) -> None:
+        draft, live = flow("x", "lastNode", path="draft"), flow("x", "lastNode", path="live")
+        assert [place.path for place in places_of(published({**draft, "activeVersion": live}))] == ["live"]
+
+    async def test_what_fits_is_not_spoken_of(self) -> None:
+        named = {"echo": SYNC, "long": ASYNC, "by-id": WorkflowTerms(workflow_id="slow")}
+        async with staged(named) as stage:
+            assert (await stage.discover()).problems == ()
+
+
+class TestDiscovered:
+    async def _offered(self, *flows: dict[str, Any], **said: Any) -> dict[str, Any]:
+        async with staged(flows=list(flows), discover=DiscoveryTerms(**said)) as stage:
+            return await stage.definitions()
+
+    async def test_active_workflows_with_a_webhook_are_offered_and_can_be_called(self) -> None:
+        async with staged({"mine": WorkflowTerms(webhook="slow")}, discover=DiscoveryTerms()) as stage:
+            stage.n8n.add(flow("off", "lastNode"), active=False)
+            made = await stage.definitions()
+            assert made.keys() == {made_flow["name"] for made_flow in FLOWS} - {"slow"} | {"mine"}
+            assert not made["echo"].is_operators
+            assert "open-schema" in made["echo"].spec.tags
+            assert made["echo"].spec.name == "flows/echo"
+            assert await stage.value("echo", {"a": 1}) == {"echo": {"a": 1}}
+
+    async def test_the_mode_is_what_the_webhook_does(self) -> None:
+        names_at_once = flow("c", "onReceived", webhook={"options": {"responseData": "={{ $execution.id }}"}})
+        made = await self._offered(
+            flow("a", "responseNode", NAMES_ITSELF, wait(1)),
+            flow("b", "responseNode", wait(1), NAMES_ITSELF),
+            names_at_once,
+            flow("d", "onReceived", wait(1)),
+            flow("e", "lastNode", ECHO),
+        )
+        assert {name: found.spec.cost.is_async for name, found in made.items()} == {
+            **dict.fromkeys("ac", True),
+            **dict.fromkeys("bde", False),
+        }
+
+    async def test_only_workflows_with_all_the_tags_are_offered(self) -> None:
+        made = await self._offered(
+            flow("a", "lastNode", tags=["tool", "lab"]),
+            flow("b", "lastNode", tags=["tool"]),
+            flow("c", "lastNode"),
+            tags=("tool", "lab"),
+        )
+        assert made.keys() == {"a"}
+
+    async def test_what_it_says_of_itself_is_the_description(self) -> None:
+        noted = flow("noted", "lastNode")
+        noted["nodes"][0]["notes"] = "A note."
+        sticky = {"name": "S", "type": "n8n-nodes-base.stickyNote", "parameters": {"content": "Sticky."}}
+        stuck = flow("stuck", "lastNode")
+        stuck["nodes"].append({"id": "s", "position": [0, 0], "typeVersion": 1, **sticky})
+        made = await self._offered(flow("own", "lastNode", description="Its own."), noted, stuck)
+        assert made["own"].spec.description == "Its own."
+        assert made["noted"].spec.description == "A note."
+        assert made["stuck"].spec.description == "Sticky."
+
+    async def test_of_two_that_read_alike_one_is_left_out_and_told(self) -> None:
+        flows = [flow("same", "lastNode"), {**flow("b", "lastNode"), "name": "same"}]
+        async with staged(flows=flows, discover=DiscoveryTerms()) as stage:
+            found = await stage.discover()
+        assert len(found.definitions) == 1
+        assert "reads like" in found.problems[0]
+
+    async def test_all_pages_are_read(self) -> None:
+        async with staged(flows=[flow(f"w{n}", "lastNode") for n in range(120)], discover=DiscoveryTerms()) as stage:
+            assert len((await stage.discover()).definitions) == 120
+            assert len(stage.n8n.asked("GET", "/api/v1/workflows")) == 3
+
+    async def test_an_api_that_is_away_leaves_what_was_known(self) -> None:
+        async with staged(discover=DiscoveryTerms()) as stage:
+            before_it = await stage.definitions()
+            stage.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)
+            assert (await stage.definitions()).keys() == before_it.keys()
+            assert await stage.value("echo", {"a": 1}) == {"echo": {"a": 1}}
+
+    async def test_without_a_key_nothing_is_discovered_and_that_is_told(self) -> None:
+        async with staged({"echo": SYNC}, with_api=False, discover=DiscoveryTerms()) as stage:
+            found = await stage.discover()
+        assert [made.spec.name for made in found.definitions] == ["flows/echo"]
+        assert "api_key" in found.problems[0]
+
+    async def test_what_a_pin_has_kept_can_be_called_before_the_next_reading(self) -> None:
+        async with fake_n8n(workflows=FLOWS) as n8n:
+            async with before(n8n, discover=DiscoveryTerms()) as first:
+                known = (await first.definitions())["long"]
+            async with before(n8n, discover=DiscoveryTerms()) as later:
+                again = later.source.restored(known.remote)
+                assert again is not None
+                assert (again.spec, again.remote) == (known.spec, known.remote)
+                assert later.server.workflows["long"].terms.is_async
+
+    @pytest.mark.parametrize("remote", [{}, {"name": "x"}, {"name": 1, "webhook": {"method": "GET", "path": "x"}}])
+    async def test_what_no_pin_of_it_has_kept_is_nothing(self, remote: dict[str, Any]) -> None:
+        async with staged(discover=DiscoveryTerms()) as stage:
+            assert stage.source.restored(remote) is None

@@ -1,0 +1,126 @@
+"""The n8n adapter does what every adapter must, its source what sources must, and its jobs what remote jobs must."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.fakes.n8n import FOREVER, FakeN8n, How
+from tests.ports.adapter_suite import AdapterSuite, Prepared
+from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
+from tests.ports.tool_source_suite import ToolSourceSuite
+from tests.unit.adapters.n8n.flows import dedupes
+from tests.unit.adapters.n8n.stage import JOB_ID, QUICK_MISSING, SYNC, LoopClock, Stage, redact, staged
+from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.job import N8nJobs
+from toolhub_service.adapters.n8n.terms import DiscoveryTerms, WorkflowTerms
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.source_ports import ToolSource
+
+
+class Held(asyncio.Event):
+    """Lets the workflow go on which n8n holds."""
+
+    def __init__(self, n8n: FakeN8n) -> None:
+        super().__init__()
+        self._n8n = n8n
+
+    def set(self) -> None:
+        super().set()
+        for execution in self._n8n.executions:
+            self._n8n.release(execution.id)
+
+
+class Brittle(Calling):
+    """Breaks over what the workflow `crashes` answers."""
+
+    def _judge(self, workflow: Any, call: GrantedCall, value: Any, known: Any) -> None:
+        if call.spec.resource_id == "crashes":
+            raise RuntimeError(str(value))
+        super()._judge(workflow, call, value, known)
+
+
+class TestN8nAdapter(AdapterSuite):
+    @pytest.fixture
+    async def prepared(self) -> AsyncIterator[Prepared]:
+        named = {"echo": SYNC, "breaks": SYNC, "slow": SYNC, "crashes": WorkflowTerms(webhook="echo")}
+        async with staged(named, time_scale=None) as stage:
+            stage.adapter._calling = Brittle(redact, LoopClock(), pause_s=0.002)
+            specs = {own: made.spec for own, made in (await stage.definitions()).items()}
+            started, stopped, let_go = asyncio.Event(), asyncio.Event(), Held(stage.n8n)
+            watch = asyncio.create_task(_watch(stage.n8n, started, stopped))
+            yield Prepared(
+                stage.adapter, specs["echo"], specs["breaks"], specs["crashes"], specs["slow"], started, let_go, stopped
+            )
+            watch.cancel()
+
+
+async def _watch(n8n: FakeN8n, started: asyncio.Event, stopped: asyncio.Event) -> None:
+    began = await n8n.began("slow")
+    started.set()
+    await n8n.ended(began.id)
+    stopped.set()
+
+
+class TestN8nToolSource(ToolSourceSuite):
+    @pytest.fixture
+    async def source(self) -> AsyncIterator[ToolSource]:
+        async with staged({"named": WorkflowTerms(webhook="echo")}, discover=DiscoveryTerms()) as stage:
+            yield stage.source
+
+
+class TestConfiguredSource(ToolSourceSuite):
+    """Without an API."""
+
+    @pytest.fixture
+    async def source(self) -> AsyncIterator[ToolSource]:
+        async with staged({"named": WorkflowTerms(webhook="echo")}, with_api=False) as stage:
+            yield stage.source
+
+
+class N8nStage:
+    """Implements `RemoteStage`. The workflow knows its keys, so that one that is not there may be started again."""
+
+    def __init__(self, stage: Stage, call: GrantedCall) -> None:
+        self.remote = N8nJobs(stage.server, stage.adapter._calling, QUICK_MISSING)
+        self.call = call
+        self._n8n = stage.n8n
+
+    @property
+    def effects(self) -> int:
+        return self._n8n.starts("once")
+
+    def meet(self, trouble: Trouble) -> None:
+        n8n, one = self._n8n, "/api/v1/executions/*"
+        match trouble:
+            case Trouble.START_REFUSED:
+                n8n.fails("/webhook/*", How.BUSY)
+            case Trouble.START_ANSWER_LOST:
+                n8n.fails("/webhook/*", How.LOSE_ANSWER)
+            case Trouble.START_LOST:
+                n8n.fails("/webhook/*", How.DROP)
+            case Trouble.FIND_BROKEN:
+                n8n.fails("/api/v1/executions", How.DROP, times=FOREVER)
+            case Trouble.FOLLOW_CUT | Trouble.COLLECT_CUT:
+                n8n.fails(one, How.CUT)
+            case Trouble.FORGOTTEN | Trouble.RESULT_GONE:
+                n8n.executions.forget()
+            case Trouble.STOP_BROKEN:
+                n8n.fails("/api/v1/executions/*/stop", How.DROP)
+            case Trouble.STOP_IMPOSSIBLE:
+                n8n.fails("/api/v1/executions/*/stop", How.NO_ROUTE, times=FOREVER)
+
+    def let_go(self) -> None:
+        for execution in self._n8n.executions:
+            self._n8n.release(execution.id)
+
+
+class TestN8nJobs(RemoteJobSuite):
+    @pytest.fixture
+    async def stage(self) -> AsyncIterator[N8nStage]:
+        terms = WorkflowTerms(is_async=True, deduplicates=True)
+        async with staged({"once": terms}, flows=[dedupes("once")], time_scale=None) as stage:
+            yield N8nStage(stage, await stage.call("once", {"a": 1}, job_id=JOB_ID))
