@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import quick_starts
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.services import (  # noqa: F401 - fixtures
     own_postgres,
@@ -16,6 +17,8 @@ from tests.services import (  # noqa: F401 - fixtures
     shared_postgres,
     shared_redis,
 )
+
+quick_starts.remember()
 
 
 @pytest.fixture
