@@ -34,9 +34,8 @@ class Shown:
 
 def environment(home: Path, **more: str) -> dict[str, str]:
     """A newcomer's: a home of its own, nothing of tool-hub set, its programs on the path."""
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("TOOLHUB_", "XDG_", "GRPC_"))
-    }
+    foreign = ("TOOLHUB_", "XDG_", "GRPC_", "COLUMNS", "LINES")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     path = f"{BIN}{os.pathsep}{inherited.get('PATH', '')}"
     return {**inherited, "HOME": str(home), "PATH": path, "NO_COLOR": "1", "TERM": "xterm", **more}
 

@@ -14,6 +14,9 @@ from tests.rpc.props import ClearsUp, Echo, Waits
 from tests.rpc.statuses import failed
 from toolhub_service.domain.event import EventType
 
+NOTICE_S = 3_600.0
+"""That the mesh has taken notice is said by the test."""
+
 
 @pytest.mark.promise("overload.shed-early")
 async def test_full_hub_sheds_at_once_and_says_when_to_come_back(tmp_path: Path) -> None:
@@ -54,18 +57,26 @@ async def test_place_of_a_call_that_failed_or_was_cancelled_is_free_again(tmp_pa
 
 
 @pytest.mark.promise("serving.drain")
-async def test_leaving_hub_says_so_refuses_new_work_and_lets_running_work_end(tmp_path: Path) -> None:
-    waits = Waits()
+async def test_leaving_hub_says_so_refuses_new_work_and_lets_running_work_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, noticed, sleep = Waits(), asyncio.Event(), asyncio.sleep
+
+    async def asleep(seconds: float) -> None:
+        await (noticed.wait() if seconds == NOTICE_S else sleep(seconds))
+
+    monkeypatch.setattr(asyncio, "sleep", asleep)
     async with running_hub(tmp_path, tools=[waits, Echo()]) as running:
         running_call = asyncio.create_task(running.invoke("test/text.wait", {"text": "done"}))
         await waits.started.wait()
         watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
-        draining = asyncio.create_task(running.hub.server.drain(0.3, 20))
+        draining = asyncio.create_task(running.hub.server.drain(NOTICE_S, 30))
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         late = await running.invoke("test/text.echo", {"text": "while the mesh takes notice"})
         assert late.ok
         watch.cancel()
+        noticed.set()
         waits.let_go.set()
         assert (await running_call).ok
         await draining

@@ -19,9 +19,12 @@ from toolhub.v1 import call_pb2, error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.domain.event import EventType
+from toolhub_service.transport import sessions
 
 NOW = "core/util.time.now"
 TEXT = "x" * 500_000
+GRACE_S = 30.0
+"""Longer than any test waits for it."""
 
 
 def call(name: str, tool: str = NOW, args: dict[str, Any] | None = None, **fields: Any) -> pb.SessionCall:
@@ -362,7 +365,7 @@ async def test_hub_that_leaves_lets_calls_finish_and_ends_sessions_with_a_retrya
     await idle.send(call("warm"))
     await idle.result("warm")
     await stage.waits.started.wait()
-    leaving = asyncio.create_task(stage.running.hub.server.drain(0.0, 10.0))
+    leaving = asyncio.create_task(stage.running.hub.server.drain(0.0, GRACE_S))
     parted = await idle.failure()
     assert (parted.code, parted.reason, parted.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
     stage.waits.let_go.set()
@@ -371,11 +374,15 @@ async def test_hub_that_leaves_lets_calls_finish_and_ends_sessions_with_a_retrya
     await leaving
 
 
-async def test_call_that_outlives_the_grace_is_answered_before_the_hub_goes(stage: Stage) -> None:
+async def test_call_that_outlives_the_grace_is_answered_before_the_hub_goes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Last words that take the whole of the grace: calls are cut off at once, and the hub waits for them to be said."""
+    monkeypatch.setattr(sessions, "_LAST_WORDS_S", GRACE_S)
     client = Client(stage.running)
     await client.send(call("x", "test/text.wait"))
     await stage.waits.started.wait()
-    leaving = asyncio.create_task(stage.running.hub.server.drain(0.0, 0.5))
+    leaving = asyncio.create_task(stage.running.hub.server.drain(0.0, GRACE_S))
     assert (await client.result("x")).error.kind == error_pb2.ERROR_KIND_CANCELLED
     assert (await client.failure()).reason == "DRAINING"
     await leaving
