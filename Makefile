@@ -5,16 +5,14 @@ PYTHON ?= $(shell for it in python3 python3.14 python3.13 python3.12 python3.11;
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH)
 
-# Unit tests run beside one another; what starts hubs and servers and watches time runs alone, unless TESTS_IN_PARALLEL=auto
-# (or a number) says that the machine has the cores for it.
-UNITS_IN_PARALLEL ?= 2
-TESTS_IN_PARALLEL ?= 0
+# Tests run beside one another, each worker from its end of the list, so that what the tests of a file share is made once.
+TESTS_IN_PARALLEL ?= 2
 TESTS ?= tests
 BENCHES ?= governed_call session jobs watchers remote_jobs mcp_calls hostile registry_speed search_quality
 IMAGE ?= tool-hub:dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen docs fmt check test chaos bench image lock clean \
+.PHONY: help setup run gen docs fmt check services test chaos bench image lock clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -71,16 +69,14 @@ check-locks: setup
 check-clients: setup
 	@.ci/check-clients
 
-test: setup ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto); Redis, PostgreSQL and MCP servers are found or installed
+services: setup ## find or install what tests talk to: Redis, PostgreSQL, MCP servers
 	@python -m tests.services
 	@python -m tests.servers
-	@if [ "$(TESTS)" != tests ]; then exec pytest -n $(TESTS_IN_PARALLEL) $(TESTS); fi; \
-		pytest -n $(UNITS_IN_PARALLEL) tests/unit; units=$$?; \
-		pytest -n $(TESTS_IN_PARALLEL) --ignore=tests/unit tests && exit $$units
 
-chaos: setup ## kill hubs at random while jobs run, 50 times an engine; minutes
-	@python -m tests.services
-	@python -m tests.servers
+test: services ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
+	@pytest -n $(TESTS_IN_PARALLEL) --dist worksteal $(TESTS)
+
+chaos: services ## kill hubs at random while jobs run, 50 times an engine; minutes
 	@TOOLHUB_CHAOS_KILLS=$${TOOLHUB_CHAOS_KILLS:-50} TOOLHUB_CHAOS_OUTAGE_S=$${TOOLHUB_CHAOS_OUTAGE_S:-10} pytest tests/chaos
 
 bench: ## measure; numbers, not pass or fail
