@@ -15,6 +15,10 @@ _COMMANDS = {
     "call": ("toolhub_service.cli.call:call", "Call a tool, or show what a call would do."),
     "tools": ("toolhub_service.cli.tools:tools", "List, search, show, export and register tools."),
     "sources": ("toolhub_service.cli.sources:sources", "Look at where tools come from; add, remove and refresh."),
+    "workflows": (
+        "toolhub_service.cli.workflow_commands:workflows",
+        "Check n8n workflows and ComfyUI templates offline.",
+    ),
     "pins": ("toolhub_service.cli.pins:pins", "See which remote definitions changed, and accept or reject them."),
     "jobs": ("toolhub_service.cli.jobs:jobs", "Submit long work, follow it and stop it."),
     "artifacts": ("toolhub_service.cli.artifacts:artifacts", "Put, get and show artifacts."),
