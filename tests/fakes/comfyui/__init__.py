@@ -17,7 +17,7 @@ What happened
 
 How fast
     comfy.hold("ImageBlur") hold nodes of a class (or those a function picks, or all) inside their execution;
-    comfy.step(2)           let so many go on; comfy.release() ends holding. A KSampler is held at each of its steps, too.
+    comfy.step(2)           let so many go on; comfy.release() ends holding. A KSampler is held at each step, too.
     comfy.pace.node_s       how long a node takes that is not held (0)
     comfy.hold_history()    the race: `execution_success` is out, the history does not have the run before
                             `release_history()`
@@ -35,8 +35,8 @@ What goes wrong with requests: comfy.fault(Op.SUBMIT, How.LOSE_ANSWER, times=1),
     So: accepted but dropped is LOSE_ANSWER, accepted but 500 is ERROR_AFTER, not accepted and dropped is DROP.
 
 What goes wrong with runs
-    comfy.fail("KSampler", OUT_OF_MEMORY.format(1 << 40)), comfy.fail("SaveImage", OUT_OF_DISK, "OSError"): the next node
-    of the class fails (texts in classes.py); comfy.folders.disk_is_full; a too large EmptyImage fails of itself
+    comfy.fail("KSampler", OUT_OF_MEMORY.format(1 << 40)), comfy.fail("SaveImage", OUT_OF_DISK, "OSError"): the next
+    node of the class fails; comfy.folders.disk_is_full; a too large EmptyImage fails of itself
     comfy.claim("SaveImage", {"images": HOSTILE_FILES})  the next node says it has shown this instead (hostile.py);
                                                          MANY_FILES are ten thousand
 
@@ -51,14 +51,14 @@ What others do
                             fault(Op.SOCKET, How.ERROR, -1): none can be opened; comfy.previews = True: binary frames
 
 What it does of itself, because the real one does
-    The same prompt_id twice runs twice. Two pending with one id and one `number` break the heap: POST /queue answers 500
-    and has deleted one (0.33.0; with 0.3.64 only when the graphs differ). A fully cached run shows the old file. 200 may
-    carry node_errors. An interrupt is seen before the next node (in a KSampler at each step), so never after the last.
-    After the end of a socket, another one of the same clientId is deaf. A prompt without client_id sends nobody its
-    events, but `progress_state` to all. Refused prompts use up a number.
+    The same prompt_id twice runs twice. Two pending with one id and one `number` break the heap: POST /queue answers
+    500 and has deleted one (0.33.0; with 0.3.64 only when the graphs differ). A fully cached run shows the old file.
+    200 may carry node_errors. An interrupt is seen before the next node (in a KSampler at each step), so never after
+    the last. After the end of a socket, another one of the same clientId is deaf. A prompt without client_id sends
+    nobody its events, but `progress_state` to all. Refused prompts use up a number.
 
-Not recorded, from the real one's documentation or a guess: KSampler's `progress` messages and binary frames, a cancel of
-what is not a UUID (`cancelled: false`), counts of outputs that are not files (not counted).
+Not recorded, from the real one's documentation or a guess: KSampler's `progress` messages and binary frames, a cancel
+of what is not a UUID (`cancelled: false`), counts of outputs that are not files (not counted).
 """
 
 from tests.fakes.comfyui.classes import OUT_OF_DISK, OUT_OF_MEMORY

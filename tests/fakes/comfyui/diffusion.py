@@ -59,7 +59,7 @@ def diffusion_classes() -> list[NodeClass]:
     batch = {"batch_size": ["INT", {"default": 1, "min": 1, "max": 4096}]}
     text: dict[str, list[Any]] = {"text": ["STRING", {"multiline": True, "dynamicPrompts": True}], "clip": ["CLIP"]}
     return [
-        NodeClass("KSampler", _sampled, _sampler_inputs(), returns=("LATENT",), category="model/sampling"),
+        NodeClass("KSampler", _sampled, _sampler_inputs(), returns=("LATENT",), output_tooltips=["The latent."]),
         NodeClass(
             "CheckpointLoaderSimple", _checkpoint, {"ckpt_name": [list(MODELS), {}]}, returns=("MODEL", "CLIP", "VAE")
         ),

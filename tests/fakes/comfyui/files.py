@@ -31,7 +31,7 @@ class Folders:
         self._tells_common_path = tells_common_path
         self._letters = "".join(random.choices(string.ascii_lowercase, k=5))
         self.disk_is_full = False
-        for kind in KINDS:
+        for kind in (*KINDS, "web"):
             (root / kind).mkdir(exist_ok=True)
 
     def of(self, kind: str) -> Path | None:

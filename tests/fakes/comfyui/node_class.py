@@ -59,6 +59,7 @@ class NodeClass:
     module: str = "nodes"
     aliases: list[str] = field(default_factory=list)
     essentials: str | None = None
+    output_tooltips: list[str] = field(default_factory=list)
     new_returns: tuple[str, ...] | None = None
     """What the newer version's outputs are, where they differ."""
     new_return_names: tuple[str, ...] | None = None
@@ -95,6 +96,8 @@ class NodeClass:
             "category": self.category,
             "output_node": self.is_output,
         }
+        if self.output_tooltips:
+            described["output_tooltips"] = self.output_tooltips
         if is_new:
             described |= {
                 "is_input_list": False,

@@ -46,11 +46,16 @@ class Pace:
         """Nothing is held any more, and what waits goes on."""
         self._holds.clear()
         self._steps = 0
-        self._pulse.beat()
+        self._wake()
 
     def step(self, nodes: int = 1) -> None:
         """Let so many held nodes go on: the one that waits, then those that come."""
         self._steps += nodes
+        self._wake()
+
+    def _wake(self) -> None:
+        # at once, so that nobody takes the node that is about to go on for one that waits
+        self.held = None
         self._pulse.beat()
 
     async def take_time(self, node: RunningNode) -> None:

@@ -21,6 +21,8 @@ _BAD_ID = (
     "prompt_id must be a UUID string in canonical lowercase hyphenated form; omit it to let the server generate one"
 )
 
+_SECRET = frozenset({"auth_token_comfy_org", "api_key_comfy_org"})
+
 
 def is_canonical(value: Any) -> bool:
     """Whether it is a UUID as the newer version wants them."""
@@ -120,6 +122,8 @@ class Routes:
         verdict = Validation(graph, comfy.classes, comfy.version, bench).judge(body.get("partial_execution_targets"))
         if verdict.error is not None:
             return web.json_response({"error": verdict.error, "node_errors": verdict.node_errors}, status=400)
+        if comfy.version.hides_keys:
+            extra = {key: value for key, value in extra.items() if key not in _SECRET}
         if comfy.version.stamps_create_time:
             extra["create_time"] = now_ms()
         comfy.submitted.append(Submitted(prompt_id, digest, number, extra.get("client_id"), graph))

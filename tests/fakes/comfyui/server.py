@@ -93,7 +93,7 @@ class FakeComfy:
         Routes(self).add_to(app)
         FileRoutes(self).add_to(app)
         # the pages of the real one: an unknown GET is 404, any other method there is 405
-        app.router.add_get("/{path:.*}", _not_found)
+        app.router.add_static("/", self.folders.root / "web")
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
         await self._runner.setup()
         listening = self._reserved or _bound(0)
@@ -318,10 +318,6 @@ def _bound(port: int) -> socket.socket:
     bound.setblocking(False)
     bound.bind(("127.0.0.1", port))
     return bound
-
-
-async def _not_found(request: web.Request) -> web.Response:
-    return web.Response(status=404)
 
 
 @asynccontextmanager

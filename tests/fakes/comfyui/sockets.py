@@ -29,10 +29,12 @@ class Socket:
 
     sid: str
     ws: web.WebSocketResponse
+    transport: asyncio.Transport | None = None
     sent: int = 0
     """Messages written to it."""
     flags: dict[str, Any] = field(default_factory=dict)
     """What the client said it supports."""
+    ended: bool = False
 
 
 class Sockets:
@@ -93,7 +95,7 @@ class Sockets:
         """A connection from its beginning to its end; `now_executing`: client id and node of the run."""
         ws = web.WebSocketResponse(compress=False)
         await ws.prepare(request)
-        socket = Socket(request.query.get("clientId", "") or uuid.uuid4().hex, ws)
+        socket = Socket(request.query.get("clientId", "") or uuid.uuid4().hex, ws, request.transport)
         self._by_sid[socket.sid] = socket
         try:
             self.send("status", {"status": status, "sid": socket.sid}, socket.sid)
@@ -107,6 +109,7 @@ class Sockets:
                     self._heard(socket, message.data)
         finally:
             self._by_sid.pop(socket.sid, None)
+            socket.ended = True
             self._pulse.beat()
         return socket
 
@@ -120,6 +123,5 @@ class Sockets:
     def drop_all(self) -> None:
         """Cut every connection, without a goodbye."""
         for socket in self.opened:
-            transport = socket.ws.get_extra_info("transport") if not socket.ws.closed else None
-            if transport is not None:
-                transport.abort()
+            if socket.transport is not None and not socket.ended:
+                socket.transport.abort()

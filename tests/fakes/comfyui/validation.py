@@ -166,7 +166,7 @@ class Validation:
             said = "Bad linked input, must be a length-2 list of [node_id, slot_index]"
             return reason("bad_linked_input", said, name, **about, received_value=link)
         given = self._classes[self._graph[link[0]]["class_type"]].slots(self._version.is_new)[link[1]]
-        if spec[0] in {"*", given} or isinstance(spec[0], list):
+        if str(spec[0]) in {"*", given} or isinstance(spec[0], list):
             return None
         said = f"{name}, received_type({given}) mismatch input_type({spec[0]})"
         about |= {"received_type": given, "linked_node": link}
@@ -184,7 +184,7 @@ class Validation:
         return self._out_of_range(spec, about, value) or self._not_a_choice(kind, spec, about, value)
 
     def _out_of_range(self, spec: Spec, about: dict[str, Any], value: Any) -> Reason | None:
-        options = spec[1] if len(spec) > 1 and spec[0] in {"INT", "FLOAT"} else {}
+        options = spec[1] if len(spec) > 1 and str(spec[0]) in {"INT", "FLOAT"} else {}
         if value < options["min"] if "min" in options else False:
             said = f"Value {value} smaller than min of {options['min']}"
             return reason("value_smaller_than_min", said, about["input_name"], **about)

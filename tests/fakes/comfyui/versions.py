@@ -19,8 +19,8 @@ diffusers vae_approx controlnet gligen upscale_models custom_nodes hypernetworks
 audio_encoders""".split()
 _NEW_MODELS = """checkpoints configs loras vae text_encoders diffusion_models clip_vision style_models embeddings
 diffusers vae_approx controlnet gligen upscale_models latent_upscale_models custom_nodes datasets hypernetworks
-photomaker classifiers model_patches audio_encoders background_removal frame_interpolation geometry_estimation optical_flow
-detection""".split()
+photomaker classifiers model_patches audio_encoders background_removal frame_interpolation geometry_estimation
+optical_flow detection""".split()
 _PACKAGES = {
     "comfyui-frontend-package": ("1.27.10", "1.49.6"),
     "comfyui-workflow-templates": ("0.1.95", "0.11.44"),
@@ -64,6 +64,11 @@ class Version:
     @property
     def stamps_create_time(self) -> bool:
         """`create_time` in extra_data, which is also why equal items in the heap can no longer be compared."""
+        return self.is_new
+
+    @property
+    def hides_keys(self) -> bool:
+        """Keys of comfy.org in extra_data are in no answer."""
         return self.is_new
 
     def system_stats(self, port: int) -> dict[str, Any]:
