@@ -78,6 +78,16 @@ class Recording:
         return None
 
 
+def whole_answer(event: Event) -> Any:
+    """What was answered; of an `/object_info` that was cut, its first class."""
+    answer = event["response"]
+    if not isinstance(answer, dict) or "_truncated" not in answer:
+        return answer
+    head = answer["head"]
+    name = head[2 : head.index('"', 2)]
+    return {name: json.JSONDecoder().raw_decode(head, head.index("{", 1))[0]}
+
+
 def _items(value: Any) -> Iterator[list[Any]]:
     """Queue items anywhere in an answer: `[number, prompt_id, graph, extra_data, outputs]`."""
     if isinstance(value, list) and len(value) == 5 and isinstance(value[1], str) and isinstance(value[2], dict):

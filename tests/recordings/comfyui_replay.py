@@ -6,22 +6,21 @@ otherwise: when everything that was sent has been heard and nothing more happens
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
 from tests.fakes.comfyui import FakeComfy
-from tests.fakes.comfyui.pace import RunningNode
 from tests.fakes.comfyui.png import Picture, encoded, texts_of
 from tests.fakes.comfyui.sockets import Socket
-from tests.recordings.comfyui_recording import Event, Recording
+from tests.recordings.comfyui_recording import Event, Recording, whole_answer
 from tests.recordings.comfyui_rules import differences, normal
 
 COMPARED_HEADERS = frozenset({
@@ -56,15 +55,16 @@ class Feed:
 
 
 class Replay:
-    """One recording on one fake. `differed` holds what was found, in words."""
+    """One recording on one fake. `ids`: faked ids by recorded ones, for the next; `differed`: what was found."""
 
-    def __init__(self, comfy: FakeComfy, recording: Recording, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, comfy: FakeComfy, recording: Recording, session: aiohttp.ClientSession, ids: dict[str, str]
+    ) -> None:
         self._comfy = comfy
         self._recording = recording
         self._session = session
         self._feeds: dict[str, Feed] = {}
-        self._ids: dict[str, str] = {}
-        """Faked ids by recorded ones."""
+        self._ids = ids
         self._behind: set[str] = set()
         """Prompts that wait for a long one."""
         self._heard = 0
@@ -84,9 +84,13 @@ class Replay:
             "note": self._note,
         }
         for index, event in enumerate(self._recording.events):
-            await self._hear_until(self._recording.heard_before(index))
-            await steps[event["kind"]](index, event)
-        await self._hear_until(len(self._recording.events))
+            try:
+                await self._hear_until(self._recording.heard_before(index))
+                await steps[event["kind"]](index, event)
+            except TimeoutError:
+                waiting = [(name, feed.next_due()) for name, feed in self._feeds.items() if feed.next_due()]
+                self._differs(index, f"has waited in vain for {waiting!r:.300}")
+                break
         comfy.queue.clear()
         if comfy.queue.running is not None and self._is_long(comfy.queue.running[2]):
             comfy.interrupt()
@@ -132,11 +136,14 @@ class Replay:
                 await self._hear_one(feed, wanted)
 
     async def _hear_one(self, feed: Feed, wanted: dict[str, Any]) -> None:
-        await self._comfy.until_settled()
-        if feed.received == feed.socket.sent and self._comfy.pace.held and wanted["type"] != "feature_flags":
-            self._comfy.step()
-        await self._comfy.until(lambda: feed.socket.sent > feed.received or self._comfy.pace.held is not None)
-        if feed.socket.sent > feed.received:
+        comfy, socket = self._comfy, feed.socket
+        await comfy.until_settled()
+        answers_client = wanted["type"] == "feature_flags"
+        if socket.sent == feed.received and comfy.pace.held and not answers_client:
+            comfy.step()
+        held = comfy.pace.held
+        await comfy.until(lambda: socket.sent > feed.received or (comfy.pace.held is not held and not answers_client))
+        if socket.sent > feed.received:
             await self._receive(feed)
 
     async def _receive(self, feed: Feed) -> None:
@@ -147,7 +154,7 @@ class Replay:
         position = len(feed.came[kind]) - 1
         if position < len(feed.due[kind]):
             index, wanted = feed.due[kind][position]
-            self._compare(index, f"ws {wanted['type']}", wanted, message)
+            self._compare(index, heading(wanted), wanted, message)
 
     # what was done
 
@@ -169,8 +176,9 @@ class Replay:
 
     async def _close(self, index: int, event: Event) -> None:
         """By the client, unless the server was killed; nothing unrecorded may have come while nothing ran."""
-        await self._hear_until(index)
         feed = self._feeds[event["ws"]]
+        wanted = [message for _, message in feed.due[True]]
+        self._compare(index, "broadcast", _lengths(wanted), _lengths(feed.came[True][: len(wanted)]))
         if self._comfy.lives and self._comfy.queue.remaining == 0 and not feed.socket.ended:
             await self._comfy.until_settled()
             if feed.received != feed.socket.sent:
@@ -237,33 +245,34 @@ class Replay:
         return {"json": self._as_faked(self._recording.body(index) if event["path"] == "/prompt" else body)}
 
     async def _compare_answer(self, index: int, event: Event, answer: aiohttp.ClientResponse, body: bytes) -> None:
-        wanted = event["response"]
+        wanted = whole_answer(event)
         if answer.content_type == "application/json" and body:
             got = json.loads(body)
         elif isinstance(wanted, dict) and "_binary_sha256" in wanted:
             got = {"_binary_sha256": hashlib.sha256(body).hexdigest(), "_len": len(body)}
         else:
             got = {"_raw": body.decode()}
-        if isinstance(wanted, dict) and isinstance(got, dict) and "prompt_id" in wanted and "prompt_id" in got:
-            if wanted["prompt_id"] != got["prompt_id"]:
-                self._ids[wanted["prompt_id"]] = got["prompt_id"]
-        if isinstance(wanted, dict) and "_truncated" in wanted:
-            wanted = _first_of(wanted["head"])
+        if event["path"] == "/prompt" and "prompt_id" in wanted and wanted["prompt_id"] != got.get("prompt_id"):
+            self._ids[wanted["prompt_id"]] = got["prompt_id"]
         headers = {name: value for name, value in answer.headers.items() if name in COMPARED_HEADERS}
         where = f"{event['method']} {event['path']}"
         recorded = {"status": event["status"], "headers": event["headers"], "response": wanted}
         self._compare(index, where, recorded, {"status": answer.status, "headers": headers, "response": got})
 
 
+def heading(message: dict[str, Any]) -> str:
+    """What the rules know a message by."""
+    return "ws broadcast" if _is_broadcast(message) else f"ws {message['type']}"
+
+
+def _lengths(messages: list[dict[str, Any]]) -> list[int]:
+    """The queue's lengths as they were broadcast, each as long as it lasted."""
+    lengths = (message["data"]["status"]["exec_info"]["queue_remaining"] for message in messages)
+    return [length for length, _ in groupby(lengths)]
+
+
 def _is_broadcast(message: dict[str, Any]) -> bool:
     return message["type"] == _BROADCAST and "sid" not in message["data"]
-
-
-def _first_of(head: str) -> dict[str, Any]:
-    """The first class of a cut `/object_info`."""
-    name, entry = re.match(r'\{"(\w+)": ', head), head.index("{", 1)
-    assert name is not None
-    return {name[1]: json.JSONDecoder().raw_decode(head, entry)[0]}
 
 
 def _form(image: str, subfolder: str, overwrite: str, kind: str) -> aiohttp.FormData:

@@ -82,6 +82,11 @@ RULES = (
     Rule("etags", "time and size of the file", _text(r'^"[0-9a-f]+-[0-9a-f]+"$', "<etag>")),
     Rule("file dates", "when the file was written", _under(_keys("Last-Modified"), str, "<date>")),
     Rule("range totals", "the size of the file", _text(r"^bytes 0-9/\d+$", "bytes 0-9/<length>")),
+    Rule(
+        "queue lengths",
+        "depend on when the worker thread took a prompt; their sequence without repetitions is compared",
+        lambda where, value: "<length>" if where[0] == "ws broadcast" and where[-1] == "queue_remaining" else value,
+    ),
     Rule("server's ids", "a clientId that the server drew", _text(r"^[0-9a-f]{32}$", "<sid>")),
     Rule("all classes", "744 kB, recorded to the sixth class: the first one's keys and inputs are compared", _classes),
 )

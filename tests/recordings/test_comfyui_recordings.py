@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from tests.fakes.comfyui import fake_comfyui
-from tests.recordings.comfyui_recording import VERSIONS, recordings
-from tests.recordings.comfyui_replay import Replay
+from tests.recordings.comfyui_recording import VERSIONS, recordings, whole_answer
+from tests.recordings.comfyui_replay import Replay, heading
 from tests.recordings.comfyui_rules import RULES, normal
 
 UNRECORDED_RUNS = {"c12_cached_output_deleted": 40}
@@ -20,10 +20,11 @@ KINDS = {"http", "ws_open", "ws_send", "ws_recv", "ws_closed", "wait_timeout", "
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_fake_does_again_what_the_recorded_server_did(version: str) -> None:
     differed: list[str] = []
+    ids: dict[str, str] = {}
     async with fake_comfyui(version) as comfy, aiohttp.ClientSession() as session:
         for recording in recordings(version):
             comfy.number += UNRECORDED_RUNS.get(recording.name, 0)
-            replay = Replay(comfy, recording, session)
+            replay = Replay(comfy, recording, session, ids)
             await replay.all()
             differed += replay.differed
     assert differed == []
@@ -43,11 +44,11 @@ def test_every_rule_is_needed() -> None:
         for recording in recordings(version):
             for event in recording.events:
                 if event["kind"] == "http":
-                    answer = {"headers": event["headers"], "response": event["response"]}
+                    answer = {"headers": event["headers"], "response": whole_answer(event)}
                     normal((f"{event['method']} {event['path']}",), answer, used)
                 elif event["kind"] == "ws_recv":
-                    normal((f"ws {event['data']['type']}",), event["data"], used)
-    assert {rule.name for rule in RULES} - {"all classes"} <= used.keys()
+                    normal((heading(event["data"]),), event["data"], used)
+    assert {rule.name for rule in RULES} == used.keys()
 
 
 def test_bodies_and_interrupts_that_the_recorder_blurred_are_there() -> None:
