@@ -45,7 +45,7 @@ class News:
         self._tracks: dict[str, Track] = {}
         self._owner: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
-        self._up = asyncio.Event()
+        self._tried = asyncio.Event()
         self._is_closed = False
         self.client_id = ""
         """Under which prompts are heard of now; empty: not connected."""
@@ -60,11 +60,9 @@ class News:
         if self._is_closed:
             return ""
         self._want()
-        if self.trouble:
-            return self.client_id
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self._up.wait()
+                await self._tried.wait()
         return self.client_id
 
     def track(self, prompt_id: str) -> Track | None:
@@ -114,15 +112,15 @@ class News:
             connection = await self._dialler.dial(client_id)
         except NotDialled as failed:
             self.trouble = failed.reason
+            self._tried.set()
             return
         self.client_id, self.trouble = client_id, ""
         self.connections += 1
-        self._up.set()
+        self._tried.set()
         try:
             await self._listen(connection)
         finally:
             self.client_id, self.trouble = "", "its WebSocket ended"
-            self._up.clear()
             connection.transport.abort()
 
     async def _listen(self, connection: ClientConnection) -> None:

@@ -43,7 +43,7 @@ class Track:
 
     def progress(self, message: str = "") -> Progress:
         step = min(len(self._finished) + self._share, float(self.total))
-        return Progress(step, float(self.total), UNIT, message or self._running)
+        return Progress(step, float(self.total), UNIT, message or self._running or "begins")
 
     def ended(self, message: str) -> Progress:
         """Every node is done."""

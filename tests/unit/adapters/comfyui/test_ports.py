@@ -1,0 +1,147 @@
+"""The ComfyUI adapter, source and job keep what every adapter, source and remote job promises, on both versions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.comfyui import FakeComfy, How, Op
+from tests.ports import adapter_suite
+from tests.ports.adapter_suite import AdapterSuite, Prepared
+from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
+from tests.ports.tool_source_suite import ToolSourceSuite
+from tests.unit.adapters.comfyui import comfy_stage as stages
+from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage
+from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.job_ports import RemoteJob
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.source_ports import ToolSource
+from toolhub_service.domain.tool import ToolSpec
+
+BOTH = pytest.mark.parametrize("version", ["0.33.0", "0.3.64"])
+LOOKS = (Op.JOB, Op.HISTORY, Op.QUEUE)
+"""How a prompt is looked at, whichever version."""
+SCRIPT: dict[Trouble, list[tuple[Op, How, int]]] = {
+    Trouble.START_ANSWER_LOST: [(Op.SUBMIT, How.LOSE_ANSWER, 1)],
+    Trouble.START_LOST: [(Op.SUBMIT, How.DROP, 1)],
+    Trouble.FIND_BROKEN: [(op, How.DROP, -1) for op in LOOKS],
+    Trouble.FOLLOW_CUT: [(op, How.CUT, 1) for op in LOOKS],
+    Trouble.FORGOTTEN: [(op, How.HIDE, -1) for op in LOOKS],
+    Trouble.STOP_BROKEN: [(Op.CANCEL, How.DROP, 1), (Op.DELETE, How.DROP, 1)],
+    Trouble.COLLECT_CUT: [(Op.VIEW, How.CUT, 1)],
+}
+
+
+class PromptStage:
+    """Implements `RemoteStage`: one prompt that is held in its first blur."""
+
+    def __init__(self, stage: ComfyStage) -> None:
+        self.call: GrantedCall = stage.call("blur")
+        self.remote: RemoteJob = stage.parts.job
+        self._comfy: FakeComfy = stage.comfy
+        self._comfy.hold("ImageBlur")
+
+    @property
+    def effects(self) -> int:
+        return len(self._comfy.submitted)
+
+    def meet(self, trouble: Trouble) -> None:
+        if trouble is Trouble.STOP_IMPOSSIBLE:
+            pytest.skip("every ComfyUI can be asked to stop")
+        if trouble is Trouble.START_REFUSED:
+            self._comfy.remove_class("ImageBlur")
+        if trouble is Trouble.RESULT_GONE:
+            self._comfy.clear_history()
+        for op, how, times in SCRIPT.get(trouble, []):
+            self._comfy.fault(op, how, times)
+
+    def let_go(self) -> None:
+        self._comfy.release()
+
+
+@BOTH
+class TestPrompt(RemoteJobSuite):
+    @pytest.fixture
+    async def stage(self, tmp_path: Path, version: str) -> AsyncIterator[PromptStage]:
+        async with comfy_stage(tmp_path, version) as stage:
+            prompts = PromptStage(stage)
+            yield prompts
+            prompts.let_go()
+
+    async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, stage: Any) -> None:
+        asyncio.get_running_loop().call_later(0.05, stage.let_go)  # a node is not interrupted, only what follows it
+        await super().test_one_that_was_stopped_ends_and_is_collected_as_cancelled(stage)
+
+
+@BOTH
+class TestSource(ToolSourceSuite):
+    @pytest.fixture
+    async def source(self, tmp_path: Path, version: str) -> AsyncIterator[ToolSource]:
+        async with comfy_stage(tmp_path, version) as stage:
+            yield stage.source
+
+
+class JobsOnly:
+    """The adapter as jobs see it: each call has a job of its own."""
+
+    def __init__(self, stage: ComfyStage, waits: ToolSpec, stopped: asyncio.Event) -> None:
+        self.kind = stage.adapter.kind
+        self._adapter = stage.adapter
+        self._waits = waits
+        self._stopped = stopped
+
+    async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
+        asked = call.call._replace(job_id=f"{call.spec.resource_id.partition('@')[0]}-{call.call.call_id}")
+        try:
+            return await self._adapter.execute(call._replace(planned=call.planned._replace(call=asked)), sink)
+        finally:
+            if call.spec == self._waits:
+                self._stopped.set()
+
+    def effects(self, call: GrantedCall) -> Sequence[str]:
+        return self._adapter.effects(call)
+
+    def has_side_effects(self, planned: PlannedCall) -> bool:
+        return self._adapter.has_side_effects(planned)
+
+    def upstream(self, planned: PlannedCall) -> str:
+        return self._adapter.upstream(planned)
+
+    def resumes(self, spec: ToolSpec) -> bool:
+        return self._adapter.resumes(spec)
+
+
+class TestAdapter(AdapterSuite):
+    @pytest.fixture
+    async def prepared(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Prepared]:
+        def breaking(text: str) -> str:
+            if adapter_suite.SECRET in text:
+                raise RuntimeError(text)
+            return text
+
+        monkeypatch.setattr(stages, "redact", breaking)
+        async with comfy_stage(tmp_path, "0.33.0", "0.33.0") as stage:
+            started, let_go, stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+            for server in stage.servers:
+                server.hold("KSampler")
+                server.fail("ImageBlur", "it is broken", times=50)
+            watching = [asyncio.create_task(_told(server, started, let_go)) for server in stage.servers]
+            spec = {name: definition.spec for name, definition in stage.definitions.items()}
+            adapter = JobsOnly(stage, spec["paint"], stopped)
+            yield Prepared(adapter, spec["note"], spec["blur"], spec["note"], spec["paint"], started, let_go, stopped)
+            for server, task in zip(stage.servers, watching, strict=True):
+                server.release()
+                task.cancel()
+            await asyncio.wait(watching)
+
+
+async def _told(server: FakeComfy, started: asyncio.Event, let_go: asyncio.Event) -> None:
+    await server.pulse.until(lambda: server.pace.held is not None, timeout_s=None)
+    started.set()
+    await let_go.wait()
+    server.release()

@@ -1,0 +1,319 @@
+"""Runs of templates against a ComfyUI that does what real ones do: once each, watched, collected, told truly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.comfyui import How, Op
+from tests.fakes.comfyui_templates import BLUR, PAINT, SCALE, changed
+from tests.fakes.remote_stage import ToldSink
+from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage, failure_of
+from toolhub_service.adapters.comfyui.png_stripping import SIGNATURE
+from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.result import Outcome
+
+VERSIONS = ["0.33.0", "0.3.64"]
+BROKEN_STARTS = [How.LOSE_ANSWER, How.ERROR_AFTER, How.CUT, How.GARBAGE, How.DROP, How.ERROR]
+
+
+@pytest.fixture(params=VERSIONS)
+async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ComfyStage]:
+    async with comfy_stage(tmp_path, request.param) as stage:
+        yield stage
+
+
+def proven(outcome: Outcome) -> dict[str, str]:
+    """All that the evidence says of a run."""
+    return {name: value for proof in outcome.evidence for name, value in proof.attributes.items()}
+
+
+def never_twice(stage: ComfyStage) -> bool:
+    return all(count == 1 for server in stage.servers for count in server.submissions().values())
+
+
+async def test_a_run_brings_its_files_as_artifacts_without_the_graph_in_them(stage: ComfyStage) -> None:
+    outcome = await stage.run("blur", {"width": 32, "color": 7})
+    value: Any = outcome.value
+    (file,) = value["image"]
+    (path,) = stage.comfy.folders.outputs()
+    kept, written = await stage.bytes_of(file["artifact"]), path.read_bytes()
+    assert kept.startswith(SIGNATURE)
+    assert b"class_type" in written
+    assert b"class_type" not in kept
+    assert file["media_type"] == "image/png"
+    assert [ref.artifact_id for ref in outcome.artifacts] == [file["artifact"]]
+    submitted = stage.comfy.submitted[0]
+    assert submitted.graph["1"]["inputs"]["width"] == 32
+    assert submitted.graph["5"]["inputs"]["filename_prefix"].startswith("toolhub/")
+    assert "agent-a" not in json.dumps(submitted.graph)
+
+
+async def test_metadata_stays_where_the_operator_wants_it(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path, strip_metadata=False) as stage:
+        value: Any = (await stage.run("blur")).value
+        (path,) = stage.comfy.folders.outputs()
+        assert await stage.bytes_of(value["image"][0]["artifact"]) == path.read_bytes()
+
+
+async def test_evidence_says_what_was_sent_where_and_what_came_of_it(stage: ComfyStage) -> None:
+    outcome = await stage.run("paint", {"words": "a ship", "seed": 77})
+    told = proven(outcome)
+    template = stage.definitions["paint"].remote["templateSha256"]
+    assert told["template_sha256"] == template
+    assert told["graph_sha256"] == stage.comfy.submitted[0].digest
+    assert json.loads(told["seeds"]) == {"/5/inputs/seed": 77}
+    assert told["comfyui_version"] == stage.comfy.version.name
+    assert told["backend"] == "gpu-1"
+    assert told["prompt_id"] == stage.comfy.submitted[0].prompt_id
+    assert told["executed_nodes"] == "1,2,3,4,5,6,7"
+    assert (told["output"], told["node"], told["key"], told["type"]) == ("image", "7", "images", "output")
+    assert told["started_at_unix_ms"] <= told["ended_at_unix_ms"]
+    files = [proof for proof in outcome.evidence if proof.sha256]
+    assert [proof.sha256 for proof in files] == [ref.sha256 for ref in outcome.artifacts]
+
+
+async def test_a_seed_that_nobody_gave_is_drawn_and_told_and_another_for_each_job(stage: ComfyStage) -> None:
+    told = [proven(await stage.run("paint", {"words": "x"}, job_id=job))["seeds"] for job in ("job-1", "job-2")]
+    drawn = [json.loads(seeds)["/5/inputs/seed"] for seeds in told]
+    assert drawn == [submitted.graph["5"]["inputs"]["seed"] for submitted in stage.comfy.submitted]
+    assert drawn[0] != drawn[1]
+    assert all(0 <= seed < 2**53 for seed in drawn)
+
+
+async def test_progress_goes_from_the_first_node_to_the_last_and_never_back(stage: ComfyStage) -> None:
+    sink = ToldSink()
+    await asyncio.wait_for(stage.begin("paint", {"words": "x"}, sink), 20)
+    steps = [progress.step for progress in sink.progresses]
+    assert steps == sorted(steps)
+    assert (steps[0], steps[-1], sink.progresses[-1].total) == (0, 7, 7)
+    assert any(step % 1 > 0 for step in steps), "the sampler's own steps count"
+    assert any("KSampler “sampler”" in progress.message for progress in sink.progresses)
+
+
+@pytest.mark.parametrize("fault", ["refused", "mute", "dropped"])
+async def test_everything_works_without_the_websocket(stage: ComfyStage, fault: str) -> None:
+    if fault == "refused":
+        stage.comfy.fault(Op.SOCKET, How.ERROR, -1)
+    if fault == "mute":
+        stage.comfy.mute_sockets()
+    stage.comfy.hold("ImageBlur")
+    sink = ToldSink()
+    running = stage.begin("blur", {}, sink)
+    await stage.comfy.until_held("ImageBlur")
+    await sink.said("first blur" if fault == "dropped" else "runs on gpu-1")
+    if fault == "dropped":
+        stage.comfy.drop_sockets()
+    stage.comfy.release()
+    outcome = await asyncio.wait_for(running, 20)
+    assert len(outcome.artifacts) == 1
+    assert [progress.step for progress in sink.progresses][-1] == 5
+
+
+async def test_waiting_is_told_by_its_place_in_the_queue(stage: ComfyStage) -> None:
+    stage.comfy.hold("ImageBlur")
+    first = stage.begin("blur", job_id="job-1")
+    await stage.comfy.until_held("ImageBlur")
+    second = stage.begin("blur", job_id="job-2")
+    await stage.comfy.until_submitted(2)
+    sink = ToldSink()
+    third = stage.begin("blur", sink=sink, job_id="job-3")
+    await sink.said("3rd of 3 in the queue of gpu-1")
+    stage.comfy.release()
+    await asyncio.wait_for(asyncio.gather(first, second, third), 20)
+
+
+@pytest.mark.parametrize("how", BROKEN_STARTS, ids=lambda how: how.value)
+async def test_a_start_without_a_clear_answer_is_looked_up_and_never_sent_twice(stage: ComfyStage, how: How) -> None:
+    stage.comfy.fault(Op.SUBMIT, how)
+    outcome = await stage.run("blur")
+    assert len(outcome.artifacts) == 1
+    assert never_twice(stage)
+    assert len(stage.comfy.submitted) == 1
+    told = proven(outcome)
+    assert told["graph_sha256"] == stage.comfy.submitted[0].digest
+
+
+async def test_a_found_prompt_is_proven_by_the_graph_that_the_server_has(stage: ComfyStage) -> None:
+    stage.comfy.fault(Op.SUBMIT, How.LOSE_ANSWER)
+    told = proven(await stage.run("paint", {"words": "x"}))
+    assert json.loads(told["seeds"])["/5/inputs/seed"] == stage.comfy.submitted[0].graph["5"]["inputs"]["seed"]
+
+
+async def test_a_history_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path, "0.3.64", lost_after_s=5.0) as stage:
+        stage.comfy.hold_history()
+        running = stage.begin("blur")
+        await stage.comfy.until_submitted()
+        await stage.comfy.until(lambda: stage.comfy.count(Op.HISTORY) > 6)
+        assert not running.done()
+        stage.comfy.release_history()
+        assert len((await asyncio.wait_for(running, 20)).artifacts) == 1
+
+
+async def test_reads_that_fail_for_a_while_change_nothing(stage: ComfyStage) -> None:
+    running = stage.begin("blur")
+    await stage.comfy.until_submitted()
+    for how in (How.DROP, How.ERROR, How.GARBAGE, How.CUT):
+        stage.comfy.fault(Op.READ, how, 3)
+    assert len((await asyncio.wait_for(running, 20)).artifacts) == 1
+    assert never_twice(stage)
+
+
+@pytest.mark.parametrize("is_waiting", [True, False], ids=["waiting", "running"])
+async def test_a_cancelled_prompt_ends_when_the_server_has_stopped_it(stage: ComfyStage, is_waiting: bool) -> None:
+    stage.comfy.hold("ImageBlur")
+    before = stage.begin("blur", job_id="job-0") if is_waiting else None
+    if is_waiting:
+        await stage.comfy.until_held("ImageBlur")
+    sink = ToldSink()
+    running = stage.begin("blur", sink=sink)
+    await stage.comfy.until_submitted(2 if is_waiting else 1)
+    if not is_waiting:
+        await stage.comfy.until_held("ImageBlur")
+    stage.kept.cancelled.set()
+    await sink.said("asked the remote side to stop")
+    if not is_waiting:
+        assert not running.done(), "a node is not interrupted: it is cancelling"
+        stage.comfy.release()
+    assert (await failure_of(running)).kind is ErrorKind.CANCELLED
+    assert [asked for asked in stage.comfy.asked if asked.op is Op.INTERRUPT and "prompt_id" not in asked.body] == []
+    stage.comfy.release()
+    if before is not None:
+        assert (await failure_of(before)).kind is ErrorKind.CANCELLED  # the stage cancels all its jobs
+
+
+async def test_a_stop_that_the_server_ignores_is_asked_for_again(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path, "0.3.64") as stage:
+        stage.comfy.fault(Op.INTERRUPT, How.IGNORE)
+        stage.comfy.hold("ImageBlur")
+        sink = ToldSink()
+        running = stage.begin("blur", sink=sink)
+        await stage.comfy.until_held("ImageBlur")
+        stage.kept.cancelled.set()
+        await sink.said("asked the remote side to stop")
+        await stage.comfy.until_asked(Op.INTERRUPT, 2)
+        stage.comfy.release()
+        assert (await failure_of(running)).kind is ErrorKind.CANCELLED
+
+
+async def test_who_interrupts_from_elsewhere_is_not_taken_for_us(stage: ComfyStage) -> None:
+    stage.comfy.hold("ImageBlur")
+    running = stage.begin("blur")
+    await stage.comfy.until_held("ImageBlur")
+    stage.comfy.interrupt()
+    stage.comfy.release()
+    error = await failure_of(running)
+    assert error.kind is ErrorKind.CANCELLED
+    assert "somebody else" in error.message
+
+
+async def test_a_restart_of_the_server_loses_the_job_and_says_so(stage: ComfyStage) -> None:
+    stage.comfy.hold("ImageBlur")
+    running = stage.begin("blur")
+    await stage.comfy.until_held("ImageBlur")
+    await stage.comfy.restart()
+    error = await failure_of(running)
+    assert error.kind is ErrorKind.OUTCOME_UNKNOWN
+    assert "restarted" in error.message
+    assert never_twice(stage)
+
+
+async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(stage: ComfyStage) -> None:
+    stage.comfy.hold("ImageBlur")
+    first = stage.begin("blur", job_id="job-1")
+    await stage.comfy.until_held("ImageBlur")
+    second = stage.begin("blur", job_id="job-2")
+    await stage.comfy.until_submitted(2)
+    stage.comfy.lose(stage.comfy.submitted[1].prompt_id)
+    assert (await failure_of(second)).kind is ErrorKind.OUTCOME_UNKNOWN
+    stage.comfy.release()
+    await asyncio.wait_for(first, 20)
+
+
+async def test_the_next_process_follows_what_the_last_one_began(stage: ComfyStage) -> None:
+    stage.comfy.hold("ImageBlur")
+    sink = ToldSink()
+    running = stage.begin("blur", sink=sink)
+    await stage.comfy.until_held("ImageBlur")
+    await stage.comfy.until(lambda: stage.kept.marks["job-1"].accepted)
+    running.cancel()
+    await asyncio.wait({running})
+    successor = await stage.successor()
+    following = successor.begin("blur")
+    stage.comfy.release()
+    outcome = await asyncio.wait_for(following, 20)
+    assert len(outcome.artifacts) == 1
+    assert len(stage.comfy.submitted) == 1
+    assert proven(outcome)["attached"] == "2"
+    await successor.close()
+
+
+async def test_an_uploaded_picture_lies_under_its_content_in_a_folder_of_its_owner(stage: ComfyStage) -> None:
+    made: Any = (await stage.run("blur", job_id="job-0")).value
+    data = await stage.bytes_of(made["image"][0]["artifact"])
+    for job in ("job-1", "job-2"):
+        artifact = await stage.upload(data)
+        outcome = await stage.run("scale", {"image": artifact, "width": 20}, job_id=job)
+        assert len(outcome.artifacts) == 1
+    uploaded = [path for path in (stage.comfy.folders.root / "input").rglob("*") if path.is_file()]
+    assert [path.stem for path in uploaded if path.parent.parent.name == "toolhub"] == [made["image"][0]["sha256"]]
+    assert "agent-a" not in str(uploaded)
+
+
+async def test_what_is_no_picture_is_not_uploaded(stage: ComfyStage) -> None:
+    artifact = await stage.upload(b"<html>not a picture</html>")
+    error = await stage.error("scale", {"image": artifact, "width": 20})
+    assert (error.kind, error.details["argument"]) == (ErrorKind.INVALID_INPUT, "/image")
+    assert stage.comfy.submitted == []
+
+
+async def test_a_cached_run_is_told_as_one_and_a_file_that_is_gone_is_no_success(tmp_path: Path) -> None:
+    words = [words for words in BLUR["sidecar"]["forced"] if not words["to"].startswith("/5")]
+    async with comfy_stage(tmp_path, templates=(changed(BLUR, forced=words), SCALE)) as stage:
+        await stage.run("blur", job_id="job-1")
+        again = await stage.run("blur", job_id="job-2")
+        assert proven(again)["fully_cached"] == "true"
+        stage.comfy.delete_outputs()
+        error = await stage.error("blur", job_id="job-3")
+        assert (error.kind, error.details["cause"]) == (ErrorKind.EXECUTION_ERROR, "OUTPUT_MISSING")
+
+
+async def test_a_graph_that_is_taken_in_part_is_stopped_and_refused(tmp_path: Path) -> None:
+    other = {"8": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}}}
+    second = {"9": {"class_type": "SaveImage", "inputs": {"images": ["8", 0], "filename_prefix": "x"}}}
+    async with comfy_stage(tmp_path, templates=(changed(BLUR, {**other, **second}),)) as stage:
+        stage.comfy.change_input("EmptyImage", "height", ["INT", {"default": 48, "min": 48, "max": 16384}])
+        stage.comfy.hold("ImageBlur")
+        running = stage.begin("blur")
+        await stage.comfy.until_submitted()
+        stage.comfy.release()
+        error = await failure_of(running)
+        assert (error.kind, error.details["cause"]) == (ErrorKind.UPSTREAM_ERROR, "NODE_ERRORS")
+        assert "EmptyImage (node 8" in error.message
+        await stage.comfy.until_idle()
+
+
+async def test_an_argument_that_the_server_refuses_is_told_by_its_place(stage: ComfyStage) -> None:
+    stage.comfy.change_input("EmptyImage", "width", ["INT", {"default": 64, "min": 64, "max": 128}])
+    error = await stage.error("blur", {"width": 8})
+    assert error.kind is ErrorKind.INVALID_INPUT
+    assert [(violation.path, violation.keyword) for violation in error.violations] == [
+        ("/width", "value_smaller_than_min")
+    ]
+    assert stage.comfy.submitted == []
+
+
+async def test_a_template_with_a_seed_sends_the_same_one_again(stage: ComfyStage) -> None:
+    stage.comfy.fault(Op.SUBMIT, How.DROP)
+    told = proven(await stage.run("paint", {"words": PAINT["sidecar"]["tool"]}))
+    bodies: list[Any] = [asked.body for asked in stage.comfy.asked if asked.op is Op.SUBMIT]
+    assert len(bodies) == 2
+    assert bodies[0]["prompt"] == bodies[1]["prompt"]
+    assert {body["prompt_id"] for body in bodies} == {told["prompt_id"]}
+    assert all("number" not in body for body in bodies)
