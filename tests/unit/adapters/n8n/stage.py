@@ -148,6 +148,7 @@ async def against(
     running: FakeRunningJobs | None = None,
     discover: DiscoveryTerms | None = None,
     looks_s: float = WITHIN_S,
+    missing: MissingTerms = QUICK_MISSING,
     **more: Any,
 ) -> AsyncIterator[Stage]:
     """A source before whatever is there. Workflows that say neither webhook nor id are called by their own names.
@@ -166,7 +167,7 @@ async def against(
     jobs = running or FakeRunningJobs()
     clock, chance = LoopClock(), FixedRandomness()
     calling = Calling(redact, clock, desk=desk, pause_s=0.002, looks_s=looks_s)
-    adapter = N8nAdapter(calling, jobs, clock, chance, BRISK, QUICK_MISSING)
+    adapter = N8nAdapter(calling, jobs, clock, chance, BRISK, missing)
     adapter.put(server)
     try:
         yield Stage(FakeN8n("2.8.4", {}), server, source, adapter, jobs)
