@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.acceptance.real_n8n import TOKEN, TOKEN_HEADER, RealN8n
 from tests.hub import RunningHub, running_hub
 from tests.rpc.real_servers import write_sources
 from toolhub.v1 import error_pb2, job_pb2, result_pb2
+from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1.job_state_pb2 import JobState
 
 POLICY: Final = """
@@ -27,9 +29,9 @@ JOB_S: Final = 120.0
 ASYNC: Final[Mapping[str, Any]] = {"mode": "async"}
 
 
-def sources(n8n: RealN8n) -> dict[str, dict[str, Any]]:
+def sources(n8n: RealN8n, url: str = "") -> dict[str, dict[str, Any]]:
     """`flows`: with a key and all that is known. `blind`: webhooks alone. `locked`: with the wrong token. `found`:
-    what n8n itself says."""
+    what n8n itself says. `url`: another way to the same server."""
     ids = n8n.workflows
     flows = {
         "last": {"webhook": "hub-last", "workflow_id": ids["hub-last"]},
@@ -39,6 +41,7 @@ def sources(n8n: RealN8n) -> dict[str, dict[str, Any]]:
         "started": {"webhook": "hub-immediate"},
         "started_id": {"webhook": "hub-immediate-id", **ASYNC},
         "work": {"webhook": "hub-async", "workflow_id": ids["hub-async"], **ASYNC},
+        "accepts_late": {"webhook": "own-accepts-late", "workflow_id": ids["own-accepts-late"], **ASYNC},
         "many": {"webhook": "own-many", **ASYNC},
         "fails_late": {"webhook": "own-fails-late", **ASYNC},
         "fails_last": {"webhook": "hub-error-lastNode", "workflow_id": ids["hub-error-lastNode"]},
@@ -55,7 +58,7 @@ def sources(n8n: RealN8n) -> dict[str, dict[str, Any]]:
         "slow": {"webhook": "hub-wait"},
         "fails_silently": {"webhook": "hub-error-responseNode"},
     }
-    known = {"kind": "n8n", "url": n8n.url}
+    known = {"kind": "n8n", "url": url or n8n.url}
     return {
         "flows": {**known, "api_key": n8n.api_key, "workflows": flows},
         "blind": {**known, "workflows": blind},
@@ -73,9 +76,9 @@ _SUM: Final = {
 
 
 @asynccontextmanager
-async def n8n_hub(home: Path, n8n: RealN8n) -> AsyncIterator[RunningHub]:
+async def n8n_hub(home: Path, n8n: RealN8n, url: str = "") -> AsyncIterator[RunningHub]:
     """In this process, once each source has been read."""
-    write_sources(home, sources(n8n))
+    write_sources(home, sources(n8n, url))
     async with running_hub(home, policy=POLICY) as hub:
         assert await hub.hub.sourcing.sources.settled(timeout_s=SETTLED_S)
         yield hub
@@ -86,6 +89,28 @@ def kind(result: result_pb2.ToolResult) -> str:
     if result.ok:
         return "OK"
     return error_pb2.ErrorKind.Name(result.error.kind).removeprefix("ERROR_KIND_")
+
+
+async def at_work(hub: RunningHub, job_id: str) -> None:
+    """Wait until n8n has told how its execution fares."""
+    watch = hub.jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=JOB_S)
+    async for answer in watch:
+        if state(answer.status) == "RUNNING" and answer.status.progress.message:
+            watch.cancel()
+            return
+        assert not answer.status.HasField("result"), answer.status
+
+
+async def history(hub: RunningHub, job_id: str) -> list[job_pb2.JobStatus]:
+    """What a watch tells, from start to end."""
+    watch = hub.jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=JOB_S)
+    return [answer.status async for answer in watch]
+
+
+def made(end: job_pb2.JobStatus) -> Any:
+    """The result of a job that must have succeeded."""
+    assert state(end) == "SUCCEEDED", end.error
+    return json.loads(end.result.result_json)
 
 
 def state(status: job_pb2.JobStatus) -> str:

@@ -50,6 +50,19 @@ def failing_late() -> Json:
     return workflow("own failing late", nodes, {"Webhook": [["Accepted"]], "Accepted": [["Wait"]], "Wait": [["Boom"]]})
 
 
+def accepting_late() -> Json:
+    """Takes three seconds to say that it has been begun: time enough for its answer to be lost."""
+    out = "return [{json: {echo: $('Webhook').first().json.body}}]"
+    nodes = [
+        webhook("own-accepts-late", "responseNode"),
+        node("Wait", "wait", 1.1, amount=3, unit="seconds") | {"webhookId": "own-accepts-late-wait"},
+        _accepted(),
+        code("Out", out),
+    ]
+    links = {"Webhook": [["Wait"]], "Wait": [["Accepted"]], "Accepted": [["Out"]]}
+    return workflow("own accepting late", nodes, links)
+
+
 def many() -> Json:
     """As async as the others, and ends with as many items as it was asked for."""
     makes = "return [...Array($('Webhook').first().json.body.count).keys()].map(n => ({json: {n}}))"
@@ -90,7 +103,7 @@ def noted() -> Json:
 
 
 def own_workflows() -> list[Json]:
-    return [business(), failing_late(), many(), deduplicating(), noted()]
+    return [business(), failing_late(), accepting_late(), many(), deduplicating(), noted()]
 
 
 def _accepted() -> Json:

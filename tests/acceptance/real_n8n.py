@@ -30,6 +30,8 @@ TOKEN: Final = "s3cret-lab"
 INACTIVE: Final = "hubInactive00001"
 _OWNER: Final = {"email": "owner@example.com", "firstName": "Ann", "lastName": "Owner", "password": "Acceptance-1"}
 _SCOPES: Final = ("execution", "tag", "workflow", "workflowTags")
+_BEGUN_S: Final = 30.0
+_LOOK_S: Final = 0.05
 _READY: Final = "Editor is now accessible"
 _READY_S: Final = 240.0
 """The first start makes the database, on whatever machine this is."""
@@ -90,6 +92,12 @@ class RealN8n:
             answer = await self.ask("GET", f"/executions?workflowId={self.workflows[webhook]}&limit=250{status}")
             found |= {execution["id"]: execution for execution in answer.json()["data"]}
         return sorted(found.values(), key=lambda execution: -int(execution["id"]))
+
+    async def began(self, webhook: str, count: int) -> None:
+        """Wait until there are so many executions; n8n tells of nothing by itself."""
+        async with asyncio.timeout(_BEGUN_S):
+            while len(await self.executions(webhook)) < count:  # noqa: ASYNC110 - nobody here who could set an event
+                await asyncio.sleep(_LOOK_S)
 
     async def execution(self, execution_id: str) -> dict[str, Any]:
         answer = await self.ask("GET", f"/executions/{execution_id}?includeData=true")

@@ -56,7 +56,7 @@ async def test_one_key_starts_a_workflow_once(hub: RunningHub, n8n: RealN8n) -> 
 async def test_arguments_are_checked_before_n8n_is_asked(hub: RunningHub, n8n: RealN8n) -> None:
     before = len(await n8n.executions("hub-code"))
     result = await refused(hub, "flows/code", {"a": "two", "b": 3})
-    assert kind(result) == "INVALID_INPUT"
+    assert kind(result) == "INPUT_SCHEMA_INVALID"
     assert len(await n8n.executions("hub-code")) == before
 
 
