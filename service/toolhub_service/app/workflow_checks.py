@@ -58,6 +58,8 @@ class WorkflowReport:
     tools: tuple[WorkflowTool, ...]
     problems: tuple[str, ...] = ()
     """Of what did not even become a tool, each with its place."""
+    notes: tuple[str, ...] = ()
+    """What cannot be told without a server."""
 
     @property
     def ok(self) -> bool:
@@ -75,8 +77,12 @@ def check_sources(document: SourcesDocument, object_info: JsonObject | None) -> 
     """Every n8n and ComfyUI source of sources.yaml that is not switched off."""
     tools: list[WorkflowTool] = []
     problems: list[str] = []
+    notes: list[str] = []
     for name, source in document.sources.items():
         if isinstance(source, N8nSource) and source.enabled:
+            if source.discover is not None:
+                told = f"what `discover` finds is known to a running hub only: `toolhub tools list --source {name}`"
+                notes.append(f"sources.{name}: {told}")
             tools += _n8n_tools(name, source)
             problems += _n8n_problems(name, source)
         elif isinstance(source, ComfyUiSource) and source.enabled:
@@ -85,7 +91,7 @@ def check_sources(document: SourcesDocument, object_info: JsonObject | None) -> 
             problems += [f"sources.{name}.templates: {problem}" for problem in unread]
             if not templates and not unread:
                 problems.append(f"sources.{name}.templates: there is no sidecar in {', '.join(source.templates)}")
-    return WorkflowReport(tuple(tools), tuple(problems))
+    return WorkflowReport(tuple(tools), tuple(problems), tuple(notes))
 
 
 def _comfyui_tools(

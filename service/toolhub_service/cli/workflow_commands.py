@@ -69,7 +69,9 @@ def check(
         report = check_places(places, nodes) if places else WorkflowReport(())
         if sources_file is not None or not places:
             of_sources = _check_sources(sources_file, config_file, data_dir, nodes)
-            report = WorkflowReport(report.tools + of_sources.tools, report.problems + of_sources.problems)
+            report = WorkflowReport(
+                report.tools + of_sources.tools, report.problems + of_sources.problems, of_sources.notes
+            )
     _tell(report, as_json=as_json)
     if not report.ok:
         sys.exit(_EXIT_INVALID)
@@ -142,7 +144,7 @@ def _check_sources(
 def _tell(report: WorkflowReport, *, as_json: bool) -> None:
     if wants_json(as_json):
         tools: list[dict[str, Any]] = [asdict(tool) for tool in report.tools]
-        print_json({"ok": report.ok, "tools": tools, "problems": list(report.problems)})
+        print_json({"ok": report.ok, "tools": tools, "problems": list(report.problems), "notes": list(report.notes)})
         return
     print_report(report)
     wrong = sum(bool(tool.problems) for tool in report.tools) + len(report.problems)

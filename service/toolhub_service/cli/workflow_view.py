@@ -21,6 +21,8 @@ def print_report(report: WorkflowReport) -> None:
         click.echo()
     for problem in report.problems:
         print_prose(revealed(problem), _INDENT, "✗", "red")
+    for told in report.notes:
+        print_prose(told, _INDENT, "·")
 
 
 def _print_tool(tool: WorkflowTool) -> None:

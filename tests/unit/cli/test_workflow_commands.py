@@ -189,7 +189,13 @@ def test_an_empty_folder_of_templates_is_told(tmp_path: Path) -> None:
 
 def test_a_sources_file_that_is_named_must_be_there_and_another_need_not(tmp_path: Path) -> None:
     assert checked("--sources", str(tmp_path / "none.yaml"), code=1)["problems"]
-    assert checked("--data-dir", str(tmp_path)) == {"ok": True, "tools": [], "problems": []}
+    assert checked("--data-dir", str(tmp_path)) == {"ok": True, "tools": [], "problems": [], "notes": []}
+
+
+def test_what_only_a_running_hub_can_tell_is_said(tmp_path: Path) -> None:
+    found = checked("--sources", sources(tmp_path, crm={**CRM, "workflows": {}, "discover": {}}))
+    assert found["tools"] == []
+    assert found["notes"][0].endswith("`toolhub tools list --source crm`")
 
 
 def test_in_a_terminal_people_read_it_and_nothing_drives_the_terminal(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from toolhub_service.adapters.comfyui.input_terms import InputTerms, read_terms
 from toolhub_service.adapters.comfyui.template import ARTIFACT_FORMAT, PREFIX_INPUT, SEED_MAX
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.schema.compiled import compile_schema
 
 PREFIX: Final = "toolhub/{tenant}/{job_id}/out"
 _SEEDS: Final = frozenset({"seed", "noise_seed"})
@@ -26,7 +27,7 @@ _TEXTS: Final = frozenset({"text", "prompt", "positive", "negative", "string", "
 _UPLOADS: Final = {"LoadImage": "image", "LoadImageMask": "image", "LoadAudio": "audio", "LoadVideo": "file"}
 _LEAVES: Final = re.compile(r"^(Save|Preview)|(Save|Preview)$")
 _TEXT_LEAVES: Final = re.compile(r"^(PreviewAny|PreviewText|ShowText)")
-_FILE: Final = re.compile(r"\.[A-Za-z0-9]{2,12}$")
+_FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,11}$")
 _MIME: Final = {"SaveImage": ["image/png"], "PreviewImage": ["image/png"], "SaveAnimatedWEBP": ["image/webp"]}
 _CHOICES_MAX: Final = 60
 _TIMES: Final = 4
@@ -106,7 +107,7 @@ def _schema(literal: _Literal) -> dict[str, Any]:
     if isinstance(literal.value, bool):
         return {"type": "boolean", "default": literal.value, **about}
     if isinstance(literal.value, int | float):
-        return {**_number(literal), "default": literal.value, **about}
+        return {**_number(literal), **about}
     if literal.terms is not None and literal.terms.choices is not None:
         return {"enum": [*literal.terms.choices], "default": literal.value, **about} if _may_choose(literal) else {}
     if isinstance(literal.value, str) and _is_text(literal):
@@ -129,8 +130,9 @@ def _is_text(literal: _Literal) -> bool:
 def _may_choose(literal: _Literal) -> bool:
     """Not among files, such as models: which of them may be used is not guessed."""
     choices = literal.terms.choices if literal.terms is not None and literal.terms.choices is not None else ()
-    is_listed = literal.value in choices and len(choices) <= _CHOICES_MAX
-    return is_listed and not any(isinstance(choice, str) and _FILE.search(choice) for choice in choices)
+    if literal.value not in choices or len(choices) > _CHOICES_MAX:
+        return False
+    return all(isinstance(choice, str | int | float) and not _FILE.search(str(choice)) for choice in choices)
 
 
 def _number(literal: _Literal) -> dict[str, Any]:
@@ -140,7 +142,9 @@ def _number(literal: _Literal) -> dict[str, Any]:
     lowest = terms.minimum if terms is not None else min(0, value * _TIMES)
     highest = terms.maximum if terms is not None else max(1, value * _TIMES)
     bounds = {"minimum": lowest, "maximum": min(highest, SEED_MAX) if highest is not None else None}
-    return {"type": "integer" if is_integer else "number"} | {name: at for name, at in bounds.items() if at is not None}
+    schema: dict[str, Any] = {"type": "integer" if is_integer else "number"}
+    schema |= {name: at for name, at in bounds.items() if at is not None}
+    return {**schema, "default": value} if compile_schema(schema).is_valid(value) else schema
 
 
 def _seed_schema(literal: _Literal) -> dict[str, Any]:
