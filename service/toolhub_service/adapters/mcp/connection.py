@@ -28,6 +28,7 @@ from toolhub_service.adapters.mcp.listening import Listening
 from toolhub_service.adapters.mcp.reasons import NotConnected, reason_of
 from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, StdioTransport
 from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
+from toolhub_service.adapters.mcp.wire import ShortWay
 from toolhub_service.domain.ports import Randomness
 
 for _name in ("client", "httpcore2", "httpx2", "mcp"):
@@ -61,8 +62,7 @@ class Connection:
         self._is_falling = False
         self._program: StdioTransport | None = None
         self._bounded: BoundedTransport | None = None
-        self.lane: Lane | None = None
-        """To a server over HTTP; of use in the modern era alone."""
+        self._lane: Lane | None = None
         self.stood = False
         self.why_over = ""
         """For people and models; empty while nothing is wrong."""
@@ -100,6 +100,12 @@ class Connection:
             self._is_falling = True
             self.why_over = why
             self._falls()
+
+    def lane(self, *, is_modern: bool) -> ShortWay | None:
+        """Over HTTP only where there is no session."""
+        if self._program is not None:
+            return self._program.wire.lane
+        return self._lane if is_modern else None
 
     def diagnostics(self) -> list[str]:
         return self._program.diagnostics() if self._program else []
@@ -146,7 +152,7 @@ class Connection:
                 yield streams
             return
         assert self._means.road is not None
-        async with self._means.road.transport(self.leave_soon) as (streams, bounded, self.lane):
+        async with self._means.road.transport(self.leave_soon) as (streams, bounded, self._lane):
             self._bounded = bounded
             try:
                 yield streams

@@ -41,9 +41,9 @@ from toolhub_service.adapters.mcp import era
 from toolhub_service.adapters.mcp.backoff import FLOOR_S, Backoff
 from toolhub_service.adapters.mcp.connection import Connection, Means
 from toolhub_service.adapters.mcp.http import HttpRoad
-from toolhub_service.adapters.mcp.lane import Lane
 from toolhub_service.adapters.mcp.questions import answering
 from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms
+from toolhub_service.adapters.mcp.wire import ShortWay
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Randomness
 from toolhub_service.guards.secrets import Redactor
@@ -65,8 +65,8 @@ class McpSession:
     """`name version` as the server calls itself, untrusted, at most 100 characters; empty when it does not."""
     generation: int
     """Counts the link's connections, from 1."""
-    lane: Lane | None = None
-    """A shorter way for calls; HTTP in the modern era alone."""
+    lane: ShortWay | None = None
+    """A shorter way for calls; over HTTP in the modern era alone."""
 
 
 class McpLink:
@@ -227,7 +227,7 @@ class McpLink:
             protocol=protocol,
             server=era.server_of(client),
             generation=self._connects,
-            lane=self._connection.lane if self._connection and era.is_modern(protocol) else None,
+            lane=self._connection.lane(is_modern=era.is_modern(protocol)) if self._connection else None,
         )
         self._end_turn()
         if self._attempts > 1:

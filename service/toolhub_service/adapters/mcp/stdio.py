@@ -30,6 +30,7 @@ from mcp_types import JSONRPCError, jsonrpc_message_adapter
 from toolhub_service.adapters.mcp.breakage import Breakage, error_of
 from toolhub_service.adapters.mcp.crowds import is_crowded
 from toolhub_service.adapters.mcp.lines import Lines, TooLong, later_messages
+from toolhub_service.adapters.mcp.pipe_lane import PipeLane
 from toolhub_service.adapters.mcp.reaper import REAPER
 from toolhub_service.adapters.mcp.reasons import NotConnected
 from toolhub_service.adapters.mcp.streams import Inbox, Outbox
@@ -120,6 +121,7 @@ class Wire(asyncio.SubprocessProtocol):
     def __init__(self, max_message_bytes: int, on_end: OnEnd) -> None:
         self.inbox = Inbox(self._hold_back)
         self.outbox = Outbox(self._write)
+        self.lane = PipeLane(self.outbox)
         self.exited = asyncio.Event()
         self.gone = asyncio.Event()
         """It has ended and its pipes are closed."""
@@ -178,6 +180,7 @@ class Wire(asyncio.SubprocessProtocol):
         """No message goes either way any more; requests in flight fail at once. An empty reason is told nobody."""
         self.inbox.end()
         self.outbox.end()
+        self.lane.end()
         on_end, self._on_end = self._on_end, None
         if why and on_end is not None:
             on_end(why)
@@ -200,7 +203,11 @@ class Wire(asyncio.SubprocessProtocol):
     def _taken(self, line: bytes) -> bool:
         """Whether it is a message. Read strictly: the SDK's own way lets NaN through, and takes five times as long."""
         try:
-            message = jsonrpc_message_adapter.validate_python(_read(line), by_name=False)
+            said = _read(line)
+            is_taken = self.lane.heard(said)
+            if is_taken is not None:
+                return is_taken
+            message = jsonrpc_message_adapter.validate_python(said, by_name=False)
         except (ValueError, RecursionError):
             return False
         self.inbox.put(SessionMessage(message), len(line))
@@ -226,7 +233,7 @@ class Wire(asyncio.SubprocessProtocol):
     def _fail(self, line: TooLong, breakage: Breakage) -> bool:
         """The request that the line would have answered; False when that cannot be told."""
         answers = line.answers
-        if answers is not None:
+        if answers is not None and not self.lane.failed(answers, breakage):
             error = JSONRPCError.model_validate({"jsonrpc": "2.0", "id": answers, "error": error_of(breakage)})
             self.inbox.put(SessionMessage(error), 0)
         return answers is not None

@@ -122,11 +122,19 @@ class Outbox:
         message = item.message
         if not self._open.is_set() and isinstance(message, JSONRPCNotification) and message.method == _CANCELLED:
             return
-        data = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        await self.line(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    async def line(self, data: bytes) -> None:
+        """Raises as `send`."""
         await self._open.wait()
         if self._is_over:
             raise anyio.BrokenResourceError
         self._write(data)
+
+    def line_if_open(self, data: bytes) -> None:
+        """Dropped when the pipe is full or gone."""
+        if self._open.is_set() and not self._is_over:
+            self._write(data)
 
     async def aclose(self) -> None:
         self.end()

@@ -13,17 +13,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
-from toolhub_service.adapters.mcp.lane import Elsewhere, Lane
+from toolhub_service.adapters.mcp.lane import Elsewhere
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
     from mcp.shared.dispatcher import CallOptions, ProgressFnT
 
 _EXTENSIONS: Final = "extensions"
+
+
+class ShortWay(Protocol):
+    """To the server of a session, past its dispatcher."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    async def ask(
+        self,
+        method: str,
+        params: dict[str, Any],
+        fields: Mapping[str, str],
+        /,
+        *,
+        timeout_s: float | None = None,
+        on_progress: ProgressFnT | None = None,
+    ) -> dict[str, Any]:
+        """Raises MCPError as `ask`, Elsewhere when nothing has run and the dispatcher is to be asked."""
+        ...
 
 
 async def ask(
@@ -35,7 +55,7 @@ async def ask(
     on_progress: ProgressFnT | None = None,
     headers: Mapping[str, str] | None = None,
     extension: str = "",
-    lane: Lane | None = None,
+    lane: ShortWay | None = None,
 ) -> dict[str, Any]:
     """The `result` member of the answer: an object, of which nothing has been judged. `params` becomes the request's.
 
