@@ -25,9 +25,7 @@ def binding_misfit(said: BindingWords, arguments: Arguments) -> str:
     schema = arguments.resolved(declared)
     transform = Transform(said.transform)
     if (transform is Transform.UPLOAD) != is_artifact(schema):
-        return (
-            f"{said.source}: `format: hub-artifact` and `transform: upload` belong together: say both or neither"
-        )
+        return f"{said.source}: `format: hub-artifact` and `transform: upload` belong together: say both or neither"
     if transform is Transform.UPLOAD:
         return "" if arguments.types(schema) == frozenset({"string"}) else f"{said.source}: say `type: string`"
     if transform is Transform.NONE and said.expect_class in _LOADERS and name in _FILES and "enum" not in schema:

@@ -112,6 +112,8 @@ def read_sidecar(data: object) -> Sidecar:
         raise TemplateInvalid(
             "the sidecar must be an object with `tool`, `description`, `workflow`, `input_schema`, `outputs`"
         )
+    if "sources" in data:
+        raise TemplateInvalid("it is a sources.yaml: `toolhub workflows check --sources FILE` checks one")
     strange = [*_unknown_keys(data)]
     if strange:
         raise TemplateInvalid(*strange)

@@ -244,6 +244,7 @@ def test_file_names_that_do_not_change_with_the_job_are_warned_of(forced: Any, t
         ("a: [\n", "it is not YAML"),
         ("- a\n", "the sidecar must be an object"),
         ("", "the sidecar must be an object"),
+        ("sources: {}\n", "toolhub workflows check --sources FILE"),
         ("a: " + "[" * 4000 + "]" * 4000, "nested too deeply"),
         ("a: " + "[" * 70 + "]" * 70, "levels"),
     ],
