@@ -3,6 +3,7 @@ SHELL := /bin/sh
 PYTHON ?= $(shell for it in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$it -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$it && break; done)
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE  # or each of the hubs that tests start would compile all of itself
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH)
 
 # Tests run beside one another, each worker from its end of the list, so that what the tests of a file share is made once.
