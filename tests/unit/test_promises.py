@@ -7,28 +7,32 @@ from collections import Counter
 
 import pytest
 
-from tests.promises import TESTS, Promise, claims, promises
+from tests.promises import TESTS, Claim, Promise, claims, promises
 
 PROMISES = promises()
-CLAIMS = tuple(claims())
 SOURCE = re.compile(
     r"(seed|design):[a-z-]+\.md( .+)?|RFC \d+|AIP-\d+( .+)?|CWE-\d+|CVE-\d+-\d+|[\w-]+/[\w-]+#\d+|W3C .+|.+ \(\d{4}\)"
 )
 
 
+@pytest.fixture(scope="module")
+def claimed() -> tuple[Claim, ...]:
+    return tuple(claims())
+
+
 @pytest.mark.parametrize("promise", PROMISES.values(), ids=lambda promise: promise.id)
-def test_promise_is_kept_by_a_test(promise: Promise) -> None:
-    kept_by = [claim.test for claim in CLAIMS if claim.promise_id == promise.id]
+def test_promise_is_kept_by_a_test(promise: Promise, claimed: tuple[Claim, ...]) -> None:
+    kept_by = [claim.test for claim in claimed if claim.promise_id == promise.id]
     assert kept_by, f"no test is marked as keeping: {promise.sentence}"
     assert all(test.rpartition("::")[2].startswith(("test_", "Test")) for test in kept_by)
 
 
-def test_no_test_claims_a_promise_that_nobody_made() -> None:
-    assert {claim.promise_id: claim.test for claim in CLAIMS if claim.promise_id not in PROMISES} == {}
+def test_no_test_claims_a_promise_that_nobody_made(claimed: tuple[Claim, ...]) -> None:
+    assert {claim.promise_id: claim.test for claim in claimed if claim.promise_id not in PROMISES} == {}
 
 
-def test_no_test_claims_a_promise_twice() -> None:
-    assert [claim for claim, times in Counter(CLAIMS).items() if times > 1] == []
+def test_no_test_claims_a_promise_twice(claimed: tuple[Claim, ...]) -> None:
+    assert [claim for claim, times in Counter(claimed).items() if times > 1] == []
 
 
 def test_promises_are_sentences_with_a_source() -> None:
