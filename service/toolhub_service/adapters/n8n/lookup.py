@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from toolhub_service.adapters.n8n.api import Absent, N8nApi
+from toolhub_service.adapters.n8n.api import Absent, ApiTooLarge, N8nApi
 from toolhub_service.adapters.n8n.executions import Execution, bears
 
 CLOCK_SKEW_MS: Final = 120_000
@@ -38,8 +38,8 @@ async def find(api: N8nApi, workflow_id: str, key: str, sent_at_unix_ms: int) ->
             seen.add(listed.id)
             try:
                 execution = await api.execution(listed.id, with_data=True)
-            except Absent:
-                continue
+            except (Absent, ApiTooLarge):
+                continue  # whose it was cannot be told
             if bears(execution, key):
                 found[execution.id] = execution
     if not found:
