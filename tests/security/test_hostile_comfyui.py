@@ -1,0 +1,246 @@
+"""A ComfyUI that lies, floods, stalls or leads elsewhere: typed ends, within bounds; none of its names is a path."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+
+from tests.fakes.clock import FixedRandomness
+from tests.fakes.comfyui import HOSTILE_FILES, MANY_FILES, How, Op
+from tests.fakes.comfyui_templates import BLUR, changed
+from tests.fakes.remote_stage import LoopClock, ToldSink
+from tests.unit.adapters.comfyui.comfy_stage import SECRET, ComfyStage, comfy_stage, failure_of
+from toolhub_service.adapters.comfyui.client import ComfyClient, Unreached
+from toolhub_service.adapters.comfyui.news import News
+from toolhub_service.adapters.comfyui.terms import BackendTerms
+from toolhub_service.adapters.comfyui.tracks import Track
+from toolhub_service.adapters.comfyui.websocket import Dialler
+from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.progress import Progress
+from toolhub_service.tools.egress.resolver import SystemResolver
+from toolhub_service.tools.egress.transport import GuardedTransport
+
+Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[ComfyStage]:
+    async with comfy_stage(tmp_path) as stage:
+        yield stage
+
+
+@asynccontextmanager
+async def answering(serve: Serve) -> AsyncIterator[str]:
+    """A server of one answer; its URL."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", serve)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert site._server is not None
+    try:
+        yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[attr-defined]
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def client_at(url: str, *, read_timeout_s: float = 5.0) -> AsyncIterator[ComfyClient]:
+    """A client of that server, as a source's own would be."""
+    terms = BackendTerms("x", url)
+    guarded = GuardedTransport(SystemResolver())
+    async with httpx.AsyncClient(transport=guarded.under((terms.rule,)), trust_env=False, timeout=5.0) as http:
+        yield ComfyClient(terms, http, read_timeout_s=read_timeout_s)
+    await guarded.aclose()
+
+
+@pytest.mark.parametrize("said", HOSTILE_FILES, ids=lambda said: repr(said)[:40])
+async def test_a_hostile_name_ends_the_job_and_nothing_is_written_by_it(stage: ComfyStage, said: Any) -> None:
+    stage.comfy.claim("SaveImage", {"images": [said]})
+    error = await stage.error("blur")
+    assert error.kind is ErrorKind.EXECUTION_ERROR
+    assert str(error.details["cause"]).startswith("OUTPUT_")
+    assert stage.artifacts.records.found == {}
+    assert not any(".." in asked.query.get("filename", "") for asked in stage.comfy.asked if asked.op is Op.VIEW)
+
+
+async def test_more_files_than_declared_are_not_fetched(stage: ComfyStage) -> None:
+    stage.comfy.claim("SaveImage", {"images": MANY_FILES})
+    error = await stage.error("blur")
+    assert error.details["cause"] == "OUTPUT_TOO_MANY"
+    assert stage.comfy.count(Op.VIEW) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"<!DOCTYPE html><script>alert(1)</script>", "OUTPUT_TYPE"),
+        (b"\xff\xd8\xff\xe0 a photograph", "OUTPUT_TYPE"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR cut off", "OUTPUT_DAMAGED"),
+        (b"\x89PNG\r\n\x1a\n\xff\xff\xff\xffIDAT" + b"x" * 600, "OUTPUT_DAMAGED"),
+        (b"", "OUTPUT_TYPE"),
+    ],
+    ids=["html", "jpeg", "cut", "endless chunk", "empty"],
+)
+async def test_a_file_that_is_not_what_it_is_called_is_not_kept(stage: ComfyStage, data: bytes, cause: str) -> None:
+    stage.comfy.fault(Op.VIEW, How.HOLD)
+    running = stage.begin("blur")
+    await stage.comfy.until_asked(Op.VIEW)
+    stage.comfy.replace_outputs(data)
+    stage.comfy.faults.let_go()
+    error = await failure_of(running)
+    assert (error.kind, error.details["cause"]) == (ErrorKind.EXECUTION_ERROR, cause)
+    assert stage.artifacts.records.found == {}
+
+
+async def test_an_enormous_file_is_left_after_its_bound(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path, strip_metadata=False) as stage:
+        stage.comfy.fault(Op.VIEW, How.HOLD)
+        running = stage.begin("blur")
+        await stage.comfy.until_asked(Op.VIEW)
+        stage.comfy.grow_outputs(1 << 40)
+        stage.comfy.faults.let_go()
+        assert (await failure_of(running)).details["cause"] == "OUTPUT_TOO_LARGE"
+        assert stage.artifacts.records.found == {}
+
+
+@pytest.mark.parametrize("op", [Op.STATS, Op.JOBS, Op.CLASSES], ids=lambda op: op.name)
+async def test_a_huge_answer_is_not_read_to_its_end(stage: ComfyStage, op: Op) -> None:
+    stage.comfy.faults.huge_bytes = 80 * 1024 * 1024
+    stage.comfy.fault(op, How.HUGE, -1)
+    (backend,) = stage.parts.backends
+    paths = {Op.STATS: "/system_stats", Op.JOBS: "/api/jobs", Op.CLASSES: "/object_info/SaveImage"}
+    with pytest.raises(Unreached, match="larger than"):
+        await backend.client.get(paths[op])
+
+
+async def test_a_deep_answer_is_no_answer() -> None:
+    async def deep(_: web.Request) -> web.Response:
+        return web.Response(body=b"[" * 100_000, content_type="application/json")
+
+    async with answering(deep) as url, client_at(url) as client:
+        assert (await client.get("/queue")).fields == {}
+
+
+async def test_an_endless_answer_ends() -> None:
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.01)
+
+    async with answering(drip) as url, client_at(url, read_timeout_s=0.05) as client:
+        with pytest.raises(Unreached, match="did not end in time"):
+            await client.get("/queue")
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_followed_nowhere(status: int) -> None:
+    visited: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        visited.append(request.path)
+        return web.json_response({})
+
+    async with answering(elsewhere) as other:
+
+        async def lead(_: web.Request) -> web.Response:
+            return web.Response(status=status, headers={"location": f"{other}/secret"})
+
+        async with answering(lead) as url, client_at(url) as client:
+            assert (await client.get("/queue")).status == status
+            dialler = Dialler(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
+            news = News(dialler, LoopClock(), FixedRandomness(), lambda _: None)
+            assert await news.ready(5.0) == ""
+            await news.close()
+    assert visited == []
+
+
+async def test_a_server_at_a_metadata_address_is_never_dialled() -> None:
+    async with client_at("http://169.254.169.254") as client:
+        with pytest.raises(Unreached) as caught:
+            await client.get("/system_stats")
+        assert caught.value.was_sent is False
+
+
+async def test_a_flood_of_news_delays_nobody_and_moves_nothing_back() -> None:
+    told: list[Progress] = []
+    over = asyncio.Event()
+    nodes = {"1": {"value": 1, "max": 2, "state": "running"}}
+    state = json.dumps({"type": "progress_state", "data": {"prompt_id": "p", "nodes": nodes}})
+    end = json.dumps({"type": "executing", "data": {"node": None, "prompt_id": "p"}})
+
+    async def flood(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        for junk in ("{", "[" * 5_000, "7", '{"type": 1, "data": []}', '{"data": {"prompt_id": ["p"]}}'):
+            await socket.send_str(junk)
+        await socket.send_bytes(b"\0" * 100_000)
+        for _ in range(300):
+            await socket.send_str(state)
+        await socket.send_str(end)
+        async for _ in socket:
+            pass
+        return socket
+
+    async with answering(flood) as url:
+        dialler = Dialler(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
+        news = News(dialler, LoopClock(), FixedRandomness(), lambda _: over.set())
+        news.follow("p", Track({"1": {"class_type": "A", "inputs": {}}}, told.append))
+        async with asyncio.timeout(20):
+            await over.wait()
+        await news.close()
+    assert len(told) == 300
+    assert {progress.step for progress in told} == {0.5}
+
+
+@pytest.mark.parametrize("words", ["traceback", "path", "secret"])
+async def test_what_failed_is_told_without_paths_secrets_and_tracebacks(stage: ComfyStage, words: str) -> None:
+    said = {
+        "traceback": "it broke",
+        "path": "cannot open /opt/comfyui/models/secret.safetensors or C:\\models\\x.bin",
+        "secret": f"the key {SECRET} is wrong",
+    }[words]
+    stage.comfy.fail("ImageBlur", said, "ValueError")
+    error = await stage.error("blur")
+    assert error.kind is ErrorKind.EXECUTION_ERROR
+    assert (error.details["node"], error.details["node_class"]) == ("2", "ImageBlur")
+    shown = f"{error.message} {json.dumps(dict(error.details))} {error.upstream}"
+    for hidden in ("/opt", "C:\\", SECRET, 'File "', "execution.py"):
+        assert hidden not in shown
+    assert "ValueError" in error.message
+
+
+async def test_out_of_memory_may_be_tried_again(stage: ComfyStage) -> None:
+    stage.comfy.fail("ImageBlur", "CUDA out of memory. Tried to allocate 20.00 GiB", "OutOfMemoryError")
+    error = await stage.error("blur")
+    assert (error.kind, error.is_retryable) == (ErrorKind.BUDGET_EXCEEDED, True)
+    assert error.details["cause"] == "OUT_OF_MEMORY"
+
+
+async def test_a_caller_cannot_override_what_is_forced(tmp_path: Path) -> None:
+    open_schema = {**BLUR["sidecar"]["input_schema"], "additionalProperties": True}
+    async with comfy_stage(tmp_path, templates=(changed(BLUR, input_schema=open_schema),)) as stage:
+        await stage.run("blur", {"filename_prefix": "../../evil", "5": {"inputs": {"filename_prefix": "x"}}})
+        prefix = stage.comfy.submitted[0].graph["5"]["inputs"]["filename_prefix"]
+        assert prefix.startswith("toolhub/")
+
+
+async def test_somebody_elses_artifact_is_not_uploaded(stage: ComfyStage) -> None:
+    artifact = await stage.upload(b"\x89PNG\r\n\x1a\n")
+    stolen = stage.call("scale", {"image": artifact, "width": 8})
+    other = stolen.call._replace(principal=stolen.call.principal.__class__("mallory"))
+    call = stolen._replace(planned=stolen.planned._replace(call=other))
+    error = await failure_of(asyncio.create_task(stage.adapter.execute(call, ToldSink())))
+    assert error.kind is ErrorKind.NOT_FOUND
+    assert stage.comfy.count(Op.UPLOAD) == 0

@@ -1,0 +1,207 @@
+"""The small parts: what bytes are, pictures without their graphs, names, states of both versions, news of nodes."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import fixtures
+from tests.fakes.remote_stage import ToldSink
+from toolhub_service.adapters.comfyui.client import Reply, Unreached
+from toolhub_service.adapters.comfyui.files import is_file_name, is_folder, served_file
+from toolhub_service.adapters.comfyui.meter import Meter
+from toolhub_service.adapters.comfyui.png_stripping import SIGNATURE, Damaged, stripped
+from toolhub_service.adapters.comfyui.sniffing import accepted_as, sniffed
+from toolhub_service.adapters.comfyui.states import Stage, look
+from toolhub_service.adapters.comfyui.tracks import Track
+from toolhub_service.domain.progress import Progress
+
+GRAPH: dict[str, Any] = {str(number): {"class_type": "Node", "inputs": {}} for number in range(1, 5)}
+
+
+def chunk(kind: bytes, data: bytes = b"") -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+async def pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+async def strip(data: bytes, size: int = 7) -> bytes:
+    return b"".join([piece async for piece in stripped(pieces(data, size))])
+
+
+PLAIN = SIGNATURE + chunk(b"IHDR", b"x" * 13) + chunk(b"IDAT", b"pixels" * 20) + chunk(b"IEND")
+
+
+@pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"comf", b"tIME", b"prIv"])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_a_picture_is_passed_without_what_is_written_into_it(kind: bytes, size: int) -> None:
+    said = chunk(kind, b'prompt\0{"1": {"class_type": "Secret"}}')
+    head = len(SIGNATURE) + len(chunk(b"IHDR", b"x" * 13))
+    assert await strip(PLAIN[:head] + said + PLAIN[head:-12] + said + PLAIN[-12:], size) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "data", [b"", PLAIN[:-1], PLAIN + b"x", PLAIN.replace(b"pixels", b"pixelz", 1), b"GIF89a" + PLAIN, PLAIN[:8]]
+)
+async def test_what_is_no_whole_picture_is_damaged(data: bytes) -> None:
+    with pytest.raises(Damaged):
+        await strip(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted", "taken"),
+    [
+        (SIGNATURE, ("image/png",), "image/png"),
+        (SIGNATURE, ("image/*",), "image/png"),
+        (SIGNATURE, (), "image/png"),
+        (SIGNATURE, ("image/jpeg",), ""),
+        (b"RIFF\0\0\0\0WEBPVP8 ", ("image/*",), "image/webp"),
+        (b"\0\0\0\x20ftypisom", ("video/mp4",), "video/mp4"),
+        (b"  <!DOCTYPE HTML>", (), ""),
+        (b"\xef\xbb\xbf<svg onload=x>", ("image/*",), ""),
+        (b"plain words", ("text/plain",), "text/plain"),
+        (b"plain words", ("image/png",), ""),
+        (b"plain words", ("image/*",), ""),
+        (b"plain words", (), "application/octet-stream"),
+        (b"MZ\x90\0", ("text/plain",), ""),
+    ],
+)
+def test_bytes_are_taken_for_what_they_are(data: bytes, wanted: tuple[str, ...], taken: str) -> None:
+    assert accepted_as(data, wanted) == taken
+
+
+def test_nothing_is_nothing() -> None:
+    assert sniffed(b"") == ""
+
+
+@given(st.text(max_size=40))
+def test_no_name_of_a_file_leads_anywhere(name: str) -> None:
+    if is_file_name(name):
+        assert name not in {".", ".."}
+        assert not set(name) & {"/", "\\", "\0", "\n", "\r", ":"}
+    if is_folder(name):
+        assert ".." not in name.replace("\\", "/").split("/")
+        assert not name.startswith(("/", "\\"))
+
+
+def test_a_file_without_a_type_is_an_output() -> None:
+    file = served_file({"filename": "a.png"})
+    assert file is not None
+    assert file.params == {"filename": "a.png", "subfolder": "", "type": "output"}
+
+
+class Answers:
+    """A client that answers from a list, by path."""
+
+    def __init__(self, answers: dict[str, list[Any]]) -> None:
+        self._answers = answers
+
+    async def get(self, path: str, params: object = None, *, max_bytes: int = 0) -> Reply:
+        body = self._answers[path].pop(0)
+        return Reply(404 if body is None else 200, body, "")
+
+
+async def seen(answers: dict[str, list[Any]], *, has_jobs: bool = False) -> Any:
+    client: Any = Answers(answers)
+    return await look(client, "p", has_jobs=has_jobs)
+
+
+async def test_one_that_moves_from_the_queue_to_the_history_between_two_looks_is_found() -> None:
+    done = {"p": {"prompt": [1, "p", {}, {}, []], "outputs": {}, "status": {"status_str": "success", "messages": []}}}
+    nothing: dict[str, Any] = {"queue_running": [], "queue_pending": []}
+    assert (await seen({"/history/p": [{}, done], "/queue": [nothing]})).stage is Stage.SUCCEEDED
+    assert (await seen({"/history/p": [{}, {}], "/queue": [nothing]})).stage is Stage.UNKNOWN
+
+
+async def test_the_place_of_one_that_waits_counts_those_that_go_before() -> None:
+    pending = [[9, "late", {}, {}, []], [5, "p", {}, {}, []], [-3, "front", {}, {}, []]]
+    queue = {"queue_running": [[1, "now", {}, {}, []]], "queue_pending": pending}
+    found = await seen({"/history/p": [{}], "/queue": [queue]})
+    assert (found.stage, found.place) == (Stage.PENDING, (3, 4))
+
+
+@pytest.mark.parametrize("body", [[], "x", 7, None, {"p": {"status": {"status_str": "perhaps"}}}, {"p": {}}])
+async def test_a_history_that_cannot_be_understood_says_nothing(body: Any) -> None:
+    with pytest.raises(Unreached):
+        await seen({"/history/p": [body, body], "/queue": [{}]})
+
+
+@pytest.mark.parametrize("status", [None, "done", 7, ["pending"]])
+async def test_a_job_of_no_known_status_says_nothing(status: Any) -> None:
+    with pytest.raises(Unreached):
+        await seen({"/api/jobs/p": [{"status": status}]}, has_jobs=True)
+
+
+@pytest.mark.parametrize("version", ["v0.33.0", "v0.3.64"])
+def test_the_recorded_news_of_a_run_go_from_nothing_to_all(version: str) -> None:
+    events = fixtures.load_json("comfyui", "transcripts", version, "c05_long_progress.json")["events"]
+    sent = next(event["body"] for event in events if event["kind"] == "http" and event["path"] == "/prompt")
+    told: list[Progress] = []
+    track = Track(sent["prompt"], told.append)
+    heard = [_message(event) for event in events if event["kind"] == "ws_recv"]
+    first = next(data["prompt_id"] for kind, data in heard if kind == "execution_start")
+    ends = [kind for kind, data in heard if data.get("prompt_id") == first and track.hear(kind, data)]
+    steps = [progress.step for progress in told]
+    assert steps == sorted(steps)
+    assert (steps[0], steps[-1], told[-1].total) == (0, len(sent["prompt"]), len(sent["prompt"]))
+    assert ends == ["execution_success", "executing"]
+
+
+def _message(event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    said = next(value for value in event.values() if isinstance(value, dict) and "type" in value)
+    return said["type"], said.get("data") or {}
+
+
+news_of_nodes = st.fixed_dictionaries(
+    {
+        "nodes": st.one_of(
+            st.dictionaries(
+                st.sampled_from([*GRAPH, "9"]),
+                st.fixed_dictionaries(
+                    {
+                        "state": st.sampled_from(["running", "finished", "?"]),
+                        "value": st.one_of(st.floats(), st.integers(), st.none()),
+                        "max": st.one_of(st.floats(), st.integers(), st.none()),
+                    }
+                ),
+            ),
+            st.lists(st.sampled_from([*GRAPH, "9"])),
+            st.none(),
+        ),
+        "node": st.one_of(st.sampled_from([*GRAPH, "9"]), st.none(), st.integers()),
+        "value": st.one_of(st.floats(), st.none()),
+        "max": st.one_of(st.floats(), st.none()),
+    }
+)
+kinds = st.sampled_from(
+    ["progress_state", "progress", "executing", "execution_cached", "executed", "execution_success"]
+)
+
+
+@given(st.lists(st.tuples(kinds, news_of_nodes), max_size=30))
+def test_whatever_is_heard_what_is_told_never_goes_back(heard: list[tuple[str, dict[str, Any]]]) -> None:
+    sink = ToldSink()
+    track = Track(GRAPH, Meter(sink).progress)
+    for kind, data in heard:
+        track.hear(kind, json.loads(json.dumps(data)))
+    steps = [progress.step for progress in sink.progresses]
+    assert steps == sorted(steps)
+    assert all(0 <= step <= len(GRAPH) for step in steps)
+
+
+def test_a_message_of_its_own_keeps_the_step_that_was_reached() -> None:
+    sink = ToldSink()
+    meter = Meter(sink)
+    meter.progress(Progress(3.0, 5.0, "nodes", "third"))
+    meter.progress(Progress(0.0, message="asked to stop"))
+    assert sink.progresses[-1] == Progress(3.0, 5.0, "nodes", "asked to stop")

@@ -1,0 +1,155 @@
+"""Templates as the tools of a source: read anew, held to every server, each where it can run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import comfyui_templates
+from tests.fakes.comfyui import FakeComfy
+from tests.fakes.comfyui_templates import BLUR, SCALE, changed
+from tests.unit.adapters.comfyui.comfy_stage import comfy_stage, failure_of
+from toolhub_service.adapters.comfyui.terms import backend_at
+from toolhub_service.adapters.overrides import Override, Overrides
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+
+
+def offers(comfy: FakeComfy) -> int:
+    return len(comfy.submitted)
+
+
+async def test_a_template_is_a_tool_that_runs_as_a_job_and_is_never_pinned(tmp_path: Path) -> None:
+    limits = {"max_runtime_s": 42.0}
+    async with comfy_stage(tmp_path, templates=(changed(BLUR, limits=limits), SCALE), timeout_s=99.0) as stage:
+        blur, scale = stage.definitions["blur"], stage.definitions["scale"]
+        assert blur.spec.name == "studio/blur"
+        assert blur.is_operators
+        assert blur.spec.cost.is_async
+        assert stage.adapter.resumes(blur.spec)
+        assert blur.spec.capabilities == {"comfyui:studio"}
+        assert (blur.spec.limits.timeout_s, scale.spec.limits.timeout_s) == (42.0, 99.0)
+        assert not blur.spec.annotations.read_only
+        assert blur.spec.annotations.supports_progress
+
+
+async def test_a_changed_file_is_a_changed_tool(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path) as stage:
+        before = stage.definitions["blur"].spec
+        nodes = {"2": {**BLUR["graph"]["2"], "inputs": {**BLUR["graph"]["2"]["inputs"], "blur_radius": 9}}}
+        comfyui_templates.write(tmp_path / "templates", changed(BLUR, nodes))
+        after = (await stage.read())["blur"].spec
+        assert before.digest != after.digest
+        await stage.run("blur")
+        assert stage.comfy.submitted[0].graph["2"]["inputs"]["blur_radius"] == 9
+
+
+async def test_what_a_sidecar_gets_wrong_is_told_and_harms_no_other(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path) as stage:
+        (tmp_path / "templates" / "broken.json").write_text(json.dumps({"tool": "broken", "workflow": 7}))
+        discovery = await stage.source.discover()
+        assert {definition.spec.resource_id.partition("@")[0] for definition in discovery.definitions} == {
+            "blur",
+            "scale",
+            "paint",
+            "note",
+        }
+        assert any("broken.json" in problem for problem in discovery.problems)
+
+
+async def test_a_class_that_no_server_has_takes_its_tools_out_of_use(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path) as stage:
+        stage.comfy.remove_class("ImageBlur")
+        found = await stage.read()
+        assert "ImageBlur" in found["blur"].problem
+        assert found["scale"].problem == ""
+
+
+async def test_a_choice_that_a_server_lost_is_found_before_anybody_calls(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path) as stage:
+        stage.comfy.change_input("ImageScale", "upscale_method", [["bilinear"]])
+        assert "area" in (await stage.read())["scale"].problem
+
+
+async def test_a_template_runs_only_where_it_can(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path, "0.33.0", "0.33.0") as stage:
+        first, second = stage.servers
+        first.remove_class("ImageBlur")
+        assert (await stage.read())["blur"].problem == ""
+        for number in range(4):
+            await stage.run("blur", job_id=f"job-{number}")
+        assert (offers(first), offers(second)) == (0, 4)
+
+
+async def test_a_server_that_is_away_makes_the_source_partial_and_all_away_down(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path, "0.33.0", "0.3.64") as stage:
+        first, second = stage.servers
+        await first.kill()
+        discovery = await stage.source.discover()
+        assert len(discovery.definitions) == 4
+        assert any("gpu-1" in problem for problem in discovery.problems)
+        await second.kill()
+        with pytest.raises(ToolFailure) as caught:
+            await stage.source.discover()
+        assert caught.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
+        assert any("gpu-1" in line for line in stage.source.diagnostics())
+
+
+async def test_the_shorter_queue_is_chosen_and_equals_take_turns(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path, "0.33.0", "0.3.64") as stage:
+        first, second = stage.servers
+        for server in stage.servers:
+            server.hold("ImageBlur")
+        running = [stage.begin("blur", job_id="job-0")]
+        await second.until_submitted()
+        running.append(stage.begin("blur", job_id="job-1"))
+        await first.until_submitted()
+        running.append(stage.begin("blur", job_id="job-2"))
+        await second.until_submitted(2)
+        running.append(stage.begin("blur", job_id="job-3"))
+        await first.until_submitted(2)
+        for server in stage.servers:
+            server.release()
+        await asyncio.wait_for(asyncio.gather(*running), 20)
+        for number in range(4, 8):
+            await stage.run("blur", job_id=f"job-{number}")
+        assert (offers(first), offers(second)) == (4, 4)
+
+
+async def test_a_server_that_takes_no_connection_is_passed_over(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path, "0.33.0", "0.33.0") as stage:
+        first, second = stage.servers
+        await first.kill()
+        for number in range(3):
+            await stage.run("blur", job_id=f"job-{number}")
+        assert (offers(first), offers(second)) == (0, 3)
+        await second.kill()
+        error = await failure_of(stage.begin("blur", job_id="job-9"))
+        assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
+        assert {*error.details["backends"]} == {"gpu-1", "gpu-2"}  # type: ignore[misc]
+
+
+async def test_what_the_operator_says_of_a_tool_counts(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path) as stage:
+        said = {
+            "blur": Override(idempotent=True, capabilities=("art",), timeout_s=5.0),
+            "note": Override(offered=False),
+        }
+        stage.source._overrides = Overrides(said)
+        found = await stage.read()
+        assert "note" not in found
+        spec = found["blur"].spec
+        assert (spec.annotations.idempotent, {*spec.capabilities}, spec.limits.timeout_s) == (True, {"art"}, 5.0)
+
+
+def test_credentials_of_a_url_become_a_header_and_the_operators_own_goes_before() -> None:
+    backend = backend_at("gpu", "http://me:p%40ss@gpu-1:8188/comfy/", {"X-Key": "k"})
+    assert backend.url == "http://gpu-1:8188/comfy"
+    assert backend.headers == {"authorization": "Basic bWU6cEBzcw==", "x-key": "k"}
+    own = backend_at("gpu", "http://me:x@gpu-1", {"Authorization": "Bearer t"})
+    assert own.headers == {"authorization": "Bearer t"}
+    assert backend.rule.ports == {8188}
+    with pytest.raises(ValueError, match="gpu"):
+        _ = backend_at("gpu", "http://", {}).rule
