@@ -36,7 +36,7 @@ async def turns(count: int) -> None:
 
 
 async def got(client: EgressClient, server: RawServer, host: str) -> bytes:
-    deadline_s = asyncio.get_running_loop().time() + 5
+    deadline_s = asyncio.get_running_loop().time() + 30
     async with client.open(HttpRequest(server.url(host=host)), (server.rule(host),), deadline_s=deadline_s) as answer:
         return await answer.body(1 << 20).whole()
 
