@@ -31,7 +31,12 @@ _SCHEMA: Final = (
 )
 _ONE: Final = "(" + ", ".join("?" * 12) + ")"
 _CHUNKS: Final = (256, 64, 16, 4, 1)
-_INSERTS: Final = {size: f"INSERT INTO events ({COLUMNS}) VALUES " + ", ".join([_ONE] * size) for size in _CHUNKS}  # noqa: S608 — fixed text
+ALONE_MAX: Final = 64
+"""Rows that one statement takes, whatever their number."""
+_INSERTS: Final = {
+    size: f"INSERT INTO events ({COLUMNS}) VALUES " + ", ".join([_ONE] * size)  # noqa: S608 — fixed text
+    for size in {*range(1, ALONE_MAX + 1), *_CHUNKS}
+}
 
 
 def connect(path: Path, *, max_size_bytes: int = 0) -> sqlite3.Connection:
@@ -98,6 +103,12 @@ class transaction:  # noqa: N801 — used as a statement
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+
+def insert_alone(connection: sqlite3.Connection, rows: list[Row]) -> None:
+    """Insert and commit at most `ALONE_MAX` rows by one statement, which is a transaction of its own: the interpreter's
+    lock is given up once, not for BEGIN, each INSERT and COMMIT."""
+    connection.execute(_INSERTS[len(rows)], [column for row in rows for column in row])
 
 
 def insert(connection: sqlite3.Connection, rows: list[Row]) -> None:

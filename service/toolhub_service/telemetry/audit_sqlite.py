@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolhub_service.domain.event import EventFilter
-from toolhub_service.telemetry.audit_rows import condition, connect, connect_to_read, insert, transaction
+from toolhub_service.telemetry.audit_rows import (
+    ALONE_MAX,
+    condition,
+    connect,
+    connect_to_read,
+    insert,
+    insert_alone,
+    transaction,
+)
 from toolhub_service.telemetry.audit_store import COLUMNS, Row
 
 _NEWS: Final = f"SELECT row, {COLUMNS} FROM events WHERE row > ? ORDER BY row LIMIT ?"  # noqa: S608 — fixed text
@@ -70,6 +78,9 @@ class SqliteEventTable:
         return self._connection.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None
 
     def insert(self, rows: list[Row]) -> None:
+        if len(rows) <= ALONE_MAX:
+            insert_alone(self._connection, rows)
+            return
         with transaction(self._connection):
             insert(self._connection, rows)
 
