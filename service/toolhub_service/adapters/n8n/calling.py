@@ -15,7 +15,7 @@ from toolhub_service.adapters.n8n.answers import STARTED, Read, Unreadable, exec
 from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
 from toolhub_service.adapters.n8n.business import failure_in
 from toolhub_service.adapters.n8n.client import Broken
-from toolhub_service.adapters.n8n.executions import Execution, NoData, result_of
+from toolhub_service.adapters.n8n.executions import AnswerNotKept, Execution, NoData, result_of
 from toolhub_service.adapters.n8n.lookup import Found, find
 from toolhub_service.adapters.n8n.places import Place
 from toolhub_service.adapters.n8n.sending import Sent, Trace, key_of, no_trace, send
@@ -89,7 +89,12 @@ class Calling:
             raise failures.failed(call, execution, self.redact, known)
         if execution.was_cancelled:
             raise failures.cancelled(call, known)
-        value = result_of(execution)
+        try:
+            value = result_of(execution)
+        except AnswerNotKept:
+            if workflow is not None and not workflow.terms.is_async:
+                raise
+            value = None  # its answer was the execution's id
         self._judge(workflow, call, value, known)
         proof = proofs.evidence(call, known, "ran in n8n")
         return Outcome(value, (proof,), raw=kept_json(value, RAW_MAX_BYTES) if self._keep_raw else None)
@@ -198,7 +203,7 @@ class _Run:
             raise failures.answered_nothing(self._call, looked, self._known())
         known = proofs.found_facts(self._server, self._place, found)
         if found.execution.has_failed:
-            raise failures.failed(self._call, found.execution, self._by.redact, known)
+            raise failures.failed(self._call, found.execution, self._by.redact, known, status=sent.answer.status)
         if found.execution.was_cancelled:
             raise failures.cancelled(self._call, known)
         if found.execution.status == "success" or found.execution.status in ("running", "waiting"):
@@ -214,7 +219,7 @@ class _Run:
         if found is None or not found.execution.has_failed:
             return failures.in_workflow(self._call, looked if self._server.api else "")
         known = proofs.found_facts(self._server, self._place, found)
-        return failures.failed(self._call, found.execution, self._by.redact, known)
+        return failures.failed(self._call, found.execution, self._by.redact, known, status=500)
 
     async def _of_the_first(self, sent: Sent) -> Outcome:
         """The workflow knows the key: the answer is what its first run has come to."""

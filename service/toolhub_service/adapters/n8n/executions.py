@@ -3,6 +3,8 @@
     result   data.resultData.runData[lastNodeExecuted][-1].data.main[0][*].json: one is the object
              itself, several are an array
     error    data.resultData.error.message and .node.name; `finished` stays false on errors, so `status` counts
+    answer   of a Respond node with a body of its own: nowhere, for its data are its input, the request with its headers
+    start    createdAt: an execution that has waited has the startedAt of its resumption, and a stoppedAt while it waits
     key      header x-idempotency-key among the webhook's data: in runData once it has run, in the stack of what is to
              run before that; or any value of customData
 
@@ -20,6 +22,9 @@ from typing import Final
 from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
 
+RESPOND: Final = "n8n-nodes-base.respondToWebhook"
+_PASSED_ON: Final = ("firstIncomingItem", "allIncomingItems")
+"""What a Respond node answers with that its data hold."""
 KEY_HEADER: Final = "x-idempotency-key"
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 FAILED: Final = frozenset({"error", "crashed", "failed"})
@@ -29,6 +34,10 @@ OVER: Final = FAILED | {"success", "canceled", "cancelled"}
 
 class NoData(Exception):
     """The execution is known, and what it brought is not."""
+
+
+class AnswerNotKept(NoData):
+    """The last node has answered the caller, and what it said is kept nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ def execution_of(value: JsonValue) -> Execution | None:
         status[:32].lower(),
         id_of(told.get("workflowId")),
         id_of(told.get("workflowVersionId")),
-        _time(told.get("startedAt")) or _time(told.get("createdAt")),
+        _time(told.get("createdAt")) or _time(told.get("startedAt")),
         _time(told.get("stoppedAt")),
         _time(told.get("waitTill")),
         told,
@@ -93,12 +102,14 @@ def id_of(value: JsonValue) -> str:
 
 
 def result_of(execution: Execution) -> JsonValue:
-    """What the last node gave. Raises NoData when n8n does not tell."""
+    """What the last node gave. Raises NoData when n8n does not tell, AnswerNotKept when only the caller was told."""
     results = _at(execution.data, "data", "resultData")
-    last = results.get("lastNodeExecuted")
-    runs = _at(results, "runData").get(last) if isinstance(last, str) else None
+    last = _last_node(execution)
+    runs = _at(results, "runData").get(last)
     if not isinstance(runs, Sequence) or not runs:
         raise NoData
+    if _answered_by_itself(execution, last):
+        raise AnswerNotKept
     items = _items(runs[-1])
     return items[0] if len(items) == 1 else items or None
 
@@ -107,7 +118,8 @@ def error_of(execution: Execution) -> tuple[str, str]:
     """Message and name of the node that failed, as n8n tells them; empty where it does not."""
     error = _at(execution.data, "data", "resultData", "error")
     message, node = error.get("message"), _at(error, "node").get("name")
-    return message if isinstance(message, str) else "", node if isinstance(node, str) else ""
+    # Errors of Code nodes name none.
+    return message if isinstance(message, str) else "", node if isinstance(node, str) else _last_node(execution)
 
 
 def bears(execution: Execution, key: str) -> bool:
@@ -123,6 +135,21 @@ def unix_ms(text: str) -> int | None:
         return round(datetime.fromisoformat(text).timestamp() * 1_000) if text else None
     except (ValueError, OverflowError):
         return None
+
+
+def _last_node(execution: Execution) -> str:
+    last = _at(execution.data, "data", "resultData").get("lastNodeExecuted")
+    return last if isinstance(last, str) else ""
+
+
+def _answered_by_itself(execution: Execution, name: str) -> bool:
+    """Whether the node has given the caller something else than what it passes on."""
+    nodes = _at(execution.data, "workflowData").get("nodes")
+    for node in nodes if isinstance(nodes, list) else ():
+        told = as_object(node) or {}
+        if told.get("name") == name and told.get("type") == RESPOND:
+            return _at(told, "parameters").get("respondWith", "firstIncomingItem") not in _PASSED_ON
+    return False
 
 
 def _entries(data: JsonObject) -> Iterator[JsonObject]:

@@ -103,15 +103,17 @@ _ADVICE: Final[Mapping[int, str]] = {
 }
 
 
-def failed(call: GrantedCall, execution: Execution, redact: Redact, details: Mapping[str, JsonValue]) -> ToolFailure:
-    """The workflow ran into an error, and its execution tells of it."""
+def failed(
+    call: GrantedCall, execution: Execution, redact: Redact, details: Mapping[str, JsonValue], *, status: int = 0
+) -> ToolFailure:
+    """The workflow ran into an error, and its execution tells of it. `status`: what its webhook answered, if it did."""
     message, node = error_of(execution)
     told = quoted(message, redact, MESSAGE_MAX_CHARS)
     where = f" in its node `{quoted(node, redact, 80)}`" if node else ""
     says = _in(told) if told else "n8n tells no cause."
     ended = "crashed" if execution.status == "crashed" else "failed"
     text = f"{call.spec.name} {ended} in n8n{where}; what it did before that stays done. {says}"
-    return _with(ErrorKind.EXECUTION_ERROR, text, details, upstream=Upstream(500, told))
+    return _with(ErrorKind.EXECUTION_ERROR, text, details, upstream=Upstream(status, told))
 
 
 def in_workflow(call: GrantedCall, looked: str) -> ToolFailure:
