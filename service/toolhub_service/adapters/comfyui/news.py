@@ -13,6 +13,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from toolhub_service.adapters.comfyui.tracks import Track
@@ -28,6 +29,7 @@ _LASTING_S: Final = 30.0
 """A connection that held so long was a good one: the next pause is short again."""
 _MESSAGES_PER_S: Final = 500
 _BYTES_PER_S: Final = 8 * 1024 * 1024
+_TOLD_AGAIN_S: Final = 0.25
 _TURN: Final = 20
 """Frames after which others get their turn."""
 
@@ -43,6 +45,7 @@ class News:
         self._randomness = randomness
         self._may_have_ended = may_have_ended
         self._tracks: dict[str, Track] = {}
+        self._told_at_s: dict[str, float] = {}
         self._owner: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._tried = asyncio.Event()
@@ -78,6 +81,7 @@ class News:
     def forget(self, prompt_id: str) -> None:
         """Does nothing when it is not followed."""
         self._tracks.pop(prompt_id, None)
+        self._told_at_s.pop(prompt_id, None)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -147,6 +151,13 @@ class News:
         prompt_id: Any = data.get("prompt_id")
         track = self._tracks.get(prompt_id) if isinstance(prompt_id, str) else None
         if track is not None and track.hear(str(said.get("type")), data):
+            self._tell_end(prompt_id)
+
+    def _tell_end(self, prompt_id: str) -> None:
+        """Each telling costs a question: one that is told again and again is told four times a second."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_at_s.get(prompt_id, -inf) >= _TOLD_AGAIN_S:
+            self._told_at_s[prompt_id] = now_s
             self._may_have_ended(prompt_id)
 
 

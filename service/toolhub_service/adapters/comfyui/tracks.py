@@ -17,7 +17,6 @@ UNIT: Final = "nodes"
 _NODES_MAX: Final = 10_000
 _MOST: Final = 1e12
 _WORD_MAX_CHARS: Final = 80
-_ENDS: Final = frozenset({"execution_success", "execution_error", "execution_interrupted"})
 
 
 class Track:
@@ -50,7 +49,10 @@ class Track:
         return Progress(float(self.total), float(self.total), UNIT, message)
 
     def hear(self, kind: str, data: Mapping[str, Any]) -> bool:
-        """Take a piece of news; whether the server may have ended the prompt with it."""
+        """Take a piece of news; whether the server has ended the prompt with it.
+
+        That is `executing` without a node: `execution_success` and its like come before the history has the prompt.
+        """
         if kind == "execution_cached":
             self._cached |= _nodes(data.get("nodes")) & self._graph.keys()
         elif kind == "progress_state":
@@ -60,7 +62,7 @@ class Track:
         elif kind == "executing" and isinstance(data.get("node"), str):
             self._begin(data["node"])
         else:
-            return kind == "executing" or kind in _ENDS
+            return kind == "executing"
         self._changed(self.progress())
         return False
 
