@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes.n8n import How, fake_n8n
 from tests.hub import RunningHub
-from tests.rpc.n8n_hub import SOURCE, entry, flows_hub, n8n_hub
-from tests.unit.adapters.n8n.flows import FLOWS, flow
+from tests.rpc.n8n_hub import ASYNC, SOURCE, entry, flows_hub, n8n_hub
+from tests.unit.adapters.n8n.flows import FLOWS, NAMES_ITSELF, flow, sets
 from toolhub.v1 import error_pb2, result_pb2, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 
@@ -120,6 +120,28 @@ async def test_a_definition_that_cannot_be_used_is_quarantined_with_what_to_do(t
         refused = await _refused(running, "say", args={"text": "x"})
         assert refused.error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED
         assert "idempotency_field" in refused.error.message + str(refused.error.details)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_workflow_that_hands_its_request_on_does_not_hand_on_the_sources_secrets(
+    tmp_path: Path, is_async: bool
+) -> None:
+    request = sets('{ headers: $("Webhook").first().json.headers }')
+    named = flow("leaks", "responseNode", NAMES_ITSELF, request) if is_async else flow("leaks", "lastNode", request)
+    secret = "hook-token-0123456789"
+    async with fake_n8n(workflows=[named]) as n8n:
+        source = entry(n8n, {"leaks": ASYNC if is_async else {}}, headers={"X-Hub-Token": secret})
+        async with n8n_hub(tmp_path, source) as (running, agent):
+            if is_async:
+                end = (await agent.ended(await agent.begin("leaks")))[-1]
+                value, told = json.loads(end.result.result_json), str(end)
+            else:
+                result = await running.invoke(f"{SOURCE}/leaks")
+                value, told = json.loads(result.result_json), str(result)
+        (sent,) = n8n.asked("POST", "/webhook/leaks")
+    assert sent.headers["x-hub-token"] == secret
+    assert "x-hub-token" in value["headers"]
+    assert secret not in told
 
 
 class TestDiscovered:

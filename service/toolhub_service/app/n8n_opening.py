@@ -53,12 +53,13 @@ class N8nOpener:
     def open(self, name: str, entry: N8nSource) -> OpenedSource:
         values = SourceValues(self._means.redactor)
         terms = _terms(name, entry, values)
+        mask = Mask(values.secrets)
         try:
-            server = N8nServer(terms, self._resolver, Poller(self._means.randomness, POLLS))
+            server = N8nServer(terms, self._resolver, Poller(self._means.randomness, POLLS), mask)
         except ToolFailure as failure:
             raise refused_url(failure) from failure
         redact = self._means.redactor.text
-        maker = DefinitionMaker(terms, server.endpoint, Overrides(entry.tools), compile_schema, Mask(values.secrets))
+        maker = DefinitionMaker(terms, server.endpoint, Overrides(entry.tools), compile_schema, mask)
         source = N8nToolSource(server, maker, redact, trust=Trust(entry.trust))
         self.adapter.put(server)
         return OpenedSource(source, source.restored)

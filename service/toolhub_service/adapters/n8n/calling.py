@@ -95,14 +95,23 @@ class Calling:
             if workflow is not None and not workflow.terms.is_async:
                 raise
             value = None  # its answer was the execution's id
+        value = server.mask.value(value)
         self._judge(workflow, call, value, known)
         proof = proofs.evidence(call, known, "ran in n8n")
         return Outcome(value, (proof,), raw=kept_json(value, RAW_MAX_BYTES) if self._keep_raw else None)
 
     async def answered(
-        self, workflow: Workflow, call: GrantedCall, sent: Sent, value: Read, known: dict[str, str]
+        self,
+        server: N8nServer,
+        workflow: Workflow,
+        call: GrantedCall,
+        sent: Sent,
+        value: Read,
+        known: dict[str, str],
     ) -> Outcome:
         """What a successful answer says. Raises ToolFailure."""
+        if server.mask.finds(sent.answer.body):
+            value = Read(server.mask.value(value.value), value.binary)
         if value.binary is not None:
             held, artifacts = await kept(value.binary, sent.answer, call.call, self._desk)
             proof = proofs.evidence(call, known, "answered with a file")
@@ -194,7 +203,7 @@ class _Run:
         self._execution_id = execution_named(answer, value.value, self._workflow.terms.execution_id)
         if not answer.body.strip() and not sent.place.answers_nothing:
             return await self._of_nothing(sent)
-        return await self._by.answered(self._workflow, call, sent, value, self._known())
+        return await self._by.answered(self._server, self._workflow, call, sent, value, self._known())
 
     async def _of_nothing(self, sent: Sent) -> Outcome:
         """A success without a body: only its execution tells what that means."""

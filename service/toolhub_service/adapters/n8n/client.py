@@ -71,6 +71,7 @@ class N8nClient:
                 cidrs=_ANY_NETWORK,
             ),
         )
+        self._origin = httpx.URL(f"{origin.scheme}://{origin.authority}")
         self._max_bytes = terms.max_response_bytes
         self._timeouts = {"connect": terms.connect_timeout_s, "read": None, "write": _WRITE_S, "pool": None}
         self._transport = GuardedTransport(
@@ -89,8 +90,7 @@ class N8nClient:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The source has been closed.")
         judged = judge_url(url, method, self._rules)
         extensions = {**judged_as(judged), "timeout": self._timeouts}
-        origin = f"{judged.scheme}://{judged.authority}"
-        request = httpx.Request(method, origin, headers=[*_FIELDS, *headers], content=body, extensions=extensions)
+        request = httpx.Request(method, self._origin, headers=[*_FIELDS, *headers], content=body, extensions=extensions)
         try:
             async with asyncio.timeout_at(None if deadline_s == inf else deadline_s):
                 return await self._answer(request)

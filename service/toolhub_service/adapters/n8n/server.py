@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from toolhub_service.adapters.n8n.api import N8nApi
 from toolhub_service.adapters.n8n.client import N8nClient
@@ -10,8 +11,11 @@ from toolhub_service.adapters.n8n.places import Place, places_of
 from toolhub_service.adapters.n8n.terms import N8nTerms, WorkflowTerms
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.domain.ports import Resolver
+from toolhub_service.guards.masking import Mask
 from toolhub_service.guards.shown_urls import shown_url
 from toolhub_service.guards.urls import parse_url
+
+NO_MASK: Final = Mask()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +30,15 @@ class Workflow:
 class N8nServer:
     """Made before anything is connected."""
 
-    def __init__(self, terms: N8nTerms, resolver: Resolver, poller: Poller) -> None:
-        """Raises ToolFailure, OSError and ValueError as N8nClient."""
+    def __init__(self, terms: N8nTerms, resolver: Resolver, poller: Poller, mask: Mask = NO_MASK) -> None:
+        """`mask` hides the source's own secrets in results: a workflow that hands its request on hands them on, too.
+
+        Raises ToolFailure, OSError and ValueError as N8nClient."""
         self.terms = terms
         self.client = N8nClient(terms, resolver)
         self.api = N8nApi(self.client, terms) if terms.api_key else None
         self.poller = poller
+        self.mask = mask
         self.workflows: dict[str, Workflow] = {
             name: Workflow(workflow, named_place(workflow)) for name, workflow in terms.workflows.items()
         }
