@@ -15,7 +15,7 @@ from toolhub_service.adapters.n8n.answers import STARTED, Read, Unreadable, exec
 from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
 from toolhub_service.adapters.n8n.business import failure_in
 from toolhub_service.adapters.n8n.client import Broken
-from toolhub_service.adapters.n8n.executions import AnswerNotKept, Execution, NoData, result_of
+from toolhub_service.adapters.n8n.executions import AnswerNotKept, Execution, NoData, answer_of, result_of
 from toolhub_service.adapters.n8n.lookup import Found, find
 from toolhub_service.adapters.n8n.places import Place
 from toolhub_service.adapters.n8n.sending import Sent, Trace, key_of, no_trace, send
@@ -90,7 +90,7 @@ class Calling:
         if execution.was_cancelled:
             raise failures.cancelled(call, known)
         try:
-            value = result_of(execution)
+            value = result_of(execution) if call.spec.cost.is_async else answer_of(execution)
         except AnswerNotKept:
             if workflow is not None and not workflow.terms.is_async:
                 raise

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from toolhub_service.adapters.n8n.executions import id_of
+from toolhub_service.adapters.n8n.executions import WEBHOOK, id_of
 from toolhub_service.adapters.n8n.places import Place, nodes_of, places_of
 from toolhub_service.adapters.n8n.terms import DiscoveryTerms, WorkflowTerms
 from toolhub_service.adapters.shortening import as_object, kept_text, shortened
@@ -16,7 +16,6 @@ from toolhub_service.guards.headers import Headers
 
 _TEXT_MAX_BYTES: Final = 16 * 1024
 _TAGS_MAX: Final = 50
-_WEBHOOK: Final = "n8n-nodes-base.webhook"
 _STICKY_NOTE: Final = "n8n-nodes-base.stickyNote"
 
 
@@ -60,7 +59,7 @@ def discovered(workflow: JsonObject, terms: DiscoveryTerms) -> Discovered | str 
     name, tags = workflow.get("name"), tags_of(workflow)
     if workflow.get("active") is not True or not set(terms.tags) <= set(tags):
         return None
-    if not any(nodes_of(workflow, _WEBHOOK)) or not id_of(workflow.get("id")):
+    if not any(nodes_of(workflow, WEBHOOK)) or not id_of(workflow.get("id")):
         return None
     if not isinstance(name, str) or not name.strip() or len(name) > OWN_NAME_MAX_CHARS:
         return f"The workflow {id_of(workflow.get('id'))} was left out: its name is empty or too long."
@@ -93,7 +92,7 @@ def tags_of(workflow: JsonObject) -> tuple[str, ...]:
 
 def description_of(workflow: JsonObject) -> str:
     """Its own description, else the note at its webhook, else its first sticky note."""
-    notes: list[JsonValue] = [node.get("notes") for node in nodes_of(workflow, _WEBHOOK)]
+    notes: list[JsonValue] = [node.get("notes") for node in nodes_of(workflow, WEBHOOK)]
     stickies = [(as_object(node.get("parameters")) or {}).get("content") for node in nodes_of(workflow, _STICKY_NOTE)]
     return shortened(next(_texts([workflow.get("description"), *notes, *stickies]), ""), _TEXT_MAX_BYTES)
 

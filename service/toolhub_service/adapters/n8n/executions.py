@@ -22,6 +22,7 @@ from typing import Final
 from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
 
+WEBHOOK: Final = "n8n-nodes-base.webhook"
 RESPOND: Final = "n8n-nodes-base.respondToWebhook"
 _PASSED_ON: Final = ("firstIncomingItem", "allIncomingItems")
 """What a Respond node answers with that its data hold."""
@@ -114,6 +115,17 @@ def result_of(execution: Execution) -> JsonValue:
     return items[0] if len(items) == 1 else items or None
 
 
+def answer_of(execution: Execution) -> JsonValue:
+    """What its webhook would have answered: of the last node the first item, or all of them. Raises as `result_of`."""
+    result = result_of(execution)
+    said = next((_at(node, "parameters") for node in _nodes(execution) if node.get("type") == WEBHOOK), {})
+    if said.get("responseMode") != "lastNode":
+        return result
+    if said.get("responseData") == "allEntries":
+        return result if isinstance(result, list) else [] if result is None else [result]
+    return result[0] if isinstance(result, list) else result
+
+
 def error_of(execution: Execution) -> tuple[str, str]:
     """Message and name of the node that failed, as n8n tells them; empty where it does not."""
     error = _at(execution.data, "data", "resultData", "error")
@@ -144,12 +156,16 @@ def _last_node(execution: Execution) -> str:
 
 def _answered_by_itself(execution: Execution, name: str) -> bool:
     """Whether the node has given the caller something else than what it passes on."""
-    nodes = _at(execution.data, "workflowData").get("nodes")
-    for node in nodes if isinstance(nodes, list) else ():
-        told = as_object(node) or {}
-        if told.get("name") == name and told.get("type") == RESPOND:
-            return _at(told, "parameters").get("respondWith", "firstIncomingItem") not in _PASSED_ON
+    for node in _nodes(execution):
+        if node.get("name") == name and node.get("type") == RESPOND:
+            return _at(node, "parameters").get("respondWith", "firstIncomingItem") not in _PASSED_ON
     return False
+
+
+def _nodes(execution: Execution) -> list[JsonObject]:
+    """Of the workflow as it was run."""
+    nodes = _at(execution.data, "workflowData").get("nodes")
+    return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
 
 
 def _entries(data: JsonObject) -> Iterator[JsonObject]:

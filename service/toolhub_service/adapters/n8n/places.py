@@ -14,12 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from toolhub_service.adapters.n8n.executions import id_of
+from toolhub_service.adapters.n8n.executions import RESPOND, WEBHOOK, id_of
 from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
 
-_WEBHOOK: Final = "n8n-nodes-base.webhook"
-_RESPOND: Final = "n8n-nodes-base.respondToWebhook"
 _PATH: Final = re.compile(r"[A-Za-z0-9_~.-]+(?:/[A-Za-z0-9_~.-]+)*", re.ASCII)
 _PATH_MAX_CHARS: Final = 512
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
@@ -61,7 +59,7 @@ def places_of(workflow: JsonObject) -> Sequence[Place]:
     version = id_of(workflow.get("activeVersionId")) or id_of(workflow.get("versionId"))
     own_id = id_of(workflow.get("id"))
     return [
-        place for node in nodes_of(workflow, _WEBHOOK) if (place := _place(workflow, node, own_id, version)) is not None
+        place for node in nodes_of(workflow, WEBHOOK) if (place := _place(workflow, node, own_id, version)) is not None
     ]
 
 
@@ -98,7 +96,7 @@ def _place(workflow: JsonObject, node: JsonObject, own_id: str, version: str) ->
 def _names_execution(workflow: JsonObject, mode: str, options: JsonObject) -> bool:
     if mode == "onReceived":
         return _ID_EXPRESSION in str(options.get("responseData", ""))
-    return mode == "responseNode" and any(_goes_on(workflow, node) for node in nodes_of(workflow, _RESPOND))
+    return mode == "responseNode" and any(_goes_on(workflow, node) for node in nodes_of(workflow, RESPOND))
 
 
 def _goes_on(workflow: JsonObject, respond: JsonObject) -> bool:

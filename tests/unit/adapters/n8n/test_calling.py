@@ -14,7 +14,7 @@ from tests.fakes.artifacts import kept_in
 from tests.fakes.http_server import always, response, serving
 from tests.fakes.n8n import FOREVER, How
 from tests.fakes.remote_stage import ToldSink
-from tests.unit.adapters.n8n.flows import FLOWS, dedupes, flow, responds, sets
+from tests.unit.adapters.n8n.flows import FLOWS, code, dedupes, flow, responds, sets
 from tests.unit.adapters.n8n.stage import KEY_HEADER, SYNC, Stage, Terms, against, before, staged
 from toolhub_service.adapters.n8n.terms import FailureSign, WorkflowTerms
 from toolhub_service.domain.errors import ErrorKind, ToolError
@@ -266,6 +266,16 @@ class TestNoAnswer:
         assert outcome.value == {"echo": {"a": 1}}
         assert _facts(outcome)["looked_up"] == "true"
         assert stage.n8n.starts("echo") == 1
+
+    @pytest.mark.parametrize("kind", ["firstEntryJson", "allEntries"])
+    @pytest.mark.parametrize("count", [1, 3])
+    async def test_what_is_found_has_the_shape_of_the_answer(self, kind: str, count: int) -> None:
+        many = flow("many", "lastNode", code("Many"), webhook={"responseData": kind})
+        async with staged({"many": SYNC}, flows=[many]) as stage:
+            stage.n8n.code("Many", lambda items, _: [{"json": {"n": n}} for n in range(count)])
+            stage.n8n.fails("/webhook/*", How.LOSE_ANSWER)
+            value = await stage.value("many")
+        assert value == ({"n": 0} if kind == "firstEntryJson" else [{"n": n} for n in range(count)])
 
     async def test_a_failure_that_is_found_is_the_answer(self, stage: Stage) -> None:
         stage.n8n.fails("/webhook/*", How.LOSE_ANSWER)
