@@ -16,6 +16,7 @@ from toolhub_service.cli.connection import EXIT_REFUSED, Connection, connected_b
 from toolhub_service.cli.output import json_option, legible, message_as_json, print_json, wants_json
 from toolhub_service.cli.progress_bar import ProgressBar
 from toolhub_service.cli.show_answer import show_plan, show_result
+from toolhub_service.cli.typed_context import typed_context
 
 _PURPOSE = "called by hand"
 _REQUEST_ID = "cli"
@@ -84,7 +85,7 @@ def _request(tool: str, args_json: bytes, options: dict[str, Any]) -> pb.InvokeS
             purpose=options["purpose"],
             idempotency_key=options["idempotency_key"],
         ),
-        context=call_pb2.ExecContext(request_id=options["request_id"]),
+        context=typed_context(options["request_id"]),
         mode=mode,
         plan_digest=options["plan_digest"],
         approval_id=options["approval_id"],

@@ -17,6 +17,7 @@ from toolhub_service.cli.job_view import how_to_approve, styled_state
 from toolhub_service.cli.job_watching import watch_to_the_end
 from toolhub_service.cli.output import json_option, message_as_json, note, print_json, wants_json
 from toolhub_service.cli.show_answer import show_error
+from toolhub_service.cli.typed_context import typed_context
 
 
 @click.command()
@@ -73,7 +74,7 @@ def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: boo
 
 def _submitted(connection: Connection, tool: str, arguments: tuple[str, ...], options: dict[str, Any]) -> job_pb2.Job:
     schema = input_schema(connection, tool) if arguments else {}
-    context = call_pb2.ExecContext(request_id=options["request_id"])
+    context = typed_context(options["request_id"])
     if options["job_timeout_s"] is not None:
         context.budget.timeout.FromMilliseconds(round(options["job_timeout_s"] * 1_000))
     request = pb.SubmitJobRequest(
