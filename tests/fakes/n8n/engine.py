@@ -51,7 +51,7 @@ class Engine:
 
     def begin(self, workflow: Workflow, trigger: dict[str, Any], item: Item) -> Execution:
         """Start what a webhook triggers."""
-        execution = self.book.add(workflow, trigger=trigger)
+        execution = self.book.add(workflow, trigger=trigger, first=item)
         self._spawn(execution, [(trigger["name"], [item], [])])
         return execution
 
@@ -108,13 +108,13 @@ class Engine:
         began_ms, execution.last_node = epoch_ms(), name
         noted: dict[str, Any] = {"startTime": began_ms, "executionIndex": execution.steps, "source": sources}
         execution.steps += 1
+        execution.at_work = {"node": with_defaults(node), "data": {"main": [items]}, "source": {"main": sources}}
         try:
             outputs = await act(Step(node, execution, items, self._wait, self.code))
         except NodeError as error:
             noted |= {"hints": [], "executionTime": epoch_ms() - began_ms, "executionStatus": "error"}
             execution.run_data[name] = [noted | {"error": error.told}]
-            left = {"node": with_defaults(node), "data": {"main": [items]}, "source": {"main": sources}}
-            execution.left = [left]
+            execution.left = [execution.at_work]
             raise
         noted |= {"hints": [], "executionTime": epoch_ms() - began_ms, "executionStatus": "success"}
         execution.run_data[name] = [noted | {"data": {"main": outputs}}]

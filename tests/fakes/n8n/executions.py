@@ -1,7 +1,8 @@
 """Executions as n8n keeps them, the shapes in which it tells of them, and the quirks of its list.
 
 Measured on 2.8.4: a list without `status` leaves out what runs or waits, `status=waiting` is always empty, and an
-execution that has just ended may be missing for a moment. `finished` stays false on anything but success.
+execution that has just ended may be missing for a moment. `finished` stays false on anything but success. One at work
+is told of as it was begun: nothing has run, and what it began with is yet to run. One that waits has a `stoppedAt`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from tests.fakes.n8n.answers import Answer
 from tests.fakes.n8n.moments import epoch_ms, iso
-from tests.fakes.n8n.workflows import Workflow
+from tests.fakes.n8n.workflows import Workflow, with_defaults
 
 ACTIVE = frozenset({"running", "waiting"})
 
@@ -35,6 +36,10 @@ class Execution:
     established_ms: int = field(default_factory=epoch_ms)
     trigger: dict[str, Any] = field(default_factory=dict)
     """The node that it began with."""
+    first: dict[str, Any] = field(default_factory=dict)
+    """The item that it began with."""
+    at_work: dict[str, Any] = field(default_factory=dict)
+    """The node that runs, or ran last, with its input."""
     run_data: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     steps: int = 0
     """Nodes that it has run itself; a retry takes over what others ran."""
@@ -99,10 +104,26 @@ class Execution:
         return told | {"retrySuccessId": self.retry_success_id, "status": self.status}
 
     def _inside(self) -> dict[str, Any]:
-        told = {"data": self._data(), "workflowData": self.workflow.kept()}
+        kept = self.workflow.begun() if self.status == "running" else self.workflow.kept()
+        told = {"data": self._data(), "workflowData": kept}
         return told | {"customData": dict(self.custom_data)}
 
     def _data(self) -> dict[str, Any]:
+        return self._begun() if self.status == "running" else self._done()
+
+    def _begun(self) -> dict[str, Any]:
+        stack = {"node": with_defaults(self.trigger), "data": {"main": [[{"json": self.first.get("json")}]]}}
+        inner = {"contextData": {}, "nodeExecutionStack": [stack | {"source": None}], "metadata": {}}
+        inner |= {"waitingExecution": {}, "waitingExecutionSource": {}}
+        return {"version": 1, "startData": {}, "resultData": {"runData": {}}, "executionData": inner}
+
+    def _waiting(self) -> dict[str, Any]:
+        """The run of the node that waits."""
+        told = {"startTime": epoch_ms(), "executionIndex": self.steps - 1, "source": self.at_work["source"]["main"]}
+        told |= {"hints": [], "executionTime": 0, "executionStatus": "waiting"}
+        return told | {"data": self.at_work["data"]}
+
+    def _done(self) -> dict[str, Any]:
         result: dict[str, Any] = {"error": self.error} if self.error else {}
         result |= {"runData": self.run_data, "lastNodeExecuted": self.last_node}
         if self.custom_data:
@@ -116,7 +137,12 @@ class Execution:
             "waitingExecution": {},
         }
         inner |= {"waitingExecutionSource": {}, "runtimeData": runtime}
-        return {"version": 1, "startData": {}, "resultData": result, "executionData": inner}
+        told = {"version": 1, "startData": {}, "resultData": result, "executionData": inner}
+        if self.status != "waiting":
+            return told
+        result["runData"] = self.run_data | {self.last_node: [self._waiting()]}
+        inner["nodeExecutionStack"] = [self.at_work]
+        return told | {"waitTill": self.wait_till}
 
 
 class ExecutionBook:

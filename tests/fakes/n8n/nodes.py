@@ -98,7 +98,7 @@ async def _code(step: Step) -> Outputs:
             return [stand_in(step.items, step.execution)]
         made = run_code(step.parameters["jsCode"], step.names())
     except Exception as error:
-        raise NodeError(_thrown(str(error), step.node)) from error
+        raise NodeError(_thrown(str(error))) from error
     return [[_item(item["json"]) for item in made]]
 
 
@@ -177,11 +177,11 @@ def _response_body(step: Step, kind: str) -> tuple[bytes, str | None]:
     return text.encode(), JSON if kind == "json" else HTML
 
 
-def _thrown(text: str, node: Node) -> dict[str, Any]:
-    """An error of a Code node: unlike others it has no name, and the line in its message."""
-    text = f"{text} [line 1]"
-    told = {"level": "error", "tags": {}, "timestamp": epoch_ms(), "context": {}, "lineNumber": 1}
-    return told | {"node": node, "message": text, "stack": trace("Error", text, "VmCodeWrapper (evalmachine:1:7)")}
+def _thrown(text: str) -> dict[str, Any]:
+    """An error of a Code node: unlike others it names neither itself nor its node, and has the line in its message."""
+    told: dict[str, Any] = {"level": "error", "tags": {}, "description": None, "lineNumber": 1}
+    told |= {"message": f"{text} [line 1]"}
+    return told | {"stack": trace("Error", text, "VmCodeWrapper (evalmachine:1:7)")}
 
 
 def _item(value: Any) -> Item:

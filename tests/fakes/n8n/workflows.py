@@ -102,6 +102,11 @@ class Workflow:
         """The answer to `POST /workflows`."""
         return {key: value for key, value in self._whole().items() if key != "tags"}
 
+    def begun(self) -> dict[str, Any]:
+        """As an execution at work holds it."""
+        told = {"connections": self.connections, "nodes": [with_defaults(node) for node in self.nodes]}
+        return told | {"name": self.name, "settings": self.settings, "id": self.id}
+
     def kept(self) -> dict[str, Any]:
         """As an execution keeps it: with the parameters that nobody set."""
         told = self._head() | {"activeVersionId": self.version_id if self.active else None}
