@@ -38,6 +38,8 @@ def sources(n8n: RealN8n, url: str = "") -> dict[str, dict[str, Any]]:
         "code": {"webhook": "hub-code", "input_schema": _SUM},
         "by_id": {"workflow_id": ids["hub-code"]},
         "respond": {"webhook": "hub-wait", "workflow_id": ids["hub-wait"]},
+        "slow": {"webhook": "own-slow", "workflow_id": ids["own-slow"]},
+        "telling": {"webhook": "own-telling", "headers": {TOKEN_HEADER: TOKEN}},
         "started": {"webhook": "hub-immediate"},
         "started_id": {"webhook": "hub-immediate-id", **ASYNC},
         "work": {"webhook": "hub-async", "workflow_id": ids["hub-async"], **ASYNC},

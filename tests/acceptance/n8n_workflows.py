@@ -7,6 +7,8 @@ from typing import Any
 
 Json = dict[str, Any]
 TAG = "for-agents"
+CREDENTIAL = "hubCred000000001"
+"""What the recorded workflow `hub-auth` is locked with."""
 
 
 def workflow(name: str, nodes: Sequence[Json], links: Mapping[str, Sequence[Sequence[str]]]) -> Json:
@@ -63,6 +65,24 @@ def accepting_late() -> Json:
     return workflow("own accepting late", nodes, links)
 
 
+def slow() -> Json:
+    """Takes three seconds, and answers with its last node."""
+    says = "return [{json: {echo: $('Webhook').first().json.body}}]"
+    nodes = [
+        webhook("own-slow", "lastNode", responseData="firstEntryJson"),
+        node("Wait", "wait", 1.1, amount=3, unit="seconds") | {"webhookId": "own-slow-wait"},
+        code("Out", says),
+    ]
+    return workflow("own slow", nodes, {"Webhook": [["Wait"]], "Wait": [["Out"]]})
+
+
+def telling() -> Json:
+    """Locked, and answers with all that it was sent, what opens it included."""
+    locked = webhook("own-telling", "lastNode", responseData="firstEntryJson", authentication="headerAuth")
+    locked["credentials"] = {"httpHeaderAuth": {"id": CREDENTIAL, "name": "hub header"}}
+    return workflow("own telling", [locked, node("Pass", "noOp", 1)], {"Webhook": [["Pass"]]})
+
+
 def many() -> Json:
     """As async as the others, and ends with as many items as it was asked for."""
     makes = "return [...Array($('Webhook').first().json.body.count).keys()].map(n => ({json: {n}}))"
@@ -103,7 +123,7 @@ def noted() -> Json:
 
 
 def own_workflows() -> list[Json]:
-    return [business(), failing_late(), accepting_late(), many(), deduplicating(), noted()]
+    return [business(), failing_late(), accepting_late(), slow(), telling(), many(), deduplicating(), noted()]
 
 
 def _accepted() -> Json:

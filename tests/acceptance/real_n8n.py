@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 
 from tests.acceptance.n8n_install import Install, expected
-from tests.acceptance.n8n_workflows import TAG, own_workflows
+from tests.acceptance.n8n_workflows import CREDENTIAL, TAG, own_workflows
 from tests.fixtures import path as recorded
 from tests.servers import Unavailable
 
@@ -119,7 +119,7 @@ class RealN8n:
         home = self._folder / "import"
         home.mkdir(parents=True)
         secret = {"name": TOKEN_HEADER, "value": TOKEN}
-        credential = {"id": "hubCred000000001", "name": "hub header", "type": "httpHeaderAuth", "data": secret}
+        credential = {"id": CREDENTIAL, "name": "hub header", "type": "httpHeaderAuth", "data": secret}
         (home / "credentials.json").write_text(json.dumps([credential]))
         await self._command("import:credentials", f"--input={home / 'credentials.json'}")
         await self._command("import:workflow", "--separate", f"--input={recorded('n8n', 'workflows')}")

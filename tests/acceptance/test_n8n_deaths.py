@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.n8n_hub import JOB_S, POLICY, at_work, history, made, n8n_hub, sources, state
+from tests.acceptance.n8n_hub import JOB_S, POLICY, at_work, evidence, history, made, n8n_hub, sources, state
 from tests.acceptance.real_n8n import RealN8n
 from tests.hub import channel_to, request
 from tests.processes import served
 from tests.rpc.real_servers import write_sources
 from tests.rpc.severed_wire import wire_to
-from toolhub.v1 import error_pb2, job_pb2
+from toolhub.v1 import error_pb2, job_pb2, result_pb2
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
@@ -82,17 +82,32 @@ async def still_at_work(n8n: RealN8n) -> bool:
     return str(newest["status"]) == "running"
 
 
-async def test_lost_answer_is_found_by_its_key_and_told(tmp_path: Path, n8n: RealN8n) -> None:
-    before = len(await n8n.executions("hub-wait"))
-    async with wire_to(n8n.url) as wire, n8n_hub(tmp_path, n8n, wire.url) as hub:
-        asked = asyncio.create_task(hub.invoke("flows/respond", {"n": "answer lost"}))
-        await n8n.began("hub-wait", before + 1)
+async def cut_off(n8n: RealN8n, home: Path, tool: str, webhook: str) -> result_pb2.ToolResult:
+    """The result of a call whose connection broke after n8n had begun; begun once, whatever it is."""
+    before = len(await n8n.executions(webhook))
+    async with wire_to(n8n.url) as wire, n8n_hub(home, n8n, wire.url) as hub:
+        asked = asyncio.create_task(hub.invoke(tool, {"n": "answer lost"}))
+        await n8n.began(webhook, before + 1)
         wire.cut()
         wire.mend()
         result = await asked
+    assert len(await n8n.executions(webhook)) == before + 1
+    return result
+
+
+async def test_lost_answer_is_found_by_its_key_and_told(tmp_path: Path, n8n: RealN8n) -> None:
+    result = await cut_off(n8n, tmp_path, "flows/slow", "own-slow")
     assert result.ok, result.error
-    assert json.loads(result.result_json)["echo"] == {"n": "answer lost"}
-    assert len(await n8n.executions("hub-wait")) == before + 1
+    assert json.loads(result.result_json) == {"echo": {"n": "answer lost"}}
+    assert evidence(result)["looked_up"] == "true"
+
+
+async def test_lost_answer_that_n8n_has_not_kept_is_not_made_up(tmp_path: Path, n8n: RealN8n) -> None:
+    """A Respond node's data are the request; what it answered is nowhere."""
+    result = await cut_off(n8n, tmp_path, "flows/respond", "hub-wait")
+    assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
+    assert "ended with success" in result.error.message
+    assert "headers" not in str(result)
 
 
 async def test_job_whose_start_was_never_confirmed_is_found_and_followed(tmp_path: Path, n8n: RealN8n) -> None:

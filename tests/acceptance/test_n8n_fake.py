@@ -7,6 +7,7 @@ recorded: executions at work and waiting with all their data, lists that ought t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,11 @@ LOOSE = Loose(
     )
 )
 """Numbers that count or measure, and names that each server chooses by itself."""
+BY_THE_WAY = re.compile(
+    r"\.(staticData|webhookNotice|duplicateItem|includeOtherFields|parameters\.(notice|language|mode)"
+    r"|workflowPublishHistory|project\.name|hint): "
+)
+"""Parameters that nobody set, leftovers of how a workflow came there, words of Node's JSON reader."""
 KEY = {"X-Idempotency-Key": "k-1"}
 JSON = {"content-type": "application/json"}
 
@@ -147,5 +153,5 @@ async def test_fake_says_what_the_real_one_says(
     except ValueError:
         assert faked.text == real.text
         return
-    found = list(differences(expected, faked.json(), LOOSE))
+    found = [line for line in differences(expected, faked.json(), LOOSE) if not BY_THE_WAY.search(line)]
     assert not found, "\n".join(found)
