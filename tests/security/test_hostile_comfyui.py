@@ -22,7 +22,7 @@ from toolhub_service.adapters.comfyui.client import ComfyClient, Unreached
 from toolhub_service.adapters.comfyui.news import News
 from toolhub_service.adapters.comfyui.terms import BackendTerms
 from toolhub_service.adapters.comfyui.tracks import Track
-from toolhub_service.adapters.comfyui.websocket import Dialler
+from toolhub_service.adapters.comfyui.websocket import MESSAGE_MAX_BYTES, Dialler
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.progress import Progress
 from toolhub_service.tools.egress.resolver import SystemResolver
@@ -202,6 +202,52 @@ async def test_a_flood_of_news_delays_nobody_and_moves_nothing_back() -> None:
         await news.close()
     assert len(told) == 300
     assert {progress.step for progress in told} == {0.5}
+
+
+@pytest.mark.parametrize("fragments", [1, 0], ids=["one message", "a message without end"])
+async def test_a_message_that_is_too_long_ends_the_connection_and_is_not_held(fragments: int) -> None:
+    closed = asyncio.Event()
+
+    async def pour(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        assert request.transport is not None
+        try:
+            if fragments:
+                await socket.send_str("x" * (MESSAGE_MAX_BYTES + 1))
+            else:
+                request.transport.write(b"\x01\x7e\x10\x00" + b"x" * 4_096)  # a text frame that is not the last
+                while not request.transport.is_closing():
+                    if request.transport.get_write_buffer_size() < MESSAGE_MAX_BYTES:
+                        request.transport.write((b"\x00\x7e\x10\x00" + b"x" * 4_096) * 16)
+                    await asyncio.sleep(0)
+            async for _ in socket:
+                pass
+        finally:
+            closed.set()
+        return socket
+
+    async with answering(pour) as url:
+        dialler = Dialler(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
+        news = News(dialler, LoopClock(), FixedRandomness(), lambda _: None)
+        news.follow("p", Track({}, lambda _: None))
+        async with asyncio.timeout(20):
+            await closed.wait()
+        await news.close()
+    assert news.connections == 1
+    assert news.client_id == ""
+
+
+async def test_a_deadline_asks_the_server_to_stop_what_runs(stage: ComfyStage) -> None:
+    stage.comfy.hold("ImageBlur")
+    deadline_s = asyncio.get_running_loop().time() + 0.5
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout_at(deadline_s):
+            await stage.begin("blur", deadline_s=deadline_s)
+    await stage.comfy.until_asked(Op.CANCEL)
+    stage.comfy.release()
+    await stage.comfy.until_idle()
+    assert len(stage.comfy.submitted) == 1
 
 
 @pytest.mark.parametrize("words", ["traceback", "path", "secret"])

@@ -54,6 +54,8 @@ class Dialler:
         try:
             from websockets.asyncio.client import connect
             from websockets.exceptions import WebSocketException
+
+            from toolhub_service.adapters.comfyui.cut_connection import CutConnection
         except ModuleNotFoundError:
             raise NotDialled("the package `websockets` is not installed: pip install 'tool-hub[comfyui]'") from None
         place = parse_url(self._terms.url)
@@ -65,6 +67,7 @@ class Dialler:
             with _cut_when_it_fails(sock):
                 return await connect(
                     f"{scheme}://{place.authority}{base}/ws?clientId={client_id}",
+                    create_connection=CutConnection,
                     sock=sock,
                     ssl=(self._tls or True) if scheme == "wss" else None,
                     proxy=None,
