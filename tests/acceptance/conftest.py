@@ -1,6 +1,6 @@
-"""Keeps these tests out of every other run: without `TOOLHUB_ACCEPTANCE` their modules are not even looked at.
+"""Keeps these tests out of every other run: without `TEST_ACCEPTANCE` their modules are not even looked at.
 
-`TOOLHUB_ACCEPTANCE=n8n` collects `test_n8n*.py`, `TOOLHUB_ACCEPTANCE=comfyui` collects `test_comfyui*.py`.
+`TEST_ACCEPTANCE=n8n` collects `test_n8n*.py`, `TEST_ACCEPTANCE=comfyui` collects `test_comfyui*.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest_asyncio
 if TYPE_CHECKING:
     from tests.acceptance.real_n8n import RealN8n
 
-_CHOSEN = os.environ.get("TOOLHUB_ACCEPTANCE", "")
+_CHOSEN = os.environ.get("TEST_ACCEPTANCE", "")
 _WITHIN_S = 600
 """Of a test, which may be the one that n8n is started for."""
 

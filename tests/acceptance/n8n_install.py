@@ -1,6 +1,6 @@
 """`python -m tests.acceptance.n8n_install`: install n8n from npm, once; 2 GB and some minutes, then kept.
 
-The folder is `TOOLHUB_N8N_FOLDER`, or `toolhub/n8n-<version>` in the user's cache. Two things stand in the way of a
+The folder is `TEST_N8N_FOLDER`, or `toolhub/n8n-<version>` in the user's cache. Two things stand in the way of a
 plain `npm install n8n`: `xlsx` is fetched from a host of its own, so the version of the registry is taken instead; and
 `sqlite3` is compiled where its binary cannot be downloaded, which needs the headers that come with Node.
 """
@@ -54,13 +54,13 @@ class Install:
 
 
 def expected(version: str | None = None) -> Install:
-    """Where n8n stands or would stand; by default the version of `TOOLHUB_N8N_VERSION`, else 2.8.4.
+    """Where n8n stands or would stand; by default the version of `TEST_N8N_VERSION`, else 2.8.4.
 
     Raises Unavailable without a Node.
     """
-    version = version or os.environ.get("TOOLHUB_N8N_VERSION") or VERSION
+    version = version or os.environ.get("TEST_N8N_VERSION") or VERSION
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = os.environ.get("TOOLHUB_N8N_FOLDER") or cache / "toolhub" / f"n8n-{version}"
+    folder = os.environ.get("TEST_N8N_FOLDER") or cache / "toolhub" / f"n8n-{version}"
     return Install(Path(folder), program("node"), version)
 
 

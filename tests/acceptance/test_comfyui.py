@@ -1,4 +1,4 @@
-"""ComfyUI at `TOOLHUB_COMFYUI_URL`, any version, through a whole hub: graphs without a model, small pictures.
+"""ComfyUI at `TEST_COMFYUI_URL`, any version, through a whole hub: graphs without a model, small pictures.
 
 Nothing but that server's own answers is known here, so every claim is checked against it: what is in its history, what
 it says of its queue. Its other users see a few small jobs, and none of theirs is touched.
@@ -61,9 +61,9 @@ def _long() -> dict[str, Any]:
 
 @pytest.fixture
 def url() -> str:
-    named = os.environ.get("TOOLHUB_COMFYUI_URL", "")
+    named = os.environ.get("TEST_COMFYUI_URL", "")
     if not named:
-        pytest.skip("TOOLHUB_COMFYUI_URL names no server: make acceptance-comfyui URL=http://…")
+        pytest.skip("TEST_COMFYUI_URL names no server: make acceptance-comfyui URL=http://…")
     return named.rstrip("/")
 
 
