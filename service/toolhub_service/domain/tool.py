@@ -95,6 +95,8 @@ class ToolLimits:
     """Inline result, canonical JSON bytes."""
     max_concurrency: int = 0
     """Calls in flight for the tool's upstream; 0: the hub's default."""
+    job_timeout_s: float = 0.0
+    """From submission to end, where the tool runs as a job and the caller states nothing; 0: the hub's default."""
 
 
 @dataclass(frozen=True, slots=True)

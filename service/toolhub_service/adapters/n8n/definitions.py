@@ -151,6 +151,7 @@ class DefinitionMaker:
                 timeout_s=override.timeout_s or terms.timeout_s,
                 max_retries=RETRIES if annotations.safe_to_repeat else 0,
                 max_concurrency=terms.max_concurrency,
+                job_timeout_s=(override.timeout_s or 0.0) if workflow.is_async else 0.0,
             ),
             idempotency=IdempotencyMode.DERIVED if workflow.derived_key else IdempotencyMode.KEYED,
             source=terms.name,

@@ -13,10 +13,12 @@ from toolhub_service.domain.result import Evidence, EvidenceType
 def facts(
     server: N8nServer, place: Place | None, execution: Execution | None, execution_id: str = ""
 ) -> dict[str, str]:
-    """Under the names that evidence and errors use; what is not known is left out."""
+    """Under the names that evidence and errors use; what is not known is left out.
+
+    Never the URL of the webhook: many have no other protection than that nobody knows it.
+    """
     known = {
         "source": server.name,
-        "webhook": f"{place.method} {server.url_of(place)}" if place else "",
         "workflow_id": place.workflow_id if place else "",
         "workflow_version": place.version if place else "",
         "execution_id": execution_id,

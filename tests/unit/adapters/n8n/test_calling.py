@@ -72,7 +72,7 @@ async def test_json_is_known_by_its_content_however_it_comes(blind: Stage, how: 
 async def test_evidence_tells_what_ran_where(stage: Stage) -> None:
     flow_of = stage.n8n.workflows["echo"]
     facts = _facts(await stage.run("echo", {"a": 1}))
-    assert facts["webhook"] == f"POST {stage.n8n.url}/webhook/echo"
+    assert "/webhook" not in repr(facts)
     assert (facts["workflow_id"], facts["workflow_version"]) == ("echo", flow_of.version_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from toolhub_service.domain.job import JobFilter
 from toolhub_service.domain.job_state import JobRef, JobState
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.runtime.jobs.submit import Submission
 from toolhub_service.schema.canonical_json import digest
@@ -25,8 +27,8 @@ def _call(text: str = "hi", **fields: Any) -> Call:
     return Call("call-1", WRITE.name, {"text": text}, AGENT, ExecContext("r-1"), mode=Mode.SUBMIT, **fields)
 
 
-def _granted(call: Call) -> GrantedCall:
-    planned = PlannedCall(call, WRITE, call.args, args_digest=digest(call.args))
+def _granted(call: Call, spec: ToolSpec = WRITE) -> GrantedCall:
+    planned = PlannedCall(call, spec, call.args, args_digest=digest(call.args))
     return GrantedCall(planned, Verdict(Effect.ALLOW, "1", "rule", "because"), deadline_s=0.0)
 
 
@@ -67,6 +69,16 @@ async def test_accepted_job_is_durable_and_enqueued(stage: Stage, process: Proce
 async def test_budget_is_the_time_of_the_job(process: Process, asked_s: float | None, given_s: float) -> None:
     call = _call()._replace(context=ExecContext("r-1", budget=BudgetRequest(timeout_s=asked_s)))
     job = await _submission(process).submit(call)
+    assert job.deadline_unix_ms - job.created_at_unix_ms == given_s * 1_000
+
+
+@pytest.mark.parametrize(("asked_s", "given_s"), [(None, 7_200), (5, 5)])
+async def test_a_tool_may_state_the_usual_time_of_its_jobs(
+    process: Process, asked_s: float | None, given_s: float
+) -> None:
+    long = replace(WRITE, limits=replace(WRITE.limits, job_timeout_s=7_200.0))
+    call = _call()._replace(context=ExecContext("r-1", budget=BudgetRequest(timeout_s=asked_s)))
+    job, _ = await process.acceptance.accept(call, _granted(call, long))
     assert job.deadline_unix_ms - job.created_at_unix_ms == given_s * 1_000
 
 
