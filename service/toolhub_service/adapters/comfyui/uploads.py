@@ -3,11 +3,15 @@
 `POST /upload/image` keeps what it is given under the name it is given; the same bytes under the same name are one file,
 and other bytes under a name that is taken get another, so the name in the answer is the one that counts. An upload
 changes nothing that a later one would not change again: it may be repeated.
+
+What frames the parts is drawn anew each time: bytes that know it would end their part and add fields of their own, such
+as another folder.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final, cast
@@ -21,7 +25,6 @@ from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 
-_FRAME: Final = "toolhub-7f3a1c5e9b2d4860"
 _TENANT_CHARS: Final = 16
 
 
@@ -58,12 +61,12 @@ class Uploader:
             return b"".join([chunk async for chunk in chunks])
 
     async def _post(self, client: ComfyClient, artifact: Artifact, name: str, folder: str) -> Reply:
-        parts = {"subfolder": folder, "type": "input"}
-        head = "".join(f"{_part(key)}\r\n\r\n{value}\r\n" for key, value in parts.items())
-        head += f'{_part("image")}; filename="{name}"\r\nContent-Type: application/octet-stream\r\n\r\n'
-        tail = f"\r\n--{_FRAME}--\r\n"
+        frame, parts = f"toolhub-{secrets.token_hex(16)}", {"subfolder": folder, "type": "input"}
+        head = "".join(f"{_part(frame, key)}\r\n\r\n{value}\r\n" for key, value in parts.items())
+        head += f'{_part(frame, "image")}; filename="{name}"\r\nContent-Type: application/octet-stream\r\n\r\n'
+        tail = f"\r\n--{frame}--\r\n"
         fields = {
-            "content-type": f"multipart/form-data; boundary={_FRAME}",
+            "content-type": f"multipart/form-data; boundary={frame}",
             "content-length": str(len(head) + artifact.size_bytes + len(tail)),
         }
 
@@ -76,8 +79,8 @@ class Uploader:
         return await client.post_stream("/upload/image", body(), fields)
 
 
-def _part(name: str) -> str:
-    return f'--{_FRAME}\r\nContent-Disposition: form-data; name="{name}"'
+def _part(frame: str, name: str) -> str:
+    return f'--{frame}\r\nContent-Disposition: form-data; name="{name}"'
 
 
 def _name_in(reply: Reply, call: GrantedCall, upload: Upload) -> str:
