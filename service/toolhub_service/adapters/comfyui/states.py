@@ -16,6 +16,7 @@ from typing import Any, Final
 from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyClient, Reply, Unreached
 
 _OK: Final = 200
+_NUMBERS_END: Final = 2**63
 _NOT_FOUND: Final = 404
 
 
@@ -62,15 +63,16 @@ class Seen:
 
     @property
     def cached(self) -> tuple[str, ...]:
-        """Nodes whose results were there already."""
+        """Nodes whose results were there already, each once."""
         nodes = self.messages.get("execution_cached", {}).get("nodes")
-        return tuple(str(node)[:64] for node in nodes) if isinstance(nodes, list) else ()
+        named = (node for node in nodes if isinstance(node, str)) if isinstance(nodes, list) else ()
+        return tuple(dict.fromkeys(named))
 
     def time_of(self, *kinds: str) -> int:
         """When the first of these messages was made, in ms on the server's clock; 0: it does not say."""
         for kind in kinds:
-            at = self.messages.get(kind, {}).get("timestamp")
-            if isinstance(at, int):
+            at = whole_number(self.messages.get(kind, {}).get("timestamp"))
+            if at is not None:
                 return at
         return 0
 
@@ -112,10 +114,10 @@ async def _in_jobs(client: ComfyClient, prompt_id: str) -> Seen:
     stage = _OF_JOBS.get(str(reply.fields.get("status")))
     if reply.status != _OK or stage is None:
         raise _strange(reply)
-    created = reply.fields.get("create_time")
+    created_ms = whole_number(reply.fields.get("create_time")) or 0
     seen = _told(stage, reply.fields.get("outputs"), reply.fields.get("execution_status"))
     place = await _place_in_jobs(client, prompt_id) if stage is Stage.PENDING else None
-    return _with(seen, place=place, created_ms=created if isinstance(created, int) else 0)
+    return _with(seen, place=place, created_ms=created_ms)
 
 
 async def _place_in_jobs(client: ComfyClient, prompt_id: str) -> tuple[int, int] | None:
@@ -180,9 +182,13 @@ def _item(said: Any) -> _Item:
     if not isinstance(said, list) or len(said) < 3:
         return _Item()
     extra = said[3] if len(said) > 3 else None
-    created = extra.get("create_time") if isinstance(extra, Mapping) else None
-    number = said[0] if isinstance(said[0], int | float) else 0
-    return _Item(int(number), str(said[1]), said[2], created if isinstance(created, int) else 0)
+    created_ms = whole_number(extra.get("create_time")) if isinstance(extra, Mapping) else None
+    return _Item(whole_number(said[0]) or 0, str(said[1]), said[2], created_ms or 0)
+
+
+def whole_number(said: Any) -> int | None:
+    """Of a number that a stranger chose, as whoever sends a prompt may: NaN and Infinity are none."""
+    return int(said) if isinstance(said, int | float) and -_NUMBERS_END < said < _NUMBERS_END else None
 
 
 def _told(stage: Stage, outputs: Any, status: Any) -> Seen:

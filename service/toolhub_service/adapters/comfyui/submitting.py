@@ -20,7 +20,7 @@ from toolhub_service.adapters.comfyui.binding import bound, uploads_of
 from toolhub_service.adapters.comfyui.client import Reply, Unreached
 from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.shelf import Shelved
-from toolhub_service.adapters.comfyui.states import Stage, graph_of
+from toolhub_service.adapters.comfyui.states import Stage, graph_of, whole_number
 from toolhub_service.adapters.comfyui.template import SEED_MAX, Template
 from toolhub_service.adapters.comfyui.uploads import Uploader, tenant_of
 from toolhub_service.domain.call import GrantedCall
@@ -98,14 +98,14 @@ class Submitter:
         prompt_id = reply.fields.get("prompt_id")
         if reply.status != 200 or not isinstance(prompt_id, str) or _ID.fullmatch(prompt_id) is None:
             raise RemoteUnclear(f"The server {backend.name} answered {reply.status}, which says nothing of the job.")
-        number = reply.fields.get("number")
+        number = whole_number(reply.fields.get("number"))
         details = evidence.sent_facts(
             template,
             graph,
             kind,
             client_id=client_id,
             uploads=uploads,
-            number=str(number) if isinstance(number, int | float) else "",
+            number="" if number is None else str(number),
         )
         if reply.fields.get("node_errors"):
             details[NODE_ERRORS] = _cut(reply.fields["node_errors"])
