@@ -1,13 +1,15 @@
 """Requests to one ComfyUI server, bounded in bytes and time, through the egress guard; redirects are never followed.
 
 What matters to callers of a failed request is one thing: whether it can have been taken (`Unreached.was_sent`).
-JSON is read as Python's own parser reads it, for servers write NaN and Infinity into descriptions of nodes.
+JSON is read as Python's own parser reads it, for servers write NaN and Infinity into descriptions of nodes; halves of
+surrogate pairs, which are no text and could not be handed on, are replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,6 +30,10 @@ _LARGE_BYTES: Final = 256 * 1024
 """Of JSON that is parsed in a thread."""
 _WHOLE_ANSWER: Final = 4
 """How many times as long as a silence a whole answer may take."""
+_HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_ESCAPES: Final = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
+)
 _NOT_SENT: Final = frozenset({Breakage.UNRESOLVED, Breakage.UNREACHABLE, Breakage.CONNECT_TIMEOUT, Breakage.UNTRUSTED})
 
 
@@ -157,10 +163,16 @@ async def _parsed(data: bytes) -> Any:
 
 
 def _json(data: bytes) -> Any:
+    text = data.decode("utf-8-sig", "replace")
+    whole = _ESCAPES.sub(_whole_escape, text) if _HALVES.search(text) else text
     try:
-        return json.loads(data)
+        return json.loads(whole)
     except (ValueError, RecursionError):
         return None
+
+
+def _whole_escape(found: re.Match[str]) -> str:
+    return "\ufffd" if found[1] else found[0]
 
 
 def _beginning(data: bytes) -> str:

@@ -27,6 +27,8 @@ Redact = Callable[[str], str]
 WORDS_MAX_CHARS: Final = 500
 _JUDGED_CHARS: Final = 4_000
 _ERRORS_MAX: Final = 20
+_WAIT_MAX_S: Final = 3_600.0
+"""The longest that a server may ask callers to wait."""
 _PATH: Final = re.compile(r"""(?:[A-Za-z]:\\|\\\\|(?<![\w:/])/)[^\s'",:;()<>|]{2,}""")
 _OUT_OF_MEMORY: Final = re.compile(
     r"out of memory|outofmemory|can.?t allocate memory|cannot allocate memory|allocation on device|oom\b", re.IGNORECASE
@@ -62,7 +64,7 @@ def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact)
     name, status = call.spec.name, reply.status
     if status == 429:
         message = f"The ComfyUI server takes no more work for {name} now. Nothing runs. Try again later."
-        return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=reply.retry_after_s or None)
+        return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=min(reply.retry_after_s, _WAIT_MAX_S) or None)
     if status == 400 and reply.fields.get("node_errors"):
         return node_errors(call, template, reply.fields["node_errors"], redact)
     said = reply.fields.get("error")
@@ -160,7 +162,8 @@ def _node_errors(said: Any) -> list[tuple[str, str, str, str, str]]:
         for error in listed[:_ERRORS_MAX] if isinstance(listed, list) else ():
             if isinstance(error, Mapping):
                 extra = error.get("extra_info")
-                name = str(extra.get("input_name", "")) if isinstance(extra, Mapping) else ""
+                name = one_line(str(extra.get("input_name", "")), 128) if isinstance(extra, Mapping) else ""
                 words = f"{error.get('message', '')}: {error.get('details', '')}"
-                found.append((str(node)[:64], class_type, str(error.get("type", ""))[:64], name[:128], words))
+                kind = one_line(str(error.get("type", "")), 64)
+                found.append((one_line(str(node), 64), class_type, kind, name, words))
     return found
