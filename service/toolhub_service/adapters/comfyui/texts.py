@@ -1,4 +1,7 @@
-"""JSON and YAML files of templates, read strictly: bounded, no key twice, no aliases, JSON values only."""
+"""JSON and YAML files of templates, read strictly: bounded, no key twice, no aliases, no tags, JSON values only.
+
+Templates come from other people's repositories: one must not keep the others from being read, nor take minutes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,13 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.schema.canonical_json import NotJson, dumps
 from toolhub_service.schema.strict_json import loads
 
+YAML_MAX_BYTES: Final = 256 * 1024
+"""Reading YAML takes some 20 microseconds a byte; JSON may be larger."""
 _YAML: Final = frozenset({".yaml", ".yml"})
+_NUMBER_MAX_CHARS: Final = 64
+"""YAML knows numbers to the base of 60, which take time that grows with the square of their length."""
+_INTEGER: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
 
 
 def is_yaml(path: Path) -> bool:
@@ -23,7 +32,7 @@ def is_yaml(path: Path) -> bool:
 
 def read_value(path: Path, *, max_bytes: int, max_depth: int) -> JsonValue:
     """What the file holds: YAML by its suffix, else JSON. Raises TemplateInvalid."""
-    data = _read(path, max_bytes)
+    data = _read(path, min(max_bytes, YAML_MAX_BYTES) if is_yaml(path) else max_bytes)
     if not is_yaml(path):
         try:
             return loads(data, max_bytes=max_bytes, max_depth=max_depth)
@@ -69,13 +78,19 @@ def _load_yaml(data: bytes) -> Any:
 
 
 class _Strict(yaml.SafeLoader):
-    """Refuses aliases, which may expand without bound, and a key that stands twice, of which the last would count."""
+    """Refuses aliases, which may expand without bound, tags, which make something else of a value than it looks like,
+    and a key that stands twice, of which the last would count."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.events.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # a gap of the stubs
-            raise yaml.constructor.ConstructorError(None, None, "aliases are not read: write the value out", mark)
-        return super().compose_node(parent, index)
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # a gap of the stubs
+        if isinstance(event, yaml.events.AliasEvent):
+            raise _refused("aliases are not read: write the value out", event)
+        if getattr(event, "tag", None) is not None:
+            raise _refused("tags are not read: write the value as it is", event)
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and node.tag in (_INTEGER, _FLOAT) and len(node.value) > _NUMBER_MAX_CHARS:
+            raise _refused("a number is too long", event)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -86,3 +101,7 @@ class _Strict(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"`{key.value[:64]}` stands twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _refused(why: str, event: Any) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, why, event.start_mark)
