@@ -14,7 +14,9 @@ from toolhub_service.app.means import Means
 from toolhub_service.app.source_opening import OpenedSource
 from toolhub_service.app.source_values import SourceValues, shown
 from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
+from toolhub_service.guards.headers import judge_request_headers
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.source_terms import ClientTls, Value
 from toolhub_service.settings.workflow_sources import ComfyUiSource
@@ -68,9 +70,9 @@ class ComfyUiOpener:
 
 def _backends(entry: ComfyUiSource, values: SourceValues) -> Iterator[BackendTerms]:
     if entry.url:
-        yield backend_at(_ONE, _web(entry.url, values), values.of(entry.headers))
+        yield backend_at(_ONE, _web(entry.url, values), _headers(values.of(entry.headers)))
     for name, backend in entry.backends.items():
-        yield backend_at(name, _web(backend.url, values), values.of(backend.headers))
+        yield backend_at(name, _web(backend.url, values), _headers(values.of(backend.headers)))
 
 
 def _web(value: Value, values: SourceValues) -> str:
@@ -79,6 +81,14 @@ def _web(value: Value, values: SourceValues) -> str:
     if not url.startswith(("http://", "https://")):
         raise ValueError("a `url` does not begin with http:// or https://")
     return url
+
+
+def _headers(fields: dict[str, str]) -> dict[str, str]:
+    """Raises ValueError for one that frames a message, or would break out of its line; the message does not hold it."""
+    try:
+        return dict(judge_request_headers(fields))
+    except ToolFailure as failure:
+        raise ValueError(f"its `headers` cannot be used: {failure.error.message}") from failure
 
 
 def _bare(url: str) -> str:
