@@ -49,7 +49,7 @@ class Source(Section, frozen=True, tag_field="kind"):
     max_concurrency: Annotated[
         int,
         Meta(
-            description="Calls and jobs in flight at once; 0: the hub's default for calls, no bound for jobs run elsewhere.",
+            description="Calls and jobs in flight at once; 0: the hub's default, and no bound for jobs run elsewhere.",
             ge=0,
         ),
     ] = 0

@@ -139,8 +139,11 @@ class ComfyUiSource(Source, frozen=True, tag="comfyui"):
     ] = msgspec.field(default_factory=dict)
     templates: Annotated[tuple[str, ...], Meta(description="Sidecar files (JSON or YAML), or folders of them.")] = ()
     timeout_s: Annotated[
-        float, Meta(description="Seconds a job of its tools gets, unless the sidecar says so.", gt=0)
-    ] = 600.0
+        float,
+        Meta(
+            description="Seconds a job of its tools gets, from submission to end, its wait in the queue included.", gt=0
+        ),
+    ] = 3_600.0
     strip_metadata: Annotated[bool, Meta(description="Remove the graph that ComfyUI writes into its PNG files.")] = True
     tls: Annotated[ClientTls, Meta(description="Certificates.")] = ClientTls()
     connect_timeout_s: Annotated[float, Meta(description="Seconds to connect.", gt=0, le=300)] = 10.0

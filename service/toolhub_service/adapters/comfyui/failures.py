@@ -139,6 +139,14 @@ def cancelled(call: GrantedCall, *, by_us: bool) -> ToolFailure:
     return refuse(ErrorKind.CANCELLED, message, by="somebody else")
 
 
+def overran(call: GrantedCall, max_runtime_s: float) -> ToolFailure:
+    message = (
+        f"{call.spec.name} ran for longer than the {max_runtime_s:g} s that its template allows, and was stopped on "
+        "its server. Ask for less, such as a smaller image or fewer steps."
+    )
+    return refuse(ErrorKind.TIMEOUT, message, retryable=False, max_runtime_s=max_runtime_s)
+
+
 def bad_output(call: GrantedCall, output: OutputTerms, cause: str, what: str, **facts: Any) -> ToolFailure:
     """It ran to its end, and what it was to leave is not as declared. `what`: a clause."""
     message = (

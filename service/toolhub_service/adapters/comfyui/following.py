@@ -63,8 +63,11 @@ class Following:
         lost_after_s: float,
         removed: set[str],
         wants_stop: Callable[[], bool],
+        max_runtime_s: float | None = None,
+        overran: set[str] | None = None,
     ) -> None:
-        """`removed`: prompts that servers have taken out for us; `wants_stop`: whether this one is to be stopped."""
+        """`removed`: prompts that servers have taken out for us; `wants_stop`: whether this one is to be stopped;
+        `overran`: prompts that ran for longer than their `max_runtime_s` (None: no bound), the wait not counted."""
         self._backend = backend
         self._prompt_id = mark.remote_id
         self._track = track
@@ -73,12 +76,17 @@ class Following:
         self._removed = removed
         self._wants_stop = wants_stop
         self._stopped_at_s: float | None = None
+        self._max_runtime_s = max_runtime_s
+        self._overran = set() if overran is None else overran
+        self._runs_since_s: float | None = None
 
     async def ask(self) -> Answer[Progress]:
         """A `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
         try:
             seen = await self._backend.look(self._prompt_id)
-            if seen.stage in (Stage.PENDING, Stage.RUNNING) and self._wants_stop():
+            if seen.stage is Stage.RUNNING:
+                self._look_at_the_time()
+            if seen.stage in (Stage.PENDING, Stage.RUNNING) and (self._wants_stop() or self._is_over_time):
                 await self._stop_again()
         except Unreached as silent:
             self._absence.over()
@@ -100,6 +108,16 @@ class Following:
             return Answer(seen)
         raise Unreachable
 
+    @property
+    def _is_over_time(self) -> bool:
+        return self._prompt_id in self._overran
+
+    def _look_at_the_time(self) -> None:
+        now_s = self._clock.monotonic_s()
+        self._runs_since_s = now_s if self._runs_since_s is None else self._runs_since_s
+        if self._max_runtime_s is not None and now_s - self._runs_since_s >= self._max_runtime_s:
+            self._overran.add(self._prompt_id)
+
     async def _absent(self) -> Answer[Progress]:
         await self._absence.goes_on()
         if self._prompt_id in self._removed and self._absence.looks >= _CERTAIN_LOOKS:
@@ -120,6 +138,8 @@ class Following:
             return self._track.ended(f"done on {name}; fetching what it made")
         if seen.stage.is_over:
             return self._track.progress(f"it has ended on {name}")
+        if self._is_over_time:
+            return self._track.progress(f"ran for longer than it may; {name} is stopping it")
         if seen.stage is Stage.PENDING:
             at = f"{_ordinal(seen.place[0])} of {seen.place[1]}" if seen.place else "waits"
             return self._track.progress(f"{at} in the queue of {name}")

@@ -62,6 +62,7 @@ class ComfyJob:
         self._submitter = Submitter(backends, Uploader(desk), redact)
         self._removed: set[str] = set()
         self._stopping: set[str] = set()
+        self._overran: set[str] = set()
         self.meters: dict[str, Meter] = {}
         """By job: where news of its nodes is told."""
 
@@ -79,7 +80,7 @@ class ComfyJob:
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         backend = self._at(mark)
         track = self._watch(call, mark.remote_id, {backend.name})
-        following = self._following(backend, mark, track)
+        following = self._following(backend, mark, track, self._shelved(call))
         try:
             async for progress in backend.poller.poll(following.ask, key=mark.remote_id):
                 yield progress
@@ -103,12 +104,14 @@ class ComfyJob:
         if shelved is None:
             raise failures.no_template(call)
         template = shelved.template
-        following = self._following(backend, mark, Track(template.graph, _nobody))
+        following = self._following(backend, mark, Track(template.graph, _nobody), shelved)
         seen = await backend.poller.answer(following.end)
         if NODE_ERRORS in mark.details:
             raise failures.node_errors(call, template, json.loads(mark.details[NODE_ERRORS]), self._redact)
         if seen.stage is Stage.FAILED:
             raise failures.failed(call, seen, self._redact)
+        if seen.stage is not Stage.SUCCEEDED and mark.remote_id in self._overran:
+            raise failures.overran(call, template.limits.max_runtime_s or 0.0)
         if seen.stage is not Stage.SUCCEEDED:
             raise failures.cancelled(call, by_us=mark.remote_id in self._stopping or _STOP_ASKED in mark.details)
         fetcher = OutputFetcher(backend.client, backend.fetches, self._desk, self._redact, strip_metadata=self._strip)
@@ -124,10 +127,11 @@ class ComfyJob:
         self._submitter.forget(prompt_id)
         self._removed.discard(prompt_id)
         self._stopping.discard(prompt_id)
+        self._overran.discard(prompt_id)
         for backend in self._backends:
             backend.news.forget(prompt_id)
 
-    def _following(self, backend: Backend, mark: RemoteMark, track: Track) -> Following:
+    def _following(self, backend: Backend, mark: RemoteMark, track: Track, shelved: Shelved | None) -> Following:
         return Following(
             backend,
             mark,
@@ -136,6 +140,8 @@ class ComfyJob:
             lost_after_s=self._lost_after_s,
             removed=self._removed,
             wants_stop=lambda: mark.remote_id in self._stopping or NODE_ERRORS in mark.details,
+            max_runtime_s=shelved.template.limits.max_runtime_s if shelved else None,
+            overran=self._overran,
         )
 
     def _watch(self, call: GrantedCall, prompt_id: str, backends: frozenset[str] | set[str]) -> Track:

@@ -154,8 +154,9 @@ class ComfyToolSource:
             ),
             cost=CostHints(is_async=True),
             limits=ToolLimits(
-                timeout_s=said.timeout_s or template.limits.max_runtime_s or terms.timeout_s,
+                timeout_s=said.timeout_s or terms.timeout_s,
                 max_concurrency=terms.max_concurrency,
+                job_timeout_s=said.timeout_s or terms.timeout_s,
             ),
             source=self.name,
             endpoint=terms.endpoint,

@@ -112,7 +112,7 @@ class TemplateLimits:
     node_class_allowlist: frozenset[str]
     """Covers the graph."""
     max_runtime_s: float | None = None
-    """None: as the source says."""
+    """From the moment its server has begun it; None: until the job's deadline."""
     max_output_bytes: int = 512 * 1024 * 1024
     """Of all files of one run together."""
 

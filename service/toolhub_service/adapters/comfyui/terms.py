@@ -49,7 +49,7 @@ class ComfyTerms:
     capabilities: tuple[str, ...] = ()
     """What a principal must hold to call its tools; empty: `comfyui:<name>`."""
     tags: tuple[str, ...] = ()
-    timeout_s: float = 600.0
+    timeout_s: float = 3_600.0
     max_concurrency: int = 0
     strip_metadata: bool = True
     connect_timeout_s: float = 10.0

@@ -188,6 +188,33 @@ async def test_a_cancelled_prompt_ends_when_the_server_has_stopped_it(stage: Com
         assert (await failure_of(before)).kind is ErrorKind.CANCELLED  # the stage cancels all its jobs
 
 
+async def test_a_prompt_that_runs_for_longer_than_its_template_allows_is_stopped(tmp_path: Path) -> None:
+    async with comfy_stage(tmp_path, templates=(changed(BLUR, limits={"max_runtime_s": 0.01}),)) as stage:
+        stage.comfy.hold("ImageBlur")
+        sink = ToldSink()
+        running = stage.begin("blur", sink=sink)
+        await sink.said("ran for longer than it may")
+        stage.comfy.release()
+        error = await failure_of(running)
+        assert (error.kind, error.is_retryable, error.details["max_runtime_s"]) == (ErrorKind.TIMEOUT, False, 0.01)
+        assert len(stage.comfy.submitted) == 1
+
+
+async def test_the_wait_in_the_queue_is_not_counted_as_running(tmp_path: Path) -> None:
+    templates = (BLUR, changed(BLUR, tool="short", limits={"max_runtime_s": 0.01}))
+    async with comfy_stage(tmp_path, templates=templates) as stage:
+        stage.comfy.hold("ImageBlur")
+        first = stage.begin("blur", job_id="job-1")
+        await stage.comfy.until_held("ImageBlur")
+        second = stage.begin("short", job_id="job-2")
+        await stage.comfy.until_submitted(2)
+        await stage.comfy.until_asked(Op.JOB, stage.comfy.count(Op.JOB) + 20)
+        assert stage.comfy.count(Op.CANCEL) == 0
+        stage.comfy.release()
+        assert len((await asyncio.wait_for(first, 20)).artifacts) == 1
+        await asyncio.wait({second}, timeout=20)
+
+
 async def test_a_stop_that_the_server_ignores_is_asked_for_again(tmp_path: Path) -> None:
     async with comfy_stage(tmp_path, "0.3.64") as stage:
         stage.comfy.fault(Op.INTERRUPT, How.IGNORE)

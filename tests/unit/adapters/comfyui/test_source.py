@@ -22,15 +22,14 @@ def offers(comfy: FakeComfy) -> int:
 
 
 async def test_a_template_is_a_tool_that_runs_as_a_job_and_is_never_pinned(tmp_path: Path) -> None:
-    limits = {"max_runtime_s": 42.0}
-    async with comfy_stage(tmp_path, templates=(changed(BLUR, limits=limits), SCALE), timeout_s=99.0) as stage:
+    async with comfy_stage(tmp_path, templates=(BLUR, SCALE), timeout_s=99.0) as stage:
         blur, scale = stage.definitions["blur"], stage.definitions["scale"]
         assert blur.spec.name == "studio/blur"
         assert blur.is_operators
         assert blur.spec.cost.is_async
         assert stage.adapter.resumes(blur.spec)
         assert blur.spec.capabilities == {"comfyui:studio"}
-        assert (blur.spec.limits.timeout_s, scale.spec.limits.timeout_s) == (42.0, 99.0)
+        assert {blur.spec.limits.job_timeout_s, scale.spec.limits.job_timeout_s} == {99.0}
         assert not blur.spec.annotations.read_only
         assert blur.spec.annotations.supports_progress
 
