@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job import Job
@@ -52,7 +53,7 @@ class JobSink:
         if (appending := self._appending) is not None:
             appending.cancel()
             await asyncio.wait({appending})
-        return None if self._latest is None else self._told(self._latest)
+        return None if self._latest is None else carried_on(self._live.job, self._told(self._latest))
 
     async def _append(self) -> None:
         try:
@@ -73,7 +74,8 @@ class JobSink:
 
     def _reported(self, job: Job) -> Job:
         assert self._latest is not None  # only then is there something to append
-        return moved(job, job.state, self._ledger.clock.unix_ms(), progress=self._told(self._latest))
+        told = carried_on(job, self._told(self._latest))
+        return moved(job, job.state, self._ledger.clock.unix_ms(), progress=told)
 
     def _told(self, progress: Progress) -> Progress:
         """As it may be shown and can be kept: a remote side's words are anything but plain text."""
@@ -83,3 +85,13 @@ class JobSink:
 
     def _plain(self, text: str) -> str:
         return self._redactor.text(text.encode("utf-8", "replace").decode()) if text else ""
+
+
+def carried_on(job: Job, told: Progress) -> Progress:
+    """Work on a remote side goes on when its run here is another one, which may have heard of fewer steps: what the
+    history says was reached stays reached. Work that begins anew here counts anew."""
+    before = job.status.progress
+    if before is None or job.remote is None or not job.remote.accepted:
+        return told
+    is_same = (before.unit, before.total) == (told.unit, told.total)
+    return replace(told, step=max(before.step, told.step)) if is_same else told

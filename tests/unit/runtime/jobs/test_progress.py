@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.runtime.jobs.stage import Process, Stage, Stagehand, a_job, turn
+from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.runtime.jobs import progress as subject
+from toolhub_service.runtime.jobs.progress import carried_on
 
 
 async def _run(stage: Stage, process: Process, *reports: Progress, turns: int = 0) -> list[Progress]:
@@ -100,3 +103,22 @@ async def test_report_after_the_end_is_nothing(stage: Stage, process: Process) -
     for _ in range(9):
         await turn()
     assert await stage.job() == over
+
+
+@pytest.mark.parametrize(
+    ("mark", "told", "step"),
+    [
+        (RemoteMark("k", "r", accepted=True), Progress(1, 5, "nodes"), 3),
+        (RemoteMark("k", "r", accepted=True), Progress(4, 5, "nodes"), 4),
+        (RemoteMark("k", "r", accepted=True), Progress(1, 9, "nodes"), 1),
+        (RemoteMark("k"), Progress(1, 5, "nodes"), 1),
+        (None, Progress(1, 5, "nodes"), 1),
+    ],
+    ids=["goes on", "has come further", "another count", "not begun there", "begins anew here"],
+)
+def test_what_a_remote_side_has_reached_stays_reached_whoever_follows_it(
+    mark: RemoteMark | None, told: Progress, step: float
+) -> None:
+    job = a_job()
+    job = replace(job, remote=mark, status=job.status._replace(progress=Progress(3, 5, "nodes")))
+    assert carried_on(job, told).step == step
