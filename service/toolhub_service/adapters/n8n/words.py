@@ -22,11 +22,11 @@ _JUDGED_CHARS: Final = 8_000
 _TRACES: Final = frozenset({"stacktrace", "stack", "hint"})
 _MEMBERS_MAX: Final = 50
 _DEPTH_MAX: Final = 4
-_STACK: Final = re.compile(r"\n\s+at .*", re.DOTALL)
+_STACK: Final = re.compile(r"\n[ \t]+at .*", re.DOTALL)
 _PLACE: Final = re.compile(
     r"(?<![\w/.:])(?:file://)?(?:/(?:app|data|etc|home|mnt|opt|root|srv|tmp|usr|var)|[A-Za-z]:\\)[^\s'\"()<>,;]*"
 )
-_TAGS: Final = re.compile(r"<(script|style)\b.*?</\1>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+_TAGS: Final = re.compile(r"<(script|style)\b.*?(?:</\1>|\Z)|<[^<>]*>", re.DOTALL | re.IGNORECASE)
 
 
 def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
