@@ -8,7 +8,8 @@
     key      header x-idempotency-key among the webhook's data: in runData once it has run, in the stack of what is to
              run before that; or any value of customData
 
-Everything in it was written by a workflow or by whoever called it, and is read as such.
+Everything in it was written by a workflow or by whoever called it, and is read as such. So of keys only those in the
+data of the node that nothing ran before count: n8n itself has written these, and later ones may be a caller's words.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from toolhub_service.adapters.shortening import as_object
+from toolhub_service.adapters.shortening import as_object, one_line
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 WEBHOOK: Final = "n8n-nodes-base.webhook"
@@ -27,6 +28,8 @@ RESPOND: Final = "n8n-nodes-base.respondToWebhook"
 _PASSED_ON: Final = ("firstIncomingItem", "allIncomingItems")
 """What a Respond node answers with that its data hold."""
 KEY_HEADER: Final = "x-idempotency-key"
+_TIME: Final = re.compile(r"[0-9T:.Z+-]{10,40}", re.ASCII)
+_STATUS_MAX_CHARS: Final = 32
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 FAILED: Final = frozenset({"error", "crashed", "failed"})
 OVER: Final = FAILED | {"success", "canceled", "cancelled"}
@@ -85,7 +88,7 @@ def execution_of(value: JsonValue) -> Execution | None:
         return None
     return Execution(
         own_id,
-        status[:32].lower(),
+        one_line(status, _STATUS_MAX_CHARS).lower(),
         id_of(told.get("workflowId")),
         id_of(told.get("workflowVersionId")),
         _time(told.get("createdAt")) or _time(told.get("startedAt")),
@@ -136,10 +139,14 @@ def error_of(execution: Execution) -> tuple[str, str]:
 
 def bears(execution: Execution, key: str) -> bool:
     """Whether it was started by the call that was sent under the key."""
-    if key in _at(execution.data, "customData").values():
+    return key in _at(execution.data, "customData").values() or key in _keys(execution)
+
+
+def is_of_another_call(execution: Execution, key: str, workflow_id: str) -> bool:
+    """Whether it is certainly not what was started under the key. `workflow_id`: of the call's own; empty: unknown."""
+    if workflow_id and execution.workflow_id and execution.workflow_id != workflow_id:
         return True
-    data = _at(execution.data, "data")
-    return any(_at(json, "headers").get(KEY_HEADER) == key for json in _entries(data))
+    return bool(_keys(execution)) and not bears(execution, key)
 
 
 def unix_ms(text: str) -> int | None:
@@ -168,18 +175,25 @@ def _nodes(execution: Execution) -> list[JsonObject]:
     return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
 
 
-def _entries(data: JsonObject) -> Iterator[JsonObject]:
-    """The first items of each node that has run, and of what is to run."""
+def _keys(execution: Execution) -> frozenset[str]:
+    """Under which it was called."""
+    found = (_at(item, "headers").get(KEY_HEADER) for item in _beginnings(_at(execution.data, "data")))
+    return frozenset(key for key in found if isinstance(key, str))
+
+
+def _beginnings(data: JsonObject) -> Iterator[JsonObject]:
+    """The first items of the nodes that nothing ran before: those that have run, and those that are to run."""
     for runs in _at(data, "resultData", "runData").values():
-        if isinstance(runs, Sequence) and not isinstance(runs, str) and runs:
+        if isinstance(runs, list) and runs:
             yield from _first(runs[0])
     stack = _at(data, "executionData").get("nodeExecutionStack")
-    if isinstance(stack, Sequence) and not isinstance(stack, str):
-        for waiting in stack:
-            yield from _first(waiting)
+    for waiting in stack if isinstance(stack, list) else ():
+        yield from _first(waiting)
 
 
 def _first(run: JsonValue) -> list[JsonObject]:
+    if (as_object(run) or {}).get("source"):
+        return []  # it got its data from another node
     return [item for item in _items(run)[:1] if isinstance(item, Mapping)]
 
 
@@ -199,4 +213,4 @@ def _at(value: JsonObject, *names: str) -> JsonObject:
 
 
 def _time(value: JsonValue) -> str:
-    return value if isinstance(value, str) and len(value) <= 40 and unix_ms(value) is not None else ""
+    return value if isinstance(value, str) and _TIME.fullmatch(value) and unix_ms(value) is not None else ""

@@ -17,7 +17,7 @@ from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, re
 from toolhub_service.adapters.n8n.api import Absent, ApiRefused, ApiTooLarge, ApiTrouble, N8nApi, Stop
 from toolhub_service.adapters.n8n.calling import Calling
 from toolhub_service.adapters.n8n.client import Broken
-from toolhub_service.adapters.n8n.executions import ID, Execution, NoData
+from toolhub_service.adapters.n8n.executions import ID, Execution, NoData, is_of_another_call
 from toolhub_service.adapters.n8n.lookup import find
 from toolhub_service.adapters.n8n.sending import Sent, send
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
@@ -87,6 +87,7 @@ class N8nJobs:
 
     async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
         try:
+            await self._own(call, mark)
             stop = await self._api().stop(_checked(mark.remote_id))
         except ApiRefused as refused:
             raise refuse(ErrorKind.UPSTREAM_ERROR, refused.reason, retryable=False) from refused
@@ -99,6 +100,7 @@ class N8nJobs:
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
         execution = await self._server.poller.answer(lambda: self._result(call, mark))
+        self._judge(call, mark, execution)
         workflow = self._server.workflows.get(call.spec.resource_id)
         known = dict(mark.details) | proofs.facts(self._server, workflow.place if workflow else None, execution)
         try:
@@ -116,6 +118,24 @@ class N8nJobs:
         except ApiTrouble as trouble:
             raise Unreachable(trouble.retry_after_s) from trouble
         return Answer(execution, is_over=True)
+
+    async def _own(self, call: GrantedCall, mark: RemoteMark) -> None:
+        """Raises RemoteUnclear for an execution of another call, ApiTrouble, Absent."""
+        api, execution_id = self._api(), _checked(mark.remote_id)
+        try:
+            execution = await api.execution(execution_id, with_data=True)
+        except ApiTooLarge:
+            execution = await api.execution(execution_id, with_data=False)
+        self._judge(call, mark, execution)
+
+    def _judge(self, call: GrantedCall, mark: RemoteMark, execution: Execution) -> None:
+        """An answer that repeats its caller's words may name anybody's execution, which the hub can read and stop.
+
+        Raises RemoteUnclear.
+        """
+        own_id = _workflow_id(self._server.workflows.get(call.spec.resource_id))
+        if is_of_another_call(execution, mark.key, own_id):
+            raise RemoteUnclear(f"The answer named the execution {execution.id}, which another call has begun.")
 
     def _accepted(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
         """The mark of an execution that the answer names. Raises ToolFailure, RemoteUnclear."""

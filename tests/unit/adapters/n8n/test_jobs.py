@@ -340,7 +340,9 @@ class TestStopping:
         job = await begun(held)
         execution = await job.began()
         await job.sink.said("running")
-        following = held.n8n.fails(f"/api/v1/executions/{execution.id}", How.STALL, method="GET")
+        place = f"/api/v1/executions/{execution.id}"
+        following = held.n8n.fails(place, How.STALL, method="GET")
+        await held.n8n.was_asked("GET", place, len(held.n8n.asked("GET", place)) + 1)
         held.n8n.release(execution.id)
         await held.n8n.ended(execution.id)
         held.running.kept.cancelled.set()
