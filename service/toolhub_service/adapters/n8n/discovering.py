@@ -16,6 +16,8 @@ from toolhub_service.guards.headers import Headers
 
 _TEXT_MAX_BYTES: Final = 16 * 1024
 _TAGS_MAX: Final = 50
+_TAG_MAX_BYTES: Final = 256
+_OF_WEBHOOK: Final = ("method", "path", "responseMode", "authentication")
 _STICKY_NOTE: Final = "n8n-nodes-base.stickyNote"
 
 
@@ -30,8 +32,10 @@ class Discovered:
     is_async: bool
 
     def workflow(self, headers: Headers) -> WorkflowTerms:
+        """Called where it was found and nowhere else: one that has moved is another until it is accepted again."""
         return WorkflowTerms(
             description=self.description,
+            webhook=self.place.path,
             workflow_id=self.place.workflow_id,
             method=self.place.method,
             is_async=self.is_async,
@@ -43,12 +47,13 @@ class Discovered:
         return {
             "name": self.name,
             "description": kept_text(self.description, _TEXT_MAX_BYTES),
-            "tags": list(self.tags),
+            "tags": [kept_text(tag, _TAG_MAX_BYTES) for tag in self.tags],
             "workflowId": self.place.workflow_id,
             "webhook": {
                 "method": self.place.method,
                 "path": self.place.path,
                 "responseMode": self.place.response_mode,
+                "authentication": self.place.authentication,
             },
             "mode": "async" if self.is_async else "sync",
         }
@@ -75,10 +80,16 @@ def restored(remote: JsonObject) -> Discovered | None:
     """From what a pin has kept; None when that cannot be."""
     webhook = as_object(remote.get("webhook")) or {}
     name, description, tags = remote.get("name"), remote.get("description"), remote.get("tags")
-    method, path, mode = (webhook.get(part) for part in ("method", "path", "responseMode"))
+    method, path, mode, demanded = (webhook.get(part) for part in _OF_WEBHOOK)
     if not (isinstance(name, str) and isinstance(method, str) and isinstance(path, str)):
         return None
-    place = Place(method, path, id_of(remote.get("workflowId")), "", mode if isinstance(mode, str) else "")
+    place = Place(
+        method,
+        path,
+        id_of(remote.get("workflowId")),
+        response_mode=mode if isinstance(mode, str) else "",
+        authentication=demanded if isinstance(demanded, str) else "",
+    )
     words = description if isinstance(description, str) else ""
     known = tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list | tuple) else ()
     return Discovered(name, words, known, place, remote.get("mode") == "async")

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolhub_service.adapters.n8n.executions import RESPOND, WEBHOOK, id_of
-from toolhub_service.adapters.shortening import as_object
+from toolhub_service.adapters.shortening import as_object, shortened
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 _PATH: Final = re.compile(r"[A-Za-z0-9_~.-]+(?:/[A-Za-z0-9_~.-]+)*", re.ASCII)
 _PATH_MAX_CHARS: Final = 512
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+_WORD_MAX_BYTES: Final = 64
 _ID_EXPRESSION: Final = "$execution.id"
 
 
@@ -38,6 +39,8 @@ class Place:
     """Whether an empty answer is what it is set to give."""
     names_execution: bool = False
     """Whether it answers before its end, with the execution's id."""
+    authentication: str = ""
+    """What n8n demands of callers; empty: not known."""
 
 
 def is_path(path: str) -> bool:
@@ -80,7 +83,7 @@ def _place(workflow: JsonObject, node: JsonObject, own_id: str, version: str) ->
     path = path.strip("/")
     if not is_path(path):
         return None
-    mode = said.get("responseMode", "onReceived")
+    mode, demanded = said.get("responseMode", "onReceived"), said.get("authentication", "none")
     mode = mode if isinstance(mode, str) else ""
     return Place(
         method,
@@ -90,6 +93,7 @@ def _place(workflow: JsonObject, node: JsonObject, own_id: str, version: str) ->
         mode,
         answers_nothing=options.get("noResponseBody") is True or said.get("responseData") == "noData",
         names_execution=_names_execution(workflow, mode, options),
+        authentication=shortened(demanded, _WORD_MAX_BYTES) if isinstance(demanded, str) else "",
     )
 
 
