@@ -123,4 +123,4 @@ def _query(call: GrantedCall) -> dict[str, str]:
 
 
 def _plain(value: JsonValue) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else json.dumps(value)
