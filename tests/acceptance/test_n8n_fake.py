@@ -34,9 +34,9 @@ LOOSE = Loose(
 """Numbers that count or measure, and names that each server chooses by itself."""
 BY_THE_WAY = re.compile(
     r"\.(staticData|webhookNotice|duplicateItem|includeOtherFields|parameters\.(notice|language|mode)"
-    r"|workflowPublishHistory|project\.name|hint): "
+    r"|workflowPublishHistory|project\.name|hint|nextCursor): "
 )
-"""Parameters that nobody set, leftovers of how a workflow came there, words of Node's JSON reader."""
+"""Parameters that nobody set, how a workflow came there, words of Node's JSON reader, whether there are more."""
 KEY = {"X-Idempotency-Key": "k-1"}
 JSON = {"content-type": "application/json"}
 
