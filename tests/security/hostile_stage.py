@@ -30,17 +30,24 @@ ACTIVE, QUARANTINED = tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_QUARANTINE
 
 
 class Stage:
-    """A hub and its sources; over HTTP the servers are at hand."""
+    """A hub and its sources; over HTTP the servers are at hand, over stdio what they say stands in a file."""
 
-    def __init__(self, hub: RunningHub, servers: Mapping[str, HostileServer]) -> None:
+    def __init__(self, hub: RunningHub, servers: Mapping[str, HostileServer], folder: Path) -> None:
         self.hub = hub
         self.servers = servers
+        self._folder = folder
         self._snapshot = pb.GetSnapshotResponse()
 
     async def read(self, *names: str) -> list[source_pb2.SourceStatus]:
         """Read these anew."""
         answer = await self.hub.registry.RefreshSources(pb.RefreshSourcesRequest(sources=names), timeout=SETTLED_S)
         return [status for status in answer.sources if status.source in names or not names]
+
+    async def become(self, name: str, *words: str) -> source_pb2.SourceStatus:
+        """Have a server over stdio be another one from now on, and read it: how it fares then."""
+        (self._folder / f"{name}.words").write_text(" ".join(words))
+        (status,) = await self.read(name)
+        return status
 
     async def status(self, name: str) -> source_pb2.SourceStatus:
         answer: pb.ListSourcesResponse = await self.hub.registry.ListSources(pb.ListSourcesRequest())
@@ -78,7 +85,9 @@ async def hostile_stage(
             if over == "http":
                 servers[name], entry["url"] = await stack.enter_async_context(hostile_http(*words, era=era))
             elif over == "stdio":
-                entry["command"], *entry["args"] = stdio_command(*words, era=era)
+                control = folder / f"{name}.words"
+                control.write_text(" ".join(words))
+                entry["command"], *entry["args"] = stdio_command(era=era, control=control)
             entries[name] = entry
         (folder / "hub").mkdir()
         (folder / "hub" / "sources.yaml").write_text(json.dumps({"sources": entries}))
@@ -89,7 +98,7 @@ async def hostile_stage(
             running_hub(folder, policy=POLICY, settings={"budget": budget} | settings)
         )
         assert await hub.hub.sourcing.sources.settled(timeout_s=SETTLED_S)
-        yield Stage(hub, servers)
+        yield Stage(hub, servers, folder)
 
 
 def assert_fit(result: result_pb2.ToolResult) -> None:

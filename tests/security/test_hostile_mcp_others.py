@@ -73,9 +73,11 @@ async def test_a_call_that_attacks_holds_up_no_other(stage: Stage, tool: str) ->
 
 @pytest.mark.parametrize("word", LISTS)
 async def test_a_list_that_attacks_holds_up_no_other(stage: Stage, word: str) -> None:
+    calm = await stage.become("list", "calls")
+
     async def attack() -> None:
-        for words in (["calls", word], ["calls"]):
-            await stage.call("list/become", {"words": words})
-            await stage.read("list")
+        attacked = await stage.become("list", "calls", word)
+        assert word == "storm" or (attacked.state, attacked.tools) != (calm.state, calm.tools)
+        assert (await stage.become("list", "calls")).tools == calm.tools
 
     await assert_others_go_on(stage, attack)
