@@ -13,7 +13,7 @@ BENCHES ?= governed_call session jobs watchers remote_jobs mcp_calls hostile reg
 IMAGE ?= tool-hub:dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen docs fmt check services test chaos bench image lock clean \
+.PHONY: acceptance-n8n acceptance-comfyui help setup run gen docs fmt check services test chaos bench image lock clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -83,6 +83,16 @@ chaos: services ## kill hubs at random while jobs run, 50 times an engine; minut
 bench: ## measure; numbers, not pass or fail
 	@$(PYTHON) .ci/setup.py bench
 	@for bench in $(BENCHES); do echo "== $$bench"; python -m tests.bench.$$bench || exit 1; done
+
+acceptance-n8n: setup ## hold the n8n adapter to a real n8n (2 GB from npm, once; then about five minutes)
+	@python -m tests.acceptance.n8n_install
+	@report=$$(mktemp) && TEST_ACCEPTANCE=n8n TOOLHUB_REQUIRE_SERVICES=1 pytest tests/acceptance --junit-xml=$$report; ended=$$?; \
+		python -m tests.acceptance.page n8n_suite $$report; rm -f $$report; exit $$ended
+	@python -m tests.acceptance.n8n_figures --write
+
+acceptance-comfyui: setup ## hold the ComfyUI adapter to a server: URL=http://gpu-1:8188
+	@[ -n "$(URL)" ] || { echo "URL=http://… names the ComfyUI server" >&2; exit 1; }
+	@TEST_ACCEPTANCE=comfyui TEST_COMFYUI_URL=$(URL) pytest tests/acceptance
 
 image: ## build the container image
 	docker build --tag $(IMAGE) .

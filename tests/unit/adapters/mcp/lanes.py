@@ -12,6 +12,7 @@ from tests.fakes.mcp_servers.scripted import INFO, MODERN
 from tests.fakes.mcp_stage import McpStage, stage_of, started
 from tests.unit.adapters.mcp.stage import soon
 from tests.unit.adapters.mcp.test_http import Answer, answering, http
+from toolhub_service.adapters.mcp.lane import Lane
 from toolhub_service.adapters.mcp.terms import HttpTerms
 
 WAYS = ["lane", "sdk"]
@@ -20,7 +21,7 @@ WAYS = ["lane", "sdk"]
 async def by(stage: McpStage, way: str) -> McpStage:
     """The stage, with calls going that way."""
     lane = (await stage.link.session(soon())).lane
-    assert lane is not None
+    assert isinstance(lane, Lane)
     assert lane.is_open
     if way == "sdk":
         lane.close()
