@@ -17,7 +17,7 @@ IMAGE ?= tool-hub:dev
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-15s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
 
 setup: ## make .venv: packages, project, toolchain (needs Python >= 3.11 with pip)
 	@[ -n "$(PYTHON)" ] || { echo "Python >= 3.11 is needed and none is on the path" >&2; exit 1; }
