@@ -143,6 +143,7 @@ class _Run:
         self._call = call
         self._key = key_of(call)
         self._sent_at_unix_ms = by.clock.unix_ms()
+        self._began_s = self._now_s()
         self._place: Place | None = workflow.place
         self._execution_id = ""
         self._has_ended = False
@@ -203,7 +204,9 @@ class _Run:
         self._execution_id = execution_named(answer, value.value, self._workflow.terms.execution_id)
         if not answer.body.strip() and not sent.place.answers_nothing:
             return await self._of_nothing(sent)
-        return await self._by.answered(self._server, self._workflow, call, sent, value, self._known())
+        took_ms = round((self._now_s() - self._began_s) * 1_000)
+        known = self._known() | {"http_status": str(answer.status), "duration_ms": str(took_ms)}
+        return await self._by.answered(self._server, self._workflow, call, sent, value, known)
 
     async def _of_nothing(self, sent: Sent) -> Outcome:
         """A success without a body: only its execution tells what that means."""

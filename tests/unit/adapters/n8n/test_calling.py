@@ -74,6 +74,8 @@ async def test_evidence_tells_what_ran_where(stage: Stage) -> None:
     facts = _facts(await stage.run("echo", {"a": 1}))
     assert "/webhook" not in repr(facts)
     assert (facts["workflow_id"], facts["workflow_version"]) == ("echo", flow_of.version_id)
+    assert facts["http_status"] == "200"
+    assert facts["duration_ms"].isdecimal()
 
 
 async def test_an_execution_that_the_answer_names_stands_in_evidence() -> None:
