@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http.cookiejar import CookieJar
@@ -75,8 +75,17 @@ class NoCookies(CookieJar):
 class ComfyClient:
     """One server; `http` is shared and belongs to the source."""
 
-    def __init__(self, terms: BackendTerms, http: httpx.AsyncClient, *, read_timeout_s: float) -> None:
+    def __init__(
+        self,
+        terms: BackendTerms,
+        http: httpx.AsyncClient,
+        *,
+        read_timeout_s: float,
+        redact: Callable[[str], str] = str,
+    ) -> None:
+        """`redact` is for whoever cuts what the server says."""
         self.name = terms.name
+        self.redact = redact
         self.terms = terms
         self._http = http
         self._fields = {**terms.headers, "accept": "*/*", "accept-encoding": "identity"}

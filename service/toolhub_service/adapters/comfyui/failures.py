@@ -26,6 +26,7 @@ Redact = Callable[[str], str]
 
 WORDS_MAX_CHARS: Final = 500
 _JUDGED_CHARS: Final = 4_000
+_WORD_MAX_CHARS: Final = 128
 _ERRORS_MAX: Final = 20
 _WAIT_MAX_S: Final = 3_600.0
 """The longest that a server may ask callers to wait."""
@@ -37,7 +38,10 @@ _GATEWAYS: Final = {401, 403}
 
 
 def quoted(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
-    """Somebody else's words, fit to be handed on: redacted, on one line, without paths, cut."""
+    """Somebody else's words, fit to be handed on: redacted, on one line, without paths, cut.
+
+    In this order: of a secret that was cut nobody knows the rest.
+    """
     said = text if isinstance(text, str) else ""
     return one_line(_PATH.sub("<path>", redact(said[:_JUDGED_CHARS])), max_chars)
 
@@ -80,7 +84,7 @@ def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact)
 
 def node_errors(call: GrantedCall, template: Template, said: Any, redact: Redact) -> ToolFailure:
     """The server finds fault with nodes: with what arguments put there, or with the template itself."""
-    errors = [*_node_errors(said)][:_ERRORS_MAX]
+    errors = [*_node_errors(said, redact)][:_ERRORS_MAX]
     sources = {(each.target.node, each.target.input): each.source for each in template.bindings}
     sources |= {(each.target.node, each.target.input): each.source for each in template.seeds if each.source}
     violations = tuple(
@@ -116,8 +120,7 @@ def upload_refused(call: GrantedCall, pointer: str, why: str) -> ToolFailure:
 def failed(call: GrantedCall, seen: Seen, redact: Redact) -> ToolFailure:
     """A node has failed."""
     said = seen.messages.get("execution_error", {})
-    node, class_type = (one_line(str(said.get(key, "")), 80) for key in ("node_id", "node_type"))
-    kind = one_line(str(said.get("exception_type", "")), 100)
+    node, class_type, kind = (_word(said.get(key), redact) for key in ("node_id", "node_type", "exception_type"))
     full = said.get("exception_message")
     words = quoted(full, redact)
     where = f"its node {node} ({class_type})" if node else "it"
@@ -161,17 +164,20 @@ def unclear(backend: str, silent: Unreached) -> str:
     return f"The server {backend} gave no clear answer: {silent.reason}."
 
 
-def _node_errors(said: Any) -> list[tuple[str, str, str, str, str]]:
+def _word(said: Any, redact: Redact) -> str:
+    return quoted(str(said) if isinstance(said, str | int) else "", redact, _WORD_MAX_CHARS)
+
+
+def _node_errors(said: Any, redact: Redact) -> list[tuple[str, str, str, str, str]]:
     """(node, class, type, input, words) of each."""
     found = []
     for node, body in list(said.items())[:_ERRORS_MAX] if isinstance(said, Mapping) else ():
         listed = body.get("errors") if isinstance(body, Mapping) else None
-        class_type = one_line(str(body.get("class_type", "")), 80) if isinstance(body, Mapping) else ""
+        class_type = _word(body.get("class_type"), redact) if isinstance(body, Mapping) else ""
         for error in listed[:_ERRORS_MAX] if isinstance(listed, list) else ():
             if isinstance(error, Mapping):
                 extra = error.get("extra_info")
-                name = one_line(str(extra.get("input_name", "")), 128) if isinstance(extra, Mapping) else ""
+                name = _word(extra.get("input_name"), redact) if isinstance(extra, Mapping) else ""
                 words = f"{error.get('message', '')}: {error.get('details', '')}"
-                kind = one_line(str(error.get("type", "")), 64)
-                found.append((one_line(str(node), 64), class_type, kind, name, words))
+                found.append((_word(node, redact), class_type, _word(error.get("type"), redact), name, words))
     return found

@@ -71,7 +71,7 @@ def opened(
         poller = Poller(randomness, polls)
         dialler = Dialler(backend, resolver, tls=tls, connect_timeout_s=terms.connect_timeout_s)
         news = News(dialler, clock, randomness, poller.hurry)
-        client = ComfyClient(backend, http, read_timeout_s=terms.read_timeout_s)
+        client = ComfyClient(backend, http, read_timeout_s=terms.read_timeout_s, redact=redact)
         return Backend(client, news, poller, Poller(randomness, FETCHES), clock)
 
     backends, shelf = Backends(map(backend_of, terms.backends)), Shelf()

@@ -22,13 +22,13 @@ from toolhub_service.adapters.comfyui.png_stripping import Damaged, stripped
 from toolhub_service.adapters.comfyui.sniffing import SNIFFED_BYTES, accepted_as, extension_of, sniffed
 from toolhub_service.adapters.comfyui.template import OutputTerms, OutputType, Template
 from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
-from toolhub_service.adapters.shortening import one_line
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
 
+_ETAG_MAX_CHARS: Final = 100
 _GONE: Final = frozenset({400, 403, 404, 410})
 
 
@@ -148,7 +148,7 @@ class OutputFetcher:
                 except Damaged:
                     what = "is a damaged picture"
                     raise failures.bad_output(call, output, "OUTPUT_DAMAGED", what, filename=file.filename) from None
-            etag = one_line(response.headers.get("etag", ""), 100)
+            etag = failures.quoted(response.headers.get("etag", ""), self._redact, _ETAG_MAX_CHARS)
             return FileRecord(output, file, artifact.ref, etag, body.size_bytes, body.sha256)
 
     def _check_size(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from toolhub_service.adapters.comfyui.client import ComfyClient, Unreached
 from toolhub_service.adapters.shortening import one_line
 
 _WORD_MAX_CHARS: Final = 64
+_JUDGED_CHARS: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,14 @@ async def kind_of(client: ComfyClient) -> ServerKind:
     features = (await client.get("/features")).fields
     cap = features.get("max_upload_size")
     return ServerKind(
-        version=_word(system, "comfyui_version"),
-        pytorch=_word(system, "pytorch_version"),
-        device=_word(first, "name"),
+        version=_word(system, "comfyui_version", client.redact),
+        pytorch=_word(system, "pytorch_version", client.redact),
+        device=_word(first, "name", client.redact),
         has_jobs=isinstance(jobs.fields.get("jobs"), list),
         upload_max_bytes=cap if isinstance(cap, int) and cap > 0 else 0,
     )
 
 
-def _word(holder: object, key: str) -> str:
+def _word(holder: object, key: str, redact: Callable[[str], str]) -> str:
     said: Any = holder.get(key) if isinstance(holder, Mapping) else None
-    return one_line(said, _WORD_MAX_CHARS) if isinstance(said, str) else ""
+    return one_line(redact(said[:_JUDGED_CHARS]), _WORD_MAX_CHARS) if isinstance(said, str) else ""

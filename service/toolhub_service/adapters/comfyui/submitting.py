@@ -108,7 +108,7 @@ class Submitter:
             number="" if number is None else str(number),
         )
         if reply.fields.get("node_errors"):
-            details[NODE_ERRORS] = _cut(reply.fields["node_errors"])
+            details[NODE_ERRORS] = _cut(reply.fields["node_errors"], self._redact)
         return _accepted(mark, backend, prompt_id, details)
 
     async def _posted(self, backend: Backend, key: str, body: Mapping[str, Any]) -> Reply:
@@ -158,22 +158,23 @@ def _drawn(key: str) -> Callable[[], int]:
     return draw
 
 
-def _cut(said: Any) -> str:
+def _cut(said: Any, redact: Redact) -> str:
     """What is wrong with nodes, as a mark can keep it: without tracebacks and inputs."""
     kept: dict[str, Any] = {}
     for node, body in said.items() if isinstance(said, Mapping) else ():
         errors = body.get("errors") if isinstance(body, Mapping) else None
-        kept[str(node)[:64]] = {
-            "class_type": str(body.get("class_type", ""))[:200] if isinstance(body, Mapping) else "",
-            "errors": [_bare(error) for error in errors[:5] if isinstance(error, Mapping)] if errors else [],
+        listed = errors[:5] if isinstance(errors, list) else []
+        kept[failures.quoted(str(node), redact, 64)] = {
+            "class_type": failures.quoted(body.get("class_type"), redact, 200) if isinstance(body, Mapping) else "",
+            "errors": [_bare(error, redact) for error in listed if isinstance(error, Mapping)],
         }
         if len(json.dumps(kept)) > _NODE_ERRORS_MAX_CHARS:
             break
     return json.dumps(kept)
 
 
-def _bare(error: Mapping[str, Any]) -> dict[str, Any]:
+def _bare(error: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
     extra = error.get("extra_info")
     name = extra.get("input_name") if isinstance(extra, Mapping) else None
-    told = {key: str(error.get(key, ""))[:300] for key in ("type", "message", "details")}
-    return {**told, "extra_info": {"input_name": str(name)[:128]} if name else {}}
+    told = {key: failures.quoted(error.get(key), redact, 300) for key in ("type", "message", "details")}
+    return {**told, "extra_info": {"input_name": failures.quoted(name, redact, 128)} if name else {}}

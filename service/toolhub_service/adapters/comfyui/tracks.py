@@ -6,6 +6,7 @@ The same news may come twice, late or not at all: what was reached is never take
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ UNIT: Final = "nodes"
 _NODES_MAX: Final = 10_000
 _MOST: Final = 1e12
 _WORD_MAX_CHARS: Final = 80
+_NODE_ID: Final = re.compile(r"[A-Za-z0-9_:.-]{1,64}")
 
 
 class Track:
@@ -92,7 +94,7 @@ class Track:
     def _name(self, node: str) -> str:
         body = self._graph.get(node)
         if not isinstance(body, Mapping):
-            return f"node {one_line(node, _WORD_MAX_CHARS)}"
+            return f"node {node}" if _NODE_ID.fullmatch(node) else "a node"
         meta = body.get("_meta")
         title = meta.get("title") if isinstance(meta, Mapping) else None
         own = f" “{one_line(title, _WORD_MAX_CHARS)}”" if isinstance(title, str) and title else ""
