@@ -53,6 +53,7 @@ class ComfyUiOpener:
             entry.connect_timeout_s,
             entry.read_timeout_s,
             entry.lost_after_s,
+            self.endpoint(name, entry),
         )
         means, redact = self._means, self._means.redactor.text
         parts = opened(

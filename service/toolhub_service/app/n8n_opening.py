@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolhub_service.adapters.n8n.adapter import N8nAdapter
 from toolhub_service.adapters.n8n.calling import Calling
 from toolhub_service.adapters.n8n.client import refused_url
@@ -52,7 +54,7 @@ class N8nOpener:
 
     def open(self, name: str, entry: N8nSource) -> OpenedSource:
         values = SourceValues(self._means.redactor)
-        terms = _terms(name, entry, values)
+        terms = replace(_terms(name, entry, values), shown_as=self.endpoint(name, entry))
         mask = Mask(values.secrets)
         try:
             server = N8nServer(terms, self._resolver, Poller(self._means.randomness, POLLS), mask)

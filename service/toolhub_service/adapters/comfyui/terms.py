@@ -55,6 +55,8 @@ class ComfyTerms:
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0
     lost_after_s: float = 15.0
+    shown_as: str = ""
+    """What stands for its URLs wherever they are shown; empty: the URLs themselves."""
 
     @property
     def upstream(self) -> str:
@@ -63,7 +65,7 @@ class ComfyTerms:
 
     @property
     def endpoint(self) -> str:
-        return ", ".join(backend.url for backend in self.backends)
+        return self.shown_as or ", ".join(backend.url for backend in self.backends)
 
 
 def backend_at(name: str, url: str, headers: Mapping[str, str]) -> BackendTerms:

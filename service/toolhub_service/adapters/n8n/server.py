@@ -50,7 +50,7 @@ class N8nServer:
 
     @property
     def endpoint(self) -> str:
-        return shown_url(parse_url(self.terms.url)).rstrip("/")
+        return self.terms.shown_as or shown_url(parse_url(self.terms.url)).rstrip("/")
 
     def url_of(self, place: Place) -> str:
         return f"{self.terms.url}{self.terms.webhook_path}/{place.path}"

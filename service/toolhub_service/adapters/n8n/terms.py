@@ -89,6 +89,8 @@ class N8nTerms:
     tags: tuple[str, ...] = ()
     timeout_s: float = 60.0
     max_concurrency: int = 0
+    shown_as: str = ""
+    """What stands for its URL wherever that is shown; empty: the URL itself."""
 
     @property
     def upstream(self) -> str:
