@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from toolhub_service.adapters.shortening import as_object, one_line
+from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 WEBHOOK: Final = "n8n-nodes-base.webhook"
@@ -29,7 +29,7 @@ _PASSED_ON: Final = ("firstIncomingItem", "allIncomingItems")
 """What a Respond node answers with that its data hold."""
 KEY_HEADER: Final = "x-idempotency-key"
 _TIME: Final = re.compile(r"[0-9T:.Z+-]{10,40}", re.ASCII)
-_STATUS_MAX_CHARS: Final = 32
+_STATUS: Final = re.compile(r"[!-~]{1,32}", re.ASCII)
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 FAILED: Final = frozenset({"error", "crashed", "failed"})
 OVER: Final = FAILED | {"success", "canceled", "cancelled"}
@@ -88,7 +88,7 @@ def execution_of(value: JsonValue) -> Execution | None:
         return None
     return Execution(
         own_id,
-        one_line(status, _STATUS_MAX_CHARS).lower(),
+        status.lower() if _STATUS.fullmatch(status) else "unknown",
         id_of(told.get("workflowId")),
         id_of(told.get("workflowVersionId")),
         _time(told.get("createdAt")) or _time(told.get("startedAt")),

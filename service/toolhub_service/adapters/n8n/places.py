@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolhub_service.adapters.n8n.executions import RESPOND, WEBHOOK, id_of
-from toolhub_service.adapters.shortening import as_object, shortened
+from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 _PATH: Final = re.compile(r"[A-Za-z0-9_~.-]+(?:/[A-Za-z0-9_~.-]+)*", re.ASCII)
 _PATH_MAX_CHARS: Final = 512
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
-_WORD_MAX_BYTES: Final = 64
+_WORD: Final = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
 _ID_EXPRESSION: Final = "$execution.id"
 
 
@@ -93,7 +93,7 @@ def _place(workflow: JsonObject, node: JsonObject, own_id: str, version: str) ->
         mode,
         answers_nothing=options.get("noResponseBody") is True or said.get("responseData") == "noData",
         names_execution=_names_execution(workflow, mode, options),
-        authentication=shortened(demanded, _WORD_MAX_BYTES) if isinstance(demanded, str) else "",
+        authentication=demanded if isinstance(demanded, str) and _WORD.fullmatch(demanded) else "other",
     )
 
 
