@@ -162,20 +162,22 @@ class _Run:
 
     async def _start(self) -> RemoteMark:
         """Send it, and again only where it certainly was not taken; the accepted mark."""
+        why = ""
         for _ in range(self._on.terms.starts_max):
             if self._stopping.is_set():
                 raise never_sent(self._call)
             await self._keep(sent(self.mark, self._on.clock.unix_ms()))
             try:
                 return await self._on.remote.start(self._call, self.mark)
-            except RemoteUnclear:
+            except RemoteUnclear as unclear:
+                why = str(unclear)
                 found = await self._look_up()
             except (ToolFailure, QuestionAsked):
                 await self._keep(refused(self.mark))
                 raise
             if found is not None:
                 return found
-        raise not_taken(self._call, self.mark, self._on.terms.starts_max)
+        raise not_taken(self._call, self.mark, self._on.terms.starts_max, why)
 
     async def _look_up(self) -> RemoteMark | None:
         """The accepted mark; None when the remote side has said for long enough that it has none."""
@@ -251,7 +253,7 @@ class _Run:
                 pass
             except ToolFailure as refusal:
                 if not refusal.error.is_retryable:
-                    self._tell(WILL_NOT_STOP)
+                    self._tell(f"{WILL_NOT_STOP}: {refusal.error.message}")
                     return
             else:
                 self._is_asked_to_stop = True

@@ -21,7 +21,7 @@ _STOP_AT: Final = "stop_asked_at_unix_ms"
 
 WILL_STOP: Final = "asked the remote side to stop; waiting until it confirms"
 CANNOT_STOP: Final = "the remote side cannot stop it; it goes on to its end"
-WILL_NOT_STOP: Final = "the remote side refuses to stop it; it goes on to its end"
+WILL_NOT_STOP: Final = "it goes on to its end, for the remote side refuses to stop it"
 LEFT_BEHIND: Final = "its time is up, and the remote side could not be asked to stop"
 STOPPED_LATE: Final = "its time is up; the remote side was asked to stop"
 
@@ -122,10 +122,11 @@ def never_sent(call: GrantedCall) -> ToolFailure:
     return refuse(ErrorKind.CANCELLED, f"{call.spec.name} was cancelled before it began; nothing happened.")
 
 
-def not_taken(call: GrantedCall, mark: RemoteMark, starts: int) -> ToolFailure:
-    """It was sent `starts` times, and the remote side certainly has it not."""
-    message = f"{_place(call, mark)} did not take {call.spec.name}, and nothing runs there. Try again later."
-    return ToolFailure(ToolError(ErrorKind.TOOL_UNAVAILABLE, message, details={**facts(call, mark), "starts": starts}))
+def not_taken(call: GrantedCall, mark: RemoteMark, starts: int, reason: str) -> ToolFailure:
+    """It was sent `starts` times, and the remote side certainly has it not. `reason`: a sentence about the last time."""
+    message = f"{_place(call, mark)} did not take {call.spec.name}, and nothing runs there. {reason.rstrip('. ')}."
+    details = {**facts(call, mark), "starts": starts, "reason": reason}
+    return ToolFailure(ToolError(ErrorKind.TOOL_UNAVAILABLE, f"{message} Try again later.", details=details))
 
 
 def no_job(call: GrantedCall) -> ToolFailure:

@@ -56,6 +56,7 @@ class JobTelemetry:
                 tool=job.call.tool,
                 state=job.state.value,
                 runs=job.runs,
+                **_why(job),
             )
 
     def taken_over(self, job: Job) -> None:
@@ -98,3 +99,11 @@ class JobTelemetry:
             self._tools.add(tool)
             return tool
         return names.OTHER
+
+
+def _why(job: Job) -> dict[str, str]:
+    """What its caller was told, for whoever reads the log; nothing where the record holds no error."""
+    error = job.status.result.error if job.status.result is not None else None
+    if error is None:
+        return {}
+    return {"kind": error.kind.value, "cause": str(error.details.get("cause", "")), "reason": error.message}

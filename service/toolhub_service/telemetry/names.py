@@ -205,6 +205,7 @@ LOG_JOB_ENDED: Final = "job_ended_badly"
 LOG_JOB_TROUBLE: Final = "job_trouble"
 LOG_WEBHOOK_GIVEN_UP: Final = "approval_webhook_given_up"
 LOG_SOURCE_READ: Final = "source_read"
+LOG_SOURCE_PARTIAL: Final = "source_partial"
 LOG_SOURCE_DOWN: Final = "source_down"
 LOG_SOURCE_TROUBLE: Final = "source_trouble"
 LOG_SOURCES_LOADED: Final = "sources_loaded"
@@ -231,6 +232,7 @@ LOG_EVENTS: Final = (
     (LOG_JOB_TROUBLE, "warning", "A change of a job failed and will be tried again; a defect carries its traceback."),
     (LOG_WEBHOOK_GIVEN_UP, "error", "The webhook could not be told of a question; `toolhub approvals list` has it."),
     (LOG_SOURCE_READ, "info", "A source can be read again, or for the first time, or what it offers is another."),
+    (LOG_SOURCE_PARTIAL, "warning", "A source was read, and something of it cannot be used; `reason` says what."),
     (LOG_SOURCE_DOWN, "warning", "A source cannot be read; its tools are UNAVAILABLE and it is tried again."),
     (LOG_SOURCE_TROUBLE, "warning", "Something around a source failed and will be tried again."),
     (LOG_SOURCES_LOADED, "info", "sources.yaml came into force."),

@@ -16,6 +16,7 @@ from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
 
 _READ: Final = frozenset({SourceState.READY, SourceState.PARTIAL})
+_WORRYING: Final = {SourceState.DOWN: names.LOG_SOURCE_DOWN, SourceState.PARTIAL: names.LOG_SOURCE_PARTIAL}
 _SAME_DRIFT_MS: Final = 3600 * 1000
 _DRIFTS_MAX: Final = 50_000
 """Changes remembered, over all sources; about 0.3 kB each."""
@@ -42,7 +43,6 @@ class SourceTelemetry:
 
     def refreshed(self, status: SourceStatus) -> None:
         name = status.name
-        is_down = status.state is SourceState.DOWN
         self.judged(status)
         if status.state in _READ:
             self._seconds.labels(name).observe(status.latency_ms / 1_000)
@@ -50,11 +50,10 @@ class SourceTelemetry:
         if self._told.get(name) == told:
             return
         self._told[name] = told
-        write, event = (
-            (self._log.warning, names.LOG_SOURCE_DOWN) if is_down else (self._log.info, names.LOG_SOURCE_READ)
-        )
+        event = _WORRYING.get(status.state)
+        write = self._log.info if event is None else self._log.warning
         write(
-            event,
+            event or names.LOG_SOURCE_READ,
             source=name,
             state=status.state.value,
             reason=status.reason,

@@ -89,6 +89,7 @@ def test_bad_ends_are_logged(watched: Watched, state: JobState) -> None:
     watched.telemetry.changed(job, _ended(job, state))
     (entry,) = watched.logged.entries
     assert (entry["event"], entry["job_id"], entry["state"]) == ("job_ended_badly", "job-1", state.value)
+    assert (entry["kind"], entry["reason"]) == ("OUTCOME_UNKNOWN", "outcome_unknown")
 
 
 def test_takeovers_watchers_and_troubles_are_shown(watched: Watched) -> None:

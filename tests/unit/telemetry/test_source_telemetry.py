@@ -45,6 +45,15 @@ def test_a_source_is_measured_at_every_reading_and_logged_when_it_changes() -> N
     assert told.value('toolhub_source_refresh_seconds_count{source="files"}') == 3
 
 
+def test_a_source_of_which_something_cannot_be_used_is_a_warning_and_up() -> None:
+    told = Told()
+    told.telemetry.refreshed(replace(READY, state=SourceState.PARTIAL, reason="the api_key is not accepted"))
+    (entry,) = told.logged.entries
+    logged = (entry["event"], entry["log_level"], entry["reason"])
+    assert logged == ("source_partial", "warning", "the api_key is not accepted")
+    assert told.value('toolhub_source_up{source="files"}') == 1
+
+
 def test_a_judgement_changes_what_is_measured_and_is_no_reading() -> None:
     told = Told()
     told.telemetry.refreshed(READY)
