@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 
 from toolhub_service.adapters.remote import RemoteExecutor
-from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable, retry_after_s
+from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
+from toolhub_service.adapters.retry_after import retry_after_s
 from toolhub_service.domain.call import GrantedCall, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, refuse
 from toolhub_service.domain.job import RemoteMark

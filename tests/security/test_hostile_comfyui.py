@@ -18,10 +18,10 @@ from tests.fakes.comfyui import HOSTILE_FILES, MANY_FILES, How, Op
 from tests.fakes.comfyui_templates import BLUR, changed
 from tests.fakes.remote_stage import LoopClock, ToldSink
 from tests.unit.adapters.comfyui.comfy_stage import SECRET, ComfyStage, comfy_stage, failure_of
-from toolhub_service.adapters.comfyui.client import ComfyClient, Unreached
-from toolhub_service.adapters.comfyui.news import News
+from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
+from toolhub_service.adapters.comfyui.event_feed import EventFeed
+from toolhub_service.adapters.comfyui.node_progress import NodeProgress
 from toolhub_service.adapters.comfyui.terms import BackendTerms
-from toolhub_service.adapters.comfyui.tracks import Track
 from toolhub_service.adapters.comfyui.websocket import MESSAGE_MAX_BYTES, Dialler
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.progress import Progress
@@ -119,7 +119,7 @@ async def test_a_huge_answer_is_not_read_to_its_end(stage: ComfyStage, op: Op) -
     stage.comfy.fault(op, How.HUGE, -1)
     (backend,) = stage.parts.backends
     paths = {Op.STATS: "/system_stats", Op.JOBS: "/api/jobs", Op.CLASSES: "/object_info/SaveImage"}
-    with pytest.raises(Unreached, match="larger than"):
+    with pytest.raises(NoReply, match="larger than"):
         await backend.client.get(paths[op])
 
 
@@ -140,7 +140,7 @@ async def test_an_endless_answer_ends() -> None:
             await asyncio.sleep(0.01)
 
     async with answering(drip) as url, client_at(url, read_timeout_s=0.05) as client:
-        with pytest.raises(Unreached, match="did not end in time"):
+        with pytest.raises(NoReply, match="did not end in time"):
             await client.get("/queue")
 
 
@@ -160,15 +160,15 @@ async def test_a_redirect_is_followed_nowhere(status: int) -> None:
         async with answering(lead) as url, client_at(url) as client:
             assert (await client.get("/queue")).status == status
             dialler = Dialler(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
-            news = News(dialler, LoopClock(), FixedRandomness(), lambda _: None)
-            assert await news.ready(5.0) == ""
-            await news.close()
+            events = EventFeed(dialler, LoopClock(), FixedRandomness(), lambda _: None)
+            assert await events.ready(5.0) == ""
+            await events.close()
     assert visited == []
 
 
 async def test_a_server_at_a_metadata_address_is_never_dialled() -> None:
     async with client_at("http://169.254.169.254") as client:
-        with pytest.raises(Unreached) as caught:
+        with pytest.raises(NoReply) as caught:
             await client.get("/system_stats")
         assert caught.value.was_sent is False
 
@@ -195,11 +195,11 @@ async def test_a_flood_of_news_delays_nobody_and_moves_nothing_back() -> None:
 
     async with answering(flood) as url:
         dialler = Dialler(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
-        news = News(dialler, LoopClock(), FixedRandomness(), lambda _: over.set())
-        news.follow("p", Track({"1": {"class_type": "A", "inputs": {}}}, told.append))
+        events = EventFeed(dialler, LoopClock(), FixedRandomness(), lambda _: over.set())
+        events.follow("p", NodeProgress({"1": {"class_type": "A", "inputs": {}}}, told.append))
         async with asyncio.timeout(20):
             await over.wait()
-        await news.close()
+        await events.close()
     assert len(told) == 300
     assert {progress.step for progress in told} == {0.5}
 
@@ -229,13 +229,13 @@ async def test_a_message_that_is_too_long_ends_the_connection_and_is_not_held(fr
 
     async with answering(pour) as url:
         dialler = Dialler(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
-        news = News(dialler, LoopClock(), FixedRandomness(), lambda _: None)
-        news.follow("p", Track({}, lambda _: None))
+        events = EventFeed(dialler, LoopClock(), FixedRandomness(), lambda _: None)
+        events.follow("p", NodeProgress({}, lambda _: None))
         async with asyncio.timeout(20):
             await closed.wait()
-        await news.close()
-    assert news.connections == 1
-    assert news.client_id == ""
+        await events.close()
+    assert events.connections == 1
+    assert events.client_id == ""
 
 
 async def test_a_deadline_asks_the_server_to_stop_what_runs(stage: ComfyStage) -> None:

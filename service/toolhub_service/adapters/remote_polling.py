@@ -10,10 +10,8 @@ to stop that was accepted) says `hurry`.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from toolhub_service.domain.ports import Randomness
@@ -162,16 +160,3 @@ class _Round:
     def _wake(self) -> None:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
-
-
-def retry_after_s(header: str | None) -> float:
-    """Seconds that a Retry-After header asks for, in either of its forms; 0 when it says nothing readable."""
-    if not header:
-        return 0.0
-    text = header.strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError, OverflowError):
-        return 0.0

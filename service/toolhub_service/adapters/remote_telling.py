@@ -11,6 +11,7 @@ from typing import Final
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import Evidence, EvidenceType
 
 _KEYS: Final = uuid.UUID("5f0c1d52-6c0e-4a57-9b8e-4d1f3a1c7e10")
@@ -123,9 +124,9 @@ def never_sent(call: GrantedCall) -> ToolFailure:
 
 
 def not_taken(call: GrantedCall, mark: RemoteMark, starts: int, reason: str) -> ToolFailure:
-    """It was sent `starts` times, and the remote side certainly has it not. `reason`: a sentence about the last time."""
+    """It was sent `starts` times, and the remote side certainly has it not. `reason`: why not."""
     message = f"{_place(call, mark)} did not take {call.spec.name}, and nothing runs there. {reason.rstrip('. ')}."
-    details = {**facts(call, mark), "starts": starts, "reason": reason}
+    details: JsonObject = {**facts(call, mark), "starts": starts, "reason": reason}
     return ToolFailure(ToolError(ErrorKind.TOOL_UNAVAILABLE, f"{message} Try again later.", details=details))
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import yaml
 
+from toolhub_service.adapters.comfyui.drafting import draft_of
 from toolhub_service.adapters.comfyui.graph import GRAPH_MAX_BYTES, GRAPH_MAX_DEPTH, graph_problems
-from toolhub_service.adapters.comfyui.skeleton import skeleton_of
 from toolhub_service.adapters.comfyui.template import TemplateInvalid
 from toolhub_service.adapters.comfyui.texts import read_value
 from toolhub_service.domain.json import JsonObject
@@ -44,7 +44,7 @@ def first_sidecar(graph: Path, sidecar: Path, name: str, object_info: JsonObject
     if unsound or not isinstance(nodes, dict):
         raise TemplateInvalid(*(f"{graph}: {problem}" for problem in unsound))
     file = os.path.relpath(graph.resolve(), sidecar.resolve().parent)
-    words = skeleton_of(nodes, name, file, object_info)
+    words = draft_of(nodes, name, file, object_info)
     if not words["outputs"]:
         raise TemplateInvalid(f"{graph}: no node of it saves or previews anything: add one, such as Save Image")
     text = yaml.safe_dump(words, sort_keys=False, default_flow_style=None, width=_WIDTH, allow_unicode=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.job import ComfyJob
-from toolhub_service.adapters.comfyui.meter import Meter
+from toolhub_service.adapters.comfyui.rising_progress import RisingProgress
 from toolhub_service.adapters.comfyui.terms import ComfyTerms
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_telling import new_mark
@@ -48,12 +48,12 @@ class ComfyAdapter:
         if executor is None or job is None:
             raise failures.no_source(call)
         job_id = call.call.job_id
-        meter = job.meters[job_id] = Meter(sink)
+        rising = job.sinks[job_id] = RisingProgress(sink)
         try:
-            return await executor.execute(call, meter)
+            return await executor.execute(call, rising)
         finally:
-            if job.meters.get(job_id) is meter:
-                del job.meters[job_id]
+            if job.sinks.get(job_id) is rising:
+                del job.sinks[job_id]
             job.forget(new_mark(job_id).key)
 
     def effects(self, call: GrantedCall) -> Sequence[str]:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from math import inf
 from typing import Final
 
-from toolhub_service.adapters.comfyui.client import ComfyClient, Unreached
-from toolhub_service.adapters.comfyui.news import News
+from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
+from toolhub_service.adapters.comfyui.event_feed import EventFeed
 from toolhub_service.adapters.comfyui.server_kind import ServerKind, kind_of
 from toolhub_service.adapters.comfyui.states import Seen, look
 from toolhub_service.adapters.remote_polling import Poller
@@ -27,11 +27,11 @@ _DOWN_MAX_S: Final = 60.0
 class Backend:
     """One server."""
 
-    def __init__(self, client: ComfyClient, news: News, poller: Poller, fetches: Poller, clock: Clock) -> None:
+    def __init__(self, client: ComfyClient, events: EventFeed, poller: Poller, fetches: Poller, clock: Clock) -> None:
         """`poller` asks how prompts fare, `fetches` for files: a long download must not hold up a question."""
         self.name = client.name
         self.client = client
-        self.news = news
+        self.events = events
         self.poller = poller
         self.fetches = fetches
         self._clock = clock
@@ -45,22 +45,22 @@ class Backend:
         return self._clock.monotonic_s() < self._down_until_s
 
     async def kind(self, *, anew: bool = False) -> ServerKind:
-        """What it is; asked once, or `anew`. Raises Unreached."""
+        """What it is; asked once, or `anew`. Raises NoReply."""
         if self._kind is None or anew:
             self._kind = await kind_of(self.client)
             self.is_back()
         return self._kind
 
     async def look(self, prompt_id: str) -> Seen:
-        """Raises Unreached."""
+        """Raises NoReply."""
         return await look(self.client, prompt_id, has_jobs=(await self.kind()).has_jobs)
 
     async def queue(self) -> int:
-        """How many prompts wait or run there, with those on their way from here. Raises Unreached."""
+        """How many prompts wait or run there, with those on their way from here. Raises NoReply."""
         info = (await self.client.get("/prompt")).fields.get("exec_info")
         said = info.get("queue_remaining") if isinstance(info, dict) else None
         if not isinstance(said, int):
-            raise Unreached("it does not say how long its queue is")
+            raise NoReply("it does not say how long its queue is")
         self.is_back()
         return said + self._on_the_way
 
@@ -108,13 +108,13 @@ class Backends:
         return alive[order[0]]
 
     async def close(self) -> None:
-        await asyncio.gather(*(backend.news.close() for backend in self))
+        await asyncio.gather(*(backend.events.close() for backend in self))
 
 
 async def _queue_of(backend: Backend) -> float:
     try:
         return await backend.queue()
-    except Unreached:
+    except NoReply:
         backend.has_failed()
         return inf
 

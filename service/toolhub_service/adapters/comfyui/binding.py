@@ -17,7 +17,7 @@ from toolhub_service.adapters.comfyui.template import (
     Binding,
     BoundGraph,
     Forced,
-    Place,
+    NodeInput,
     Template,
     Transform,
     Upload,
@@ -68,7 +68,7 @@ def bound(
 
 def _given(
     bindings: tuple[Binding, ...], args: JsonObject, uploads: Mapping[str, str]
-) -> Iterator[tuple[Place, Literal]]:
+) -> Iterator[tuple[NodeInput, Literal]]:
     """What the caller chose; an argument that is absent or null leaves what the graph says."""
     for binding in bindings:
         value = value_at(args, binding.source)
@@ -82,7 +82,7 @@ def _given(
             yield binding.target, _literal(binding.source, value)
 
 
-def _seeds(template: Template, args: JsonObject, draw: Callable[[], int]) -> Iterator[tuple[Place, int]]:
+def _seeds(template: Template, args: JsonObject, draw: Callable[[], int]) -> Iterator[tuple[NodeInput, int]]:
     shared: dict[str, int] = {}
     for seed in template.seeds:
         given = value_at(args, seed.source) if seed.source else None
@@ -117,7 +117,7 @@ def _name(name: str) -> str:
     return name
 
 
-def _written(graph: JsonObject, values: Mapping[Place, Literal]) -> JsonObject:
+def _written(graph: JsonObject, values: Mapping[NodeInput, Literal]) -> JsonObject:
     """The graph with these inputs; the nodes that are not touched are shared with it."""
     made: dict[str, Any] = dict(graph)
     changed: dict[str, dict[str, JsonValue]] = {}

@@ -13,17 +13,17 @@ from typing import Final, TypeVar
 from toolhub_service.adapters.comfyui.arguments import Arguments, schema_problems
 from toolhub_service.adapters.comfyui.binding_rules import binding_misfit, seed_misfit
 from toolhub_service.adapters.comfyui.graph import graph_problems, literals_of
+from toolhub_service.adapters.comfyui.node_inputs import Misplaced, input_of, node_of
 from toolhub_service.adapters.comfyui.output_schema import result_schema
-from toolhub_service.adapters.comfyui.places import Misplaced, node_of, place_of
 from toolhub_service.adapters.comfyui.sidecar import BindingWords, OutputWords, SeedWords, Sidecar
 from toolhub_service.adapters.comfyui.template import (
     PLACEHOLDERS,
     PREFIX_INPUT,
     Binding,
     Forced,
+    NodeInput,
     OutputTerms,
     OutputType,
-    Place,
     Seed,
     Template,
     TemplateInvalid,
@@ -115,8 +115,8 @@ class _Building:
     def _say(self, problems: Iterable[str]) -> None:
         self._problems.extend(problems)
 
-    def _place(self, pointer: str, at: str, expect_class: str) -> Place:
-        place = place_of(self._graph, pointer, expect_class)
+    def _place(self, pointer: str, at: str, expect_class: str) -> NodeInput:
+        place = input_of(self._graph, pointer, expect_class)
         before = self._taken.setdefault(pointer, at)
         if before != at:
             raise Misplaced(f"{pointer} is set by {before} already, so this would never be seen; take one of them out")

@@ -1,6 +1,6 @@
 """Requests to one ComfyUI server, bounded in bytes and time, through the egress guard; redirects are never followed.
 
-What matters to callers of a failed request is one thing: whether it can have been taken (`Unreached.was_sent`).
+What matters to callers of a failed request is one thing: whether it can have been taken (`NoReply.was_sent`).
 JSON is read as Python's own parser reads it, for servers write NaN and Infinity into descriptions of nodes; halves of
 surrogate pairs, which are no text and could not be handed on, are replaced.
 """
@@ -19,9 +19,9 @@ from typing import Any, Final
 import httpx
 
 from toolhub_service.adapters.comfyui.terms import BackendTerms
-from toolhub_service.adapters.remote_polling import retry_after_s
+from toolhub_service.adapters.retry_after import retry_after_s
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.tools.egress.breakage import Breakage, WireError
+from toolhub_service.tools.egress.breakage import WireError
 
 ANSWER_MAX_BYTES: Final = 4 * 1024 * 1024
 LISTS_MAX_BYTES: Final = 64 * 1024 * 1024
@@ -34,10 +34,9 @@ _HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPES: Final = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
 )
-_NOT_SENT: Final = frozenset({Breakage.UNRESOLVED, Breakage.UNREACHABLE, Breakage.CONNECT_TIMEOUT, Breakage.UNTRUSTED})
 
 
-class Unreached(Exception):
+class NoReply(Exception):
     """No answer, or none that means anything; `reason` is a clause for people, without anybody's words."""
 
     def __init__(self, reason: str, *, was_sent: bool = True, retry_after_s: float = 0.0) -> None:
@@ -90,28 +89,29 @@ class ComfyClient:
         self._http = http
         self._fields = {**terms.headers, "accept": "*/*", "accept-encoding": "identity"}
         self._answer_s = read_timeout_s * _WHOLE_ANSWER
+        self._parsing = asyncio.Semaphore(1)
 
     async def get(
         self, path: str, params: Mapping[str, str] | None = None, *, max_bytes: int = ANSWER_MAX_BYTES
     ) -> Reply:
-        """Raises Unreached, also for 5xx and 429: nothing was changed, so it can be asked again."""
+        """Raises NoReply, also for 5xx and 429: nothing was changed, so it can be asked again."""
         reply = await self._asked("GET", path, params=params, max_bytes=max_bytes)
         if reply.status >= httpx.codes.INTERNAL_SERVER_ERROR or reply.status == httpx.codes.TOO_MANY_REQUESTS:
-            raise Unreached(f"it answered {reply.status}", retry_after_s=reply.retry_after_s)
+            raise NoReply(f"it answered {reply.status}", retry_after_s=reply.retry_after_s)
         return reply
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
-        """Raises Unreached."""
+        """Raises NoReply."""
         content = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
         return await self._asked("POST", path, content=content, fields={"content-type": "application/json"})
 
     async def post_stream(self, path: str, content: AsyncIterator[bytes], fields: Mapping[str, str]) -> Reply:
-        """Raises Unreached, and whatever `content` raises."""
+        """Raises NoReply, and whatever `content` raises."""
         return await self._asked("POST", path, content=content, fields=fields)
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
-        """A response whose body is read inside the block, by `aiter_raw`. Raises Unreached."""
+        """A response whose body is read inside the block, by `aiter_raw`. Raises NoReply."""
         request = self._request("GET", path, params=params)
         with _told():
             response = await self._http.send(request, stream=True)
@@ -138,24 +138,30 @@ class ComfyClient:
                     finally:
                         await response.aclose()
         except TimeoutError:
-            raise Unreached("its answer did not end in time") from None
+            raise NoReply("its answer did not end in time") from None
         status = response.status_code
-        return Reply(status, await _parsed(data), _beginning(data), retry_after_s(response.headers.get("retry-after")))
+        value = await self._parsed(data) if len(data) > _LARGE_BYTES else _json(data)
+        return Reply(status, value, _beginning(data), retry_after_s(response.headers.get("retry-after")))
+
+    async def _parsed(self, data: bytes) -> Any:
+        """One at a time, for empty lists take twenty times the room of their text."""
+        async with self._parsing:
+            return await asyncio.to_thread(_json, data)
 
 
 class _told:  # noqa: N801  a context manager is read as a verb
-    """Turns what breaks on the wire into Unreached."""
+    """Turns what breaks on the wire into NoReply."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, WireError):
-            raise Unreached(error.breakage.value.partition(".")[0], was_sent=error.breakage not in _NOT_SENT) from error
+            raise NoReply(error.clause, was_sent=error.was_sent) from error
         if isinstance(error, httpx.HTTPError):
-            raise Unreached("its answer is not valid HTTP") from error
+            raise NoReply("its answer is not valid HTTP") from error
         if isinstance(error, ToolFailure) and error.error.kind is ErrorKind.HTTP_DISALLOWED_HOST:
-            raise Unreached("its host leads to an address that may not be reached", was_sent=False) from error
+            raise NoReply("its host leads to an address that may not be reached", was_sent=False) from error
 
 
 async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
@@ -163,12 +169,8 @@ async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
     async for chunk in response.aiter_raw():
         data += chunk
         if len(data) > max_bytes:
-            raise Unreached(f"its answer is larger than {max_bytes:,} bytes")
+            raise NoReply(f"its answer is larger than {max_bytes:,} bytes")
     return bytes(data)
-
-
-async def _parsed(data: bytes) -> Any:
-    return await asyncio.to_thread(_json, data) if len(data) > _LARGE_BYTES else _json(data)
 
 
 def _json(data: bytes) -> Any:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from toolhub_service.adapters.comfyui.client import Reply, Unreached
+from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.states import Seen
 from toolhub_service.adapters.comfyui.template import OutputTerms, Template
 from toolhub_service.adapters.shortening import one_line
@@ -28,8 +28,6 @@ WORDS_MAX_CHARS: Final = 500
 _JUDGED_CHARS: Final = 4_000
 _WORD_MAX_CHARS: Final = 128
 _ERRORS_MAX: Final = 20
-_WAIT_MAX_S: Final = 3_600.0
-"""The longest that a server may ask callers to wait."""
 _PATH: Final = re.compile(r"""(?:[A-Za-z]:\\|\\\\|(?<![\w:/])/)[^\s'",:;()<>|]{2,}""")
 _OUT_OF_MEMORY: Final = re.compile(
     r"out of memory|outofmemory|can.?t allocate memory|cannot allocate memory|allocation on device|oom\b", re.IGNORECASE
@@ -68,7 +66,7 @@ def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact)
     name, status = call.spec.name, reply.status
     if status == 429:
         message = f"The ComfyUI server takes no more work for {name} now. Nothing runs. Try again later."
-        return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=min(reply.retry_after_s, _WAIT_MAX_S) or None)
+        return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=reply.retry_after_s or None)
     if status == 400 and reply.fields.get("node_errors"):
         return node_errors(call, template, reply.fields["node_errors"], redact)
     said = reply.fields.get("error")
@@ -159,7 +157,7 @@ def bad_output(call: GrantedCall, output: OutputTerms, cause: str, what: str, **
     return refuse(ErrorKind.EXECUTION_ERROR, message, cause=cause, output=output.name, node=output.node, **facts)
 
 
-def unclear(backend: str, silent: Unreached) -> str:
+def unclear(backend: str, silent: NoReply) -> str:
     """Why nobody can tell, for RemoteUnclear."""
     return f"The server {backend} gave no clear answer: {silent.reason}."
 

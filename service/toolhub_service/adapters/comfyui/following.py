@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from toolhub_service.adapters.comfyui.backends import Backend
-from toolhub_service.adapters.comfyui.client import Unreached
+from toolhub_service.adapters.comfyui.client import NoReply
+from toolhub_service.adapters.comfyui.node_progress import NodeProgress
 from toolhub_service.adapters.comfyui.states import Seen, Stage, newest_number
 from toolhub_service.adapters.comfyui.stopping import Stop, stop
-from toolhub_service.adapters.comfyui.tracks import Track
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.errors import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
@@ -57,7 +57,7 @@ class Following:
         self,
         backend: Backend,
         mark: RemoteMark,
-        track: Track,
+        nodes: NodeProgress,
         clock: Clock,
         *,
         lost_after_s: float,
@@ -70,7 +70,7 @@ class Following:
         `overran`: prompts that ran for longer than their `max_runtime_s` (None: no bound), the wait not counted."""
         self._backend = backend
         self._prompt_id = mark.remote_id
-        self._track = track
+        self._nodes = nodes
         self._clock = clock
         self._absence = Absence(backend, mark, clock, lost_after_s)
         self._removed = removed
@@ -88,7 +88,7 @@ class Following:
                 self._look_at_the_time()
             if seen.stage in (Stage.PENDING, Stage.RUNNING) and (self._wants_stop() or self._is_over_time):
                 await self._stop_again()
-        except Unreached as silent:
+        except NoReply as silent:
             self._absence.over()
             raise Unreachable(silent.retry_after_s) from silent
         if seen.stage is Stage.UNKNOWN:
@@ -100,7 +100,7 @@ class Following:
         """The same for what it has come to. Raises Unreachable, RemoteUnclear."""
         try:
             seen = await self._backend.look(self._prompt_id)
-        except Unreached as silent:
+        except NoReply as silent:
             raise Unreachable(silent.retry_after_s) from silent
         if seen.stage is Stage.UNKNOWN and self._prompt_id not in self._removed:
             await self._absence.goes_on()
@@ -121,7 +121,7 @@ class Following:
     async def _absent(self) -> Answer[Progress]:
         await self._absence.goes_on()
         if self._prompt_id in self._removed and self._absence.looks >= _CERTAIN_LOOKS:
-            return Answer(self._track.progress("the server has taken it out"), is_over=True)
+            return Answer(self._nodes.progress("the server has taken it out"), is_over=True)
         raise Unreachable
 
     async def _stop_again(self) -> None:
@@ -135,15 +135,15 @@ class Following:
     def _progress(self, seen: Seen) -> Progress:
         name = self._backend.name
         if seen.stage is Stage.SUCCEEDED:
-            return self._track.ended(f"done on {name}; fetching what it made")
+            return self._nodes.ended(f"done on {name}; fetching what it made")
         if seen.stage.is_over:
-            return self._track.progress(f"it has ended on {name}")
+            return self._nodes.progress(f"it has ended on {name}")
         if self._is_over_time:
-            return self._track.progress(f"ran for longer than it may; {name} is stopping it")
+            return self._nodes.progress(f"ran for longer than it may; {name} is stopping it")
         if seen.stage is Stage.PENDING:
             at = f"{_ordinal(seen.place[0])} of {seen.place[1]}" if seen.place else "waits"
-            return self._track.progress(f"{at} in the queue of {name}")
-        return self._track.progress() if self._track.is_heard else self._track.progress(f"runs on {name}")
+            return self._nodes.progress(f"{at} in the queue of {name}")
+        return self._nodes.progress() if self._nodes.is_heard else self._nodes.progress(f"runs on {name}")
 
 
 async def _why_lost(backend: Backend, mark: RemoteMark) -> str:
@@ -151,7 +151,7 @@ async def _why_lost(backend: Backend, mark: RemoteMark) -> str:
     sent = mark.details.get("number", "")
     try:
         newest = await newest_number(backend.client)
-    except Unreached:
+    except NoReply:
         return told
     if newest is None:
         return f"{told} The history is empty: the server was restarted since, or somebody has cleared it"

@@ -16,16 +16,16 @@ from typing import Final
 
 from toolhub_service.adapters.comfyui import evidence, failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
-from toolhub_service.adapters.comfyui.client import Unreached
+from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.following import Following
-from toolhub_service.adapters.comfyui.meter import Meter
+from toolhub_service.adapters.comfyui.node_progress import NodeProgress
 from toolhub_service.adapters.comfyui.outputs import OutputFetcher
-from toolhub_service.adapters.comfyui.shelf import Shelf, Shelved
+from toolhub_service.adapters.comfyui.rising_progress import RisingProgress
 from toolhub_service.adapters.comfyui.states import Stage
 from toolhub_service.adapters.comfyui.stopping import Stop, stop
 from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, Submitter
-from toolhub_service.adapters.comfyui.tracks import Track
+from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate, TemplateShelf
 from toolhub_service.adapters.comfyui.uploads import Uploader
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
@@ -44,7 +44,7 @@ class ComfyJob:
     def __init__(
         self,
         backends: Backends,
-        shelf: Shelf,
+        shelf: TemplateShelf,
         desk: ArtifactDesk,
         clock: Clock,
         redact: Redact,
@@ -63,8 +63,8 @@ class ComfyJob:
         self._removed: set[str] = set()
         self._stopping: set[str] = set()
         self._overran: set[str] = set()
-        self.meters: dict[str, Meter] = {}
-        """By job: where news of its nodes is told."""
+        self.sinks: dict[str, RisingProgress] = {}
+        """By job: where progress of its nodes is told."""
 
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         shelved = self._shelved(call)
@@ -79,20 +79,20 @@ class ComfyJob:
 
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         backend = self._at(mark)
-        track = self._watch(call, mark.remote_id, {backend.name})
-        following = self._following(backend, mark, track, self._shelved(call))
+        nodes = self._watch(call, mark.remote_id, {backend.name})
+        following = self._following(backend, mark, nodes, self._shelved(call))
         try:
             async for progress in backend.poller.poll(following.ask, key=mark.remote_id):
                 yield progress
         finally:
-            backend.news.forget(mark.remote_id)
+            backend.events.forget(mark.remote_id)
 
     async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
         backend = self._at(mark)
         self._stopping.add(mark.remote_id)
         try:
             stopped = await stop(backend, mark.remote_id)
-        except Unreached as unreached:
+        except NoReply as unreached:
             raise RemoteUnclear(failures.unclear(backend.name, unreached)) from unreached
         if stopped is Stop.REMOVED:
             self._removed.add(mark.remote_id)
@@ -104,7 +104,7 @@ class ComfyJob:
         if shelved is None:
             raise failures.no_template(call)
         template = shelved.template
-        following = self._following(backend, mark, Track(template.graph, _nobody), shelved)
+        following = self._following(backend, mark, NodeProgress(template.graph, _nobody), shelved)
         seen = await backend.poller.answer(following.end)
         if NODE_ERRORS in mark.details:
             raise failures.node_errors(call, template, json.loads(mark.details[NODE_ERRORS]), self._redact)
@@ -129,13 +129,15 @@ class ComfyJob:
         self._stopping.discard(prompt_id)
         self._overran.discard(prompt_id)
         for backend in self._backends:
-            backend.news.forget(prompt_id)
+            backend.events.forget(prompt_id)
 
-    def _following(self, backend: Backend, mark: RemoteMark, track: Track, shelved: Shelved | None) -> Following:
+    def _following(
+        self, backend: Backend, mark: RemoteMark, nodes: NodeProgress, shelved: ShelvedTemplate | None
+    ) -> Following:
         return Following(
             backend,
             mark,
-            track,
+            nodes,
             self._clock,
             lost_after_s=self._lost_after_s,
             removed=self._removed,
@@ -144,25 +146,25 @@ class ComfyJob:
             overran=self._overran,
         )
 
-    def _watch(self, call: GrantedCall, prompt_id: str, backends: frozenset[str] | set[str]) -> Track:
-        """What is heard of the prompt goes to its track, the one that it has or a new one."""
+    def _watch(self, call: GrantedCall, prompt_id: str, backends: frozenset[str] | set[str]) -> NodeProgress:
+        """What tells of its nodes, the one that it has or a new one; what is heard of the prompt goes there."""
         shelved = self._shelved(call)
         known = [backend for backend in self._backends if backend.name in backends]
-        track = next((found for backend in known if (found := backend.news.track(prompt_id))), None)
-        track = track or Track(shelved.template.graph if shelved else {}, self._teller(call))
+        nodes = next((found for backend in known if (found := backend.events.progress_of(prompt_id))), None)
+        nodes = nodes or NodeProgress(shelved.template.graph if shelved else {}, self._teller(call))
         for backend in known:
-            backend.news.follow(prompt_id, track)
-        return track
+            backend.events.follow(prompt_id, nodes)
+        return nodes
 
     def _teller(self, call: GrantedCall) -> Callable[[Progress], None]:
         def tell(progress: Progress) -> None:
-            meter = self.meters.get(call.call.job_id)
-            if meter is not None:
-                meter.progress(progress)
+            rising = self.sinks.get(call.call.job_id)
+            if rising is not None:
+                rising.progress(progress)
 
         return tell
 
-    def _shelved(self, call: GrantedCall) -> Shelved | None:
+    def _shelved(self, call: GrantedCall) -> ShelvedTemplate | None:
         return self._shelf.get(call.spec.resource_id)
 
     def _at(self, mark: RemoteMark) -> Backend:
@@ -174,4 +176,4 @@ class ComfyJob:
 
 
 def _nobody(progress: Progress) -> None:
-    """News that come after the end."""
+    """Events that come after the end."""

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from toolhub_service.adapters.comfyui.arguments import Arguments
 from toolhub_service.adapters.comfyui.graph import links_of, literals_of
 from toolhub_service.adapters.comfyui.input_terms import InputTerms, literal_misfit, misfit, read_terms
-from toolhub_service.adapters.comfyui.template import Place, Template, Transform
+from toolhub_service.adapters.comfyui.template import NodeInput, Template, Transform
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 _PROBLEMS_MAX: Final = 20
@@ -69,9 +69,9 @@ class _Held:
             if isinstance(made, list | tuple) and slot >= len(made):
                 yield f"/{node}/inputs/{name}: node {origin} has {len(made)} outputs, and this takes number {slot + 1}"
         for name, value in given.items():
-            yield from self._literal_problems(Place(node, name, f"/{node}/inputs/{name}"), value)
+            yield from self._literal_problems(NodeInput(node, name, f"/{node}/inputs/{name}"), value)
 
-    def _literal_problems(self, place: Place, value: JsonValue) -> Iterator[str]:
+    def _literal_problems(self, place: NodeInput, value: JsonValue) -> Iterator[str]:
         """What stands in the graph counts only where no call replaces it."""
         terms = self._terms_at(place)
         if terms is None or self._is_replaced(place):
@@ -84,7 +84,7 @@ class _Held:
             if wrong:
                 yield f"{place.pointer}: {wrong}"
 
-    def _bound_problems(self, source: str, place: Place, transform: Transform) -> Iterator[str]:
+    def _bound_problems(self, source: str, place: NodeInput, transform: Transform) -> Iterator[str]:
         node_class = self._template.class_of(place.node)
         if not self._knows(place):
             yield f"{place.pointer}: {node_class} has no input `{place.input}` on the server: export the graph again"
@@ -100,7 +100,7 @@ class _Held:
         else:
             yield from self._value_problems(source, place, transform, terms)
 
-    def _value_problems(self, source: str, place: Place, transform: Transform, terms: InputTerms) -> Iterator[str]:
+    def _value_problems(self, source: str, place: NodeInput, transform: Transform, terms: InputTerms) -> Iterator[str]:
         schema: JsonObject = {"type": "string"} if transform is Transform.JSON else self._arguments.at(source) or {}
         if terms.is_upload and "enum" not in schema:
             yield (
@@ -112,7 +112,7 @@ class _Held:
             if wrong:
                 yield f"argument {source} allows more than {place.pointer}: {wrong}"
 
-    def _drawn_problems(self, place: Place, maximum: int) -> Iterator[str]:
+    def _drawn_problems(self, place: NodeInput, maximum: int) -> Iterator[str]:
         terms = self._terms_at(place)
         if not self._knows(place):
             node_class = self._template.class_of(place.node)
@@ -120,16 +120,16 @@ class _Held:
         elif terms is not None and terms.maximum is not None and maximum > terms.maximum:
             yield f"seed {place.pointer}: the node takes less: say `maximum: {int(terms.maximum)}`"
 
-    def _is_replaced(self, place: Place) -> bool:
+    def _is_replaced(self, place: NodeInput) -> bool:
         if any(seed.target == place for seed in self._template.seeds):
             return True
         bindings = [binding for binding in self._template.bindings if binding.target == place]
         return any(self._arguments.is_given(binding.source) for binding in bindings)
 
-    def _terms_at(self, place: Place) -> InputTerms | None:
+    def _terms_at(self, place: NodeInput) -> InputTerms | None:
         return self._terms[self._template.class_of(place.node)].get(place.input)
 
-    def _knows(self, place: Place) -> bool:
+    def _knows(self, place: NodeInput) -> bool:
         """Inputs that a node grows by itself are named `<input>.<part>`; nothing is told of the parts."""
         known = self._terms[self._template.class_of(place.node)]
         return not known or place.input in known or place.input.partition(".")[0] in known

@@ -10,10 +10,10 @@ import httpx
 from toolhub_service import __version__
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoCookies
+from toolhub_service.adapters.comfyui.event_feed import EventFeed
 from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.job import ComfyJob
-from toolhub_service.adapters.comfyui.news import News
-from toolhub_service.adapters.comfyui.shelf import Shelf
+from toolhub_service.adapters.comfyui.template_shelf import TemplateShelf
 from toolhub_service.adapters.comfyui.terms import BackendTerms, ComfyTerms
 from toolhub_service.adapters.comfyui.websocket import Dialler
 from toolhub_service.adapters.remote_polling import Poller, PollTerms
@@ -22,7 +22,7 @@ from toolhub_service.domain.ports import Clock, Randomness, Resolver
 from toolhub_service.tools.egress.transport import GuardedTransport
 
 POLLS = PollTerms(first_s=0.25, longest_s=5.0)
-"""A look a second or two into a run, then every five; a quarter of a second after news."""
+"""A look a second or two into a run, then every five; a quarter of a second after an event."""
 FETCHES = PollTerms(first_s=0.25, longest_s=5.0, at_once=4)
 _CONNECTIONS_MAX = 64
 
@@ -32,7 +32,7 @@ class Opened:
     """The parts of a source that work together."""
 
     backends: Backends
-    shelf: Shelf
+    shelf: TemplateShelf
     job: ComfyJob
     http: httpx.AsyncClient
     guarded: GuardedTransport
@@ -70,11 +70,11 @@ def opened(
     def backend_of(backend: BackendTerms) -> Backend:
         poller = Poller(randomness, polls)
         dialler = Dialler(backend, resolver, tls=tls, connect_timeout_s=terms.connect_timeout_s)
-        news = News(dialler, clock, randomness, poller.hurry)
+        events = EventFeed(dialler, clock, randomness, poller.hurry)
         client = ComfyClient(backend, http, read_timeout_s=terms.read_timeout_s, redact=redact)
-        return Backend(client, news, poller, Poller(randomness, FETCHES), clock)
+        return Backend(client, events, poller, Poller(randomness, FETCHES), clock)
 
-    backends, shelf = Backends(map(backend_of, terms.backends)), Shelf()
+    backends, shelf = Backends(map(backend_of, terms.backends)), TemplateShelf()
     job = ComfyJob(
         backends,
         shelf,

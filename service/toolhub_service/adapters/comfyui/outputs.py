@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from toolhub_service.adapters.comfyui import failures
-from toolhub_service.adapters.comfyui.client import ComfyClient, Unreached
+from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
 from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.files import ServedFile, served_file
 from toolhub_service.adapters.comfyui.png_stripping import Damaged, stripped
@@ -105,7 +105,7 @@ class OutputFetcher:
             left.bytes = before
             try:
                 return Answer(await self._once(call, template, output, file, left))
-            except Unreached as broken:
+            except NoReply as broken:
                 raise Unreachable(broken.retry_after_s) from broken
             except ToolFailure as failure:
                 if failure.error.is_retryable:  # the store of artifacts is away
@@ -131,7 +131,7 @@ class OutputFetcher:
                 what = f"is not there any more ({status})"
                 raise failures.bad_output(call, output, "OUTPUT_MISSING", what, filename=file.filename)
             if status != 200:
-                raise Unreached(f"it answered {status}")
+                raise NoReply(f"it answered {status}")
             body = _Body(response.aiter_raw(), lambda size: self._check_size(call, template, output, size, left), left)
             beginning = await body.beginning()
             media_type = accepted_as(beginning, output.mime)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolhub_service.adapters.comfyui.client import ComfyClient, Unreached
+from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
 from toolhub_service.adapters.shortening import one_line
 
 _WORD_MAX_CHARS: Final = 64
@@ -29,11 +29,11 @@ class ServerKind:
 
 
 async def kind_of(client: ComfyClient) -> ServerKind:
-    """Raises Unreached."""
+    """Raises NoReply."""
     stats = await client.get("/system_stats")
     system, devices = stats.fields.get("system"), stats.fields.get("devices")
     if not isinstance(system, Mapping):
-        raise Unreached(f"what answers there ({stats.status}) is no ComfyUI server", was_sent=False)
+        raise NoReply(f"what answers there ({stats.status}) is no ComfyUI server", was_sent=False)
     first = devices[0] if isinstance(devices, list) and devices else None
     jobs = await client.get("/api/jobs", {"limit": "1"})
     features = (await client.get("/features")).fields

@@ -13,12 +13,12 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
-from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, Unreached
+from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, NoReply
 from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.node_classes import problems_with
 from toolhub_service.adapters.comfyui.server_kind import ServerKind
-from toolhub_service.adapters.comfyui.shelf import Shelf, Shelved, resource_id
 from toolhub_service.adapters.comfyui.template import Template
+from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate, TemplateShelf, resource_id
 from toolhub_service.adapters.comfyui.templates import load_templates
 from toolhub_service.adapters.comfyui.terms import ComfyTerms
 from toolhub_service.adapters.overrides import Overrides
@@ -45,7 +45,7 @@ class ComfyToolSource:
         self,
         terms: ComfyTerms,
         backends: Backends,
-        shelf: Shelf,
+        shelf: TemplateShelf,
         overrides: Overrides,
         check_schema: Callable[[JsonObject], object],
         redact: Redact,
@@ -84,7 +84,7 @@ class ComfyToolSource:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"No ComfyUI server can be reached ({self._redact(told)}).")
         problems += [f"backend {name}: {found}" for name, found in known.items() if name not in servers]
         shelved = {
-            resource_id(template): Shelved(template, _able(template, servers) or frozenset(known))
+            resource_id(template): ShelvedTemplate(template, _able(template, servers) or frozenset(known))
             for template in templates
         }
         definitions = [self._definition(template, servers) for template in templates if self._is_offered(template)]
@@ -95,7 +95,7 @@ class ComfyToolSource:
         """It never has news: files and servers are looked at from time to time."""
 
     def diagnostics(self) -> Sequence[str]:
-        heard = tuple(_news_of(backend) for backend in self._backends)
+        heard = tuple(_socket_of(backend) for backend in self._backends)
         return tuple(map(self._redact, (*self._told, *heard)))
 
     async def start(self) -> None:
@@ -185,7 +185,7 @@ async def _knows(backend: Backend, classes: Sequence[str]) -> _Server | str:
     try:
         kind = await backend.kind(anew=True)
         described = await asyncio.gather(*map(ask, classes))
-    except Unreached as unreached:
+    except NoReply as unreached:
         backend.has_failed()
         return unreached.reason
     return _Server(kind, {name: said for name, said in zip(classes, described, strict=True) if said is not None})
@@ -217,7 +217,7 @@ def _state(found: _Server | str) -> str:
     return found if isinstance(found, str) else f"ComfyUI {found.kind.version}, {found.kind.device}"
 
 
-def _news_of(backend: Backend) -> str:
-    news = backend.news
-    told = "connected" if news.client_id else news.trouble or "not needed yet"
-    return f"backend {backend.name}: WebSocket {told}, {news.connections} connections so far"
+def _socket_of(backend: Backend) -> str:
+    events = backend.events
+    told = "connected" if events.client_id else f"none, for {events.trouble}" if events.trouble else "not needed yet"
+    return f"backend {backend.name}: WebSocket {told}; {events.connections} connections so far"

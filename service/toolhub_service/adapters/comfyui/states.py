@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyClient, Reply, Unreached
+from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyClient, NoReply, Reply
 
 _OK: Final = 200
 _NUMBERS_END: Final = 2**63
@@ -81,7 +81,7 @@ UNKNOWN: Final = Seen(Stage.UNKNOWN)
 
 
 async def look(client: ComfyClient, prompt_id: str, *, has_jobs: bool) -> Seen:
-    """Raises Unreached."""
+    """Raises NoReply."""
     if has_jobs:
         return await _in_jobs(client, prompt_id)
     return (
@@ -93,7 +93,7 @@ async def look(client: ComfyClient, prompt_id: str, *, has_jobs: bool) -> Seen:
 
 
 async def graph_of(client: ComfyClient, prompt_id: str) -> Any:
-    """The graph of a prompt that is known there; None when it cannot be had. Raises Unreached."""
+    """The graph of a prompt that is known there; None when it cannot be had. Raises NoReply."""
     for seen in (await _in_history(client, prompt_id), await _in_queue(client, prompt_id)):
         if seen is not None:
             return seen.graph
@@ -101,7 +101,7 @@ async def graph_of(client: ComfyClient, prompt_id: str) -> Any:
 
 
 async def newest_number(client: ComfyClient) -> int | None:
-    """Of the newest prompt in the history; None: it is empty. Numbers begin anew with the server. Raises Unreached."""
+    """Of the newest prompt in the history; None: it is empty. Numbers begin anew with the server. Raises NoReply."""
     reply = await client.get("/history", {"max_items": "1"}, max_bytes=LISTS_MAX_BYTES)
     numbers = [_item(entry.get("prompt")).number for entry in reply.fields.values() if isinstance(entry, Mapping)]
     return max(numbers, default=None)
@@ -214,5 +214,5 @@ def _place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] | None
     return 1 + sum(number < mine for number in numbers.values()), len(numbers)
 
 
-def _strange(reply: Reply) -> Unreached:
-    return Unreached(f"it answered {reply.status} with something that cannot be understood")
+def _strange(reply: Reply) -> NoReply:
+    return NoReply(f"it answered {reply.status} with something that cannot be understood")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 
 from toolhub_service.adapters.comfyui.backends import Backend
-from toolhub_service.adapters.comfyui.client import Unreached
+from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.states import Stage
 
 
@@ -24,7 +24,7 @@ class Stop(Enum):
 
 
 async def stop(backend: Backend, prompt_id: str) -> Stop:
-    """Raises Unreached when it does not take it."""
+    """Raises NoReply when it does not take it."""
     kind = await backend.kind()
     stage = (await backend.look(prompt_id)).stage
     if stage.is_over or stage is Stage.UNKNOWN:
@@ -41,7 +41,7 @@ async def _by_jobs(backend: Backend, prompt_id: str) -> Stop:
     stage = (await backend.look(prompt_id)).stage
     if stage.is_over or stage is Stage.UNKNOWN:
         return Stop.OVER
-    raise Unreached(f"it does not stop it ({reply.status})")
+    raise NoReply(f"it does not stop it ({reply.status})")
 
 
 async def _by_queue(backend: Backend, prompt_id: str, *, was_waiting: bool) -> Stop:
@@ -50,10 +50,10 @@ async def _by_queue(backend: Backend, prompt_id: str, *, was_waiting: bool) -> S
     if stage is Stage.RUNNING:
         reply = await backend.client.post("/interrupt", {"prompt_id": prompt_id})
         if reply.status != 200:
-            raise Unreached(f"it does not stop it ({reply.status})")
+            raise NoReply(f"it does not stop it ({reply.status})")
         return Stop.ASKED
     if stage is Stage.UNKNOWN and was_waiting and deleted.status == 200:
         return Stop.REMOVED
     if stage is Stage.PENDING:
-        raise Unreached(f"it does not take it out of its queue ({deleted.status})")
+        raise NoReply(f"it does not take it out of its queue ({deleted.status})")
     return Stop.OVER

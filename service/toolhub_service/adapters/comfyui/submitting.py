@@ -17,11 +17,11 @@ from typing import Any, Final
 from toolhub_service.adapters.comfyui import evidence, failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.binding import bound, uploads_of
-from toolhub_service.adapters.comfyui.client import Reply, Unreached
+from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.failures import Redact
-from toolhub_service.adapters.comfyui.shelf import Shelved
 from toolhub_service.adapters.comfyui.states import Stage, graph_of, whole_number
 from toolhub_service.adapters.comfyui.template import SEED_MAX, Template
+from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate
 from toolhub_service.adapters.comfyui.uploads import Uploader, tenant_of
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import RemoteUnclear
@@ -51,7 +51,7 @@ class Submitter:
     def forget(self, key: str) -> None:
         self._sent_to.pop(key, None)
 
-    async def start(self, call: GrantedCall, mark: RemoteMark, shelved: Shelved) -> RemoteMark:
+    async def start(self, call: GrantedCall, mark: RemoteMark, shelved: ShelvedTemplate) -> RemoteMark:
         """As `RemoteJob.start`."""
         tried: dict[str, str] = {}
         while True:
@@ -61,7 +61,7 @@ class Submitter:
             try:
                 with backend.sending():
                     return await self._submit(backend, shelved.template, call, mark)
-            except Unreached as unreached:
+            except NoReply as unreached:
                 tried[backend.name] = unreached.reason
                 backend.has_failed()
 
@@ -73,14 +73,14 @@ class Submitter:
             try:
                 if await _is_known(backend, mark.key):
                     return await _found(backend, mark, template)
-            except Unreached as unreached:
+            except NoReply as unreached:
                 silent = RemoteUnclear(failures.unclear(backend.name, unreached))
         if silent is not None:
             raise silent
         return None
 
     async def _submit(self, backend: Backend, template: Template, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
-        """Raises Unreached when it certainly was not sent, ToolFailure when it was refused, RemoteUnclear."""
+        """Raises NoReply when it certainly was not sent, ToolFailure when it was refused, RemoteUnclear."""
         kind = await backend.kind()
         uploads = {
             upload.artifact_id: await self._uploader.put(backend.client, call, upload, kind.upload_max_bytes)
@@ -88,7 +88,7 @@ class Submitter:
         }
         names = {"tenant": tenant_of(call.call.principal.id), "job_id": call.call.job_id or mark.key}
         graph = bound(template, call.args, uploads=uploads, seeds=_drawn(mark.key), names=names)
-        client_id = await backend.news.ready(NEWS_WITHIN_S)
+        client_id = await backend.events.ready(NEWS_WITHIN_S)
         body: dict[str, Any] = {"prompt": graph.graph, "prompt_id": mark.key}
         if client_id:
             body["client_id"] = client_id
@@ -115,7 +115,7 @@ class Submitter:
         self._sent_to[key] = backend.name
         try:
             return await backend.client.post("/prompt", body)
-        except Unreached as broken:
+        except NoReply as broken:
             if not broken.was_sent:
                 raise
             raise RemoteUnclear(failures.unclear(backend.name, broken)) from broken

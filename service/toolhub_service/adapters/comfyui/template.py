@@ -52,7 +52,7 @@ class OutputType(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeInput:
     """One literal input of one node."""
 
     node: str
@@ -67,7 +67,7 @@ class Binding:
 
     source: str
     """JSON Pointer into the arguments."""
-    target: Place
+    target: NodeInput
     transform: Transform = Transform.NONE
 
 
@@ -75,7 +75,7 @@ class Binding:
 class Forced:
     """What stands there whatever a caller says; `{tenant}` and `{job_id}` in a text are filled in."""
 
-    target: Place
+    target: NodeInput
     value: None | bool | int | float | str
 
 
@@ -83,7 +83,7 @@ class Forced:
 class Seed:
     """A number that the hub draws when the caller gives none."""
 
-    target: Place
+    target: NodeInput
     source: str = ""
     """JSON Pointer into the arguments; empty: always drawn. Seeds of one source share what is drawn."""
     maximum: int = SEED_MAX

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from typing import Any, Final, cast
 
 from toolhub_service.adapters.comfyui import failures
-from toolhub_service.adapters.comfyui.client import ComfyClient, Reply, Unreached
+from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply, Reply
 from toolhub_service.adapters.comfyui.files import is_file_name, is_folder
 from toolhub_service.adapters.comfyui.sniffing import SNIFFED_BYTES, extension_of, sniffed
 from toolhub_service.adapters.comfyui.template import Upload
@@ -42,7 +42,7 @@ class Uploader:
     async def put(self, client: ComfyClient, call: GrantedCall, upload: Upload, max_bytes: int) -> str:
         """The name by which a node loads it. `max_bytes`: what the server takes; 0: it does not say.
 
-        Raises ToolFailure when the artifact is not the caller's or not for this, Unreached.
+        Raises ToolFailure when the artifact is not the caller's or not for this, NoReply.
         """
         artifact = await self._desk.open(call.call.principal.id, upload.artifact_id)
         if max_bytes and artifact.size_bytes > max_bytes:
@@ -88,7 +88,7 @@ def _name_in(reply: Reply, call: GrantedCall, upload: Upload) -> str:
         raise failures.upload_refused(call, upload.pointer, f"the server does not take it ({reply.status})")
     name, folder = reply.fields.get("name"), reply.fields.get("subfolder", "")
     if reply.status != 200 or not isinstance(name, str) or not isinstance(folder, str):
-        raise Unreached(f"it answered {reply.status} to an upload")
+        raise NoReply(f"it answered {reply.status} to an upload")
     if not is_file_name(name) or not is_folder(folder):
-        raise Unreached("it gave an upload a name that the hub does not use")
+        raise NoReply("it gave an upload a name that the hub does not use")
     return f"{folder}/{name}" if folder else name

@@ -1,6 +1,6 @@
 """A WebSocket to one server, to an address that was judged; no proxy, no redirect, no compression, bounded messages.
 
-The package `websockets` is an extra: without it there is no news, and jobs are followed by asking alone.
+The package `websockets` is an extra: without it there are no events, and jobs are followed by asking alone.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from toolhub_service.adapters.n8n import failures
 from toolhub_service.adapters.n8n.calling import Calling
-from toolhub_service.adapters.n8n.job import MissingTerms, N8nJobs
+from toolhub_service.adapters.n8n.job import MissingTerms, N8nJob
 from toolhub_service.adapters.n8n.server import N8nServer
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_terms import RemoteTerms
@@ -44,7 +44,7 @@ class N8nAdapter:
 
     def put(self, server: N8nServer) -> None:
         """Add a source, or put another server in its place. Calls under way end where they began."""
-        jobs = N8nJobs(server, self._calling, self._missing)
+        jobs = N8nJob(server, self._calling, self._missing)
         self._servers[server.name] = server
         self._executors[server.name] = RemoteExecutor(jobs, self._running, self._clock, self._randomness, self._terms)
 

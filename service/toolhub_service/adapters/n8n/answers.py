@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, NamedTuple
 
-from toolhub_service.adapters.n8n.client import Answer
+from toolhub_service.adapters.n8n.client import Reply
 from toolhub_service.adapters.n8n.executions import id_of
 from toolhub_service.domain.artifact import OCTETS, ArtifactRef
 from toolhub_service.domain.artifact_ports import ArtifactDesk
@@ -51,7 +51,7 @@ class Read(NamedTuple):
         return self.binary is None
 
 
-def read(answer: Answer) -> Read:
+def read(answer: Reply) -> Read:
     """The body. Raises Unreadable."""
     body = answer.body.strip()
     if not body:
@@ -69,7 +69,7 @@ def read(answer: Answer) -> Read:
         return Read(None, answer.body)
 
 
-def execution_named(answer: Answer, value: JsonValue, pointer: str) -> str:
+def execution_named(answer: Reply, value: JsonValue, pointer: str) -> str:
     """The execution that the answer names; empty when it names none, or in a way that no id is written."""
     found = at(value, pointer)
     return (id_of(found) if found is not None else "") or id_of(answer.headers.get(EXECUTION_HEADER, "").strip())
@@ -88,7 +88,7 @@ def at(value: JsonValue, pointer: str) -> JsonValue:
 
 
 async def kept(
-    data: bytes, answer: Answer, call: Call, desk: ArtifactDesk | None
+    data: bytes, answer: Reply, call: Call, desk: ArtifactDesk | None
 ) -> tuple[JsonObject, tuple[ArtifactRef, ...]]:
     """Bytes as a value: where they are kept, or why they are not. An effect that was had is answered all the same."""
     facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

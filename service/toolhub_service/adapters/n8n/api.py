@@ -14,12 +14,12 @@ from math import inf
 from typing import Final
 from urllib.parse import urlencode
 
-from toolhub_service.adapters.n8n.client import Answer, Broken, N8nClient
+from toolhub_service.adapters.n8n.client import N8nClient, NoReply, Reply
 from toolhub_service.adapters.n8n.executions import Execution, execution_of, id_of
-from toolhub_service.adapters.n8n.places import published
 from toolhub_service.adapters.n8n.terms import N8nTerms
-from toolhub_service.adapters.n8n.waiting import retry_after_s
+from toolhub_service.adapters.n8n.webhooks import published
 from toolhub_service.adapters.n8n.words import said
+from toolhub_service.adapters.retry_after import retry_after_s
 from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -152,11 +152,11 @@ class N8nApi:
         except ToolFailure:
             raise ApiTrouble("Its API answered with something that is not JSON, or nested too deeply.") from None
 
-    async def _ask(self, method: str, path: str, within_s: float) -> Answer:
+    async def _ask(self, method: str, path: str, within_s: float) -> Reply:
         deadline_s = inf if within_s == inf else asyncio.get_running_loop().time() + within_s
         try:
             return await self._client.send(method, f"{self._url}{path}", self._headers, deadline_s=deadline_s)
-        except Broken as broken:
+        except NoReply as broken:
             raise ApiTrouble(f"Its API gave no answer. {broken.reason}") from None
         except ToolFailure as failure:
             raise ApiTrouble(failure.error.message) from failure
@@ -166,11 +166,12 @@ class ApiTooLarge(ApiTrouble):
     """What it tells is there, and more than may be read."""
 
 
-def _trouble(answer: Answer) -> ApiTrouble:
+def _trouble(answer: Reply) -> ApiTrouble:
     if answer.status == 401:
         return ApiRefused("Its API does not accept the `api_key`; an operator must correct it.")
     if answer.status == 403:
         return ApiRefused("Its API does not let the `api_key` do this; an operator must widen its scopes.")
     if answer.status == 404:
         return ApiTrouble("Its API is not where `url` and `api_path` say; an operator must correct them.")
-    return ApiTrouble(f"Its API answered with status {answer.status}.", retry_after_s=retry_after_s(answer.headers))
+    wait_s = retry_after_s(answer.headers.get("retry-after"))
+    return ApiTrouble(f"Its API answered with status {answer.status}.", retry_after_s=wait_s)

@@ -10,16 +10,16 @@ import asyncio
 from math import inf
 from typing import Final
 
-from toolhub_service.adapters.n8n import failures, proofs
+from toolhub_service.adapters.n8n import evidence, failures
 from toolhub_service.adapters.n8n.answers import STARTED, Read, Unreadable, execution_named, kept, read
 from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
-from toolhub_service.adapters.n8n.business import failure_in
-from toolhub_service.adapters.n8n.client import Broken
+from toolhub_service.adapters.n8n.client import NoReply
 from toolhub_service.adapters.n8n.executions import AnswerNotKept, Execution, NoData, answer_of, result_of
+from toolhub_service.adapters.n8n.failure_signs import failure_in
 from toolhub_service.adapters.n8n.lookup import Found, find
-from toolhub_service.adapters.n8n.places import Place
 from toolhub_service.adapters.n8n.sending import Sent, Trace, key_of, no_trace, send
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
+from toolhub_service.adapters.n8n.webhooks import Webhook
 from toolhub_service.adapters.n8n.words import Redact
 from toolhub_service.adapters.shortening import kept_json
 from toolhub_service.domain.artifact_ports import ArtifactDesk
@@ -97,7 +97,7 @@ class Calling:
             value = None  # its answer was the execution's id
         value = server.mask.value(value)
         self._judge(workflow, call, value, known)
-        proof = proofs.evidence(call, known, "ran in n8n")
+        proof = evidence.run_evidence(call, known, "ran in n8n")
         return Outcome(value, (proof,), raw=kept_json(value, RAW_MAX_BYTES) if self._keep_raw else None)
 
     async def answered(
@@ -114,13 +114,15 @@ class Calling:
             value = Read(server.mask.value(value.value), value.binary)
         if value.binary is not None:
             held, artifacts = await kept(value.binary, sent.answer, call.call, self._desk)
-            proof = proofs.evidence(call, known, "answered with a file")
+            proof = evidence.run_evidence(call, known, "answered with a file")
             return Outcome(held, (proof,), artifacts, truncated=not artifacts)
         self._judge(workflow, call, value.value, known)
-        if value.value == STARTED or (value.value is None and sent.place.response_mode == "onReceived"):
-            proof = proofs.evidence(call, known, "was only started: how it ends is not known here", started_only="true")
+        if value.value == STARTED or (value.value is None and sent.webhook.response_mode == "onReceived"):
+            proof = evidence.run_evidence(
+                call, known, "was only started: how it ends is not known here", started_only="true"
+            )
         else:
-            proof = proofs.evidence(call, known, "answered")
+            proof = evidence.run_evidence(call, known, "answered")
         raw = kept_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
         return Outcome(value.value, (proof,), raw=raw)
 
@@ -144,7 +146,7 @@ class _Run:
         self._key = key_of(call)
         self._sent_at_unix_ms = by.clock.unix_ms()
         self._began_s = self._now_s()
-        self._place: Place | None = workflow.place
+        self._webhook: Webhook | None = workflow.webhook
         self._execution_id = ""
         self._has_ended = False
 
@@ -154,7 +156,7 @@ class _Run:
             sent = await send(
                 self._server, self._workflow, call, self._key, deadline_s=self._answer_by_s(), trace=self._by.trace
             )
-        except Broken as broken:
+        except NoReply as broken:
             if not broken.was_sent:
                 self._has_ended = True
                 raise failures.not_sent(call, broken) from None
@@ -162,7 +164,7 @@ class _Run:
         except ToolFailure:
             self._has_ended = True
             raise
-        self._place = sent.place
+        self._webhook = sent.webhook
         return await self._read(sent)
 
     async def stop(self) -> None:
@@ -202,7 +204,7 @@ class _Run:
         except Unreadable as unreadable:
             raise failures.unreadable(call, unreadable.why) from None
         self._execution_id = execution_named(answer, value.value, self._workflow.terms.execution_id)
-        if not answer.body.strip() and not sent.place.answers_nothing:
+        if not answer.body.strip() and not sent.webhook.answers_nothing:
             return await self._of_nothing(sent)
         took_ms = round((self._now_s() - self._began_s) * 1_000)
         known = self._known() | {"http_status": str(answer.status), "duration_ms": str(took_ms)}
@@ -213,7 +215,7 @@ class _Run:
         found, looked = await self._look()
         if found is None:
             raise failures.answered_nothing(self._call, looked, self._known())
-        known = proofs.found_facts(self._server, self._place, found)
+        known = evidence.found_facts(self._server, self._webhook, found)
         if found.execution.has_failed:
             raise failures.failed(self._call, found.execution, self._by.redact, known, status=sent.answer.status)
         if found.execution.was_cancelled:
@@ -221,7 +223,7 @@ class _Run:
         if found.execution.status == "success" or found.execution.status in ("running", "waiting"):
             is_only_started = found.execution.status != "success"
             more = {"started_only": "true"} if is_only_started else {}
-            proof = proofs.evidence(self._call, known, "answered nothing; its execution was looked up", **more)
+            proof = evidence.run_evidence(self._call, known, "answered nothing; its execution was looked up", **more)
             return Outcome(None, (proof,))
         raise failures.answered_nothing(self._call, looked, known)
 
@@ -230,7 +232,7 @@ class _Run:
         found, looked = await self._look()
         if found is None or not found.execution.has_failed:
             return failures.in_workflow(self._call, looked if self._server.api else "")
-        known = proofs.found_facts(self._server, self._place, found)
+        known = evidence.found_facts(self._server, self._webhook, found)
         return failures.failed(self._call, found.execution, self._by.redact, known, status=500)
 
     async def _of_the_first(self, sent: Sent) -> Outcome:
@@ -263,7 +265,7 @@ class _Run:
                 execution = await api.execution(execution.id, with_data=True, within_s=self._left_s())
         except (ApiTrouble, Absent):
             looked = "Its execution was found, and then could not be followed to its end."
-        known = proofs.found_facts(self._server, self._place, found._replace(execution=execution))
+        known = evidence.found_facts(self._server, self._webhook, found._replace(execution=execution))
         if execution.is_over:
             self._has_ended = True
             try:
@@ -295,10 +297,10 @@ class _Run:
 
     @property
     def _workflow_id(self) -> str:
-        return (self._place.workflow_id if self._place else "") or self._workflow.terms.workflow_id
+        return (self._webhook.workflow_id if self._webhook else "") or self._workflow.terms.workflow_id
 
     def _known(self) -> dict[str, str]:
-        return proofs.facts(self._server, self._place, None, self._execution_id)
+        return evidence.facts(self._server, self._webhook, None, self._execution_id)
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

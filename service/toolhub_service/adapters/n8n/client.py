@@ -23,7 +23,7 @@ from toolhub_service.domain.ports import Resolver
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.urls import judge_url, parse_url
 from toolhub_service.tools.egress.body import BoundedBody, decoder_of
-from toolhub_service.tools.egress.breakage import Breakage, WireError
+from toolhub_service.tools.egress.breakage import WireError
 from toolhub_service.tools.egress.transport import GuardedTransport, judged_as
 
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
@@ -31,11 +31,10 @@ _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
 _CONNECTIONS_MAX: Final = 100
 _KEEP_ALIVE_S: Final = 4.0
 _WRITE_S: Final = 30.0
-_NOT_SENT: Final = frozenset({Breakage.UNRESOLVED, Breakage.UNREACHABLE, Breakage.CONNECT_TIMEOUT, Breakage.UNTRUSTED})
 _FIELDS: Final = (("user-agent", f"tool-hub/{__version__}"), ("accept", "*/*"), ("accept-encoding", "gzip"))
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     status: int
     headers: Mapping[str, str]
     """Names in lower case; of a field that was sent twice the first."""
@@ -44,7 +43,7 @@ class Answer(NamedTuple):
     """Whether there was more than may be read."""
 
 
-class Broken(Exception):
+class NoReply(Exception):
     """There is no answer. `reason` is a sentence for people."""
 
     def __init__(self, reason: str, *, was_sent: bool, is_late: bool = False) -> None:
@@ -84,8 +83,8 @@ class N8nClient:
 
     async def send(
         self, method: str, url: str, headers: Headers = (), body: bytes = b"", *, deadline_s: float = inf
-    ) -> Answer:
-        """One request and its whole answer. Raises Broken; ToolFailure for an address that may not be reached."""
+    ) -> Reply:
+        """One request and its whole answer. Raises NoReply; ToolFailure for an address that may not be reached."""
         if self.is_closed:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The source has been closed.")
         judged = judge_url(url, method, self._rules)
@@ -95,7 +94,7 @@ class N8nClient:
             async with asyncio.timeout_at(None if deadline_s == inf else deadline_s):
                 return await self._answer(request)
         except TimeoutError:
-            raise Broken("It did not answer in time.", was_sent=True, is_late=True) from None
+            raise NoReply("It did not answer in time.", was_sent=True, is_late=True) from None
         except WireError as error:
             raise _broken(error) from None
 
@@ -104,7 +103,7 @@ class N8nClient:
             self.is_closed = True
             await self._transport.aclose()
 
-    async def _answer(self, request: httpx.Request) -> Answer:
+    async def _answer(self, request: httpx.Request) -> Reply:
         response = await self._transport.handle_async_request(request)
         try:
             headers: dict[str, str] = {}
@@ -112,7 +111,7 @@ class N8nClient:
                 headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
             body = _body(response, headers.get("content-encoding", ""), self._max_bytes)
             data = await body.whole()
-            return Answer(response.status_code, headers, data, body.is_cut)
+            return Reply(response.status_code, headers, data, body.is_cut)
         finally:
             await response.aclose()
 
@@ -126,9 +125,9 @@ def _body(response: httpx.Response, encoding: str, max_bytes: int) -> BoundedBod
     return BoundedBody(decoder_of(encoding, pull), max_bytes)
 
 
-def _broken(error: WireError) -> Broken:
-    reason = error.breakage.value.partition(". ")[0]
-    return Broken(f"{reason[:1].upper()}{reason[1:]}.", was_sent=error.breakage not in _NOT_SENT)
+def _broken(error: WireError) -> NoReply:
+    reason = error.clause
+    return NoReply(f"{reason[:1].upper()}{reason[1:]}.", was_sent=error.was_sent)
 
 
 def _context(tls: TlsTerms, scheme: str) -> ssl.SSLContext | None:

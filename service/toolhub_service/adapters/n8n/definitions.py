@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from toolhub_service.adapters.n8n.discovering import Discovered
-from toolhub_service.adapters.n8n.places import is_path
 from toolhub_service.adapters.n8n.terms import WITHOUT_BODY, N8nTerms, WorkflowTerms
+from toolhub_service.adapters.n8n.webhooks import is_path
 from toolhub_service.adapters.overrides import Override, Overrides
 from toolhub_service.adapters.shortening import one_line, shortened, written
 from toolhub_service.adapters.tool_names import full_name

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolhub_service.adapters.n8n.executions import WEBHOOK, id_of
-from toolhub_service.adapters.n8n.places import Place, nodes_of, places_of
 from toolhub_service.adapters.n8n.terms import DiscoveryTerms, WorkflowTerms
+from toolhub_service.adapters.n8n.webhooks import Webhook, nodes_of, webhooks_of
 from toolhub_service.adapters.shortening import as_object, kept_text, shortened
 from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -28,16 +28,16 @@ class Discovered:
     name: str
     description: str
     tags: tuple[str, ...]
-    place: Place
+    webhook: Webhook
     is_async: bool
 
     def workflow(self, headers: Headers) -> WorkflowTerms:
         """Called where it was found and nowhere else: one that has moved is another until it is accepted again."""
         return WorkflowTerms(
             description=self.description,
-            webhook=self.place.path,
-            workflow_id=self.place.workflow_id,
-            method=self.place.method,
+            webhook=self.webhook.path,
+            workflow_id=self.webhook.workflow_id,
+            method=self.webhook.method,
             is_async=self.is_async,
             headers=headers,
         )
@@ -48,12 +48,12 @@ class Discovered:
             "name": self.name,
             "description": kept_text(self.description, _TEXT_MAX_BYTES),
             "tags": [kept_text(tag, _TAG_MAX_BYTES) for tag in self.tags],
-            "workflowId": self.place.workflow_id,
+            "workflowId": self.webhook.workflow_id,
             "webhook": {
-                "method": self.place.method,
-                "path": self.place.path,
-                "responseMode": self.place.response_mode,
-                "authentication": self.place.authentication,
+                "method": self.webhook.method,
+                "path": self.webhook.path,
+                "responseMode": self.webhook.response_mode,
+                "authentication": self.webhook.authentication,
             },
             "mode": "async" if self.is_async else "sync",
         }
@@ -68,22 +68,22 @@ def discovered(workflow: JsonObject, terms: DiscoveryTerms) -> Discovered | str 
         return None
     if not isinstance(name, str) or not name.strip() or len(name) > OWN_NAME_MAX_CHARS:
         return f"The workflow {id_of(workflow.get('id'))} was left out: its name is empty or too long."
-    places = places_of(workflow)
-    if len(places) != 1:
-        count = "none that can be called" if not places else "several"
+    webhooks = webhooks_of(workflow)
+    if len(webhooks) != 1:
+        count = "none that can be called" if not webhooks else "several"
         return f"The workflow {id_of(workflow.get('id'))} was left out: of webhooks it has {count}."
-    is_async = places[0].names_execution if terms.mode == "auto" else terms.mode == "async"
-    return Discovered(name, description_of(workflow), tags, places[0], is_async)
+    is_async = webhooks[0].names_execution if terms.mode == "auto" else terms.mode == "async"
+    return Discovered(name, description_of(workflow), tags, webhooks[0], is_async)
 
 
 def restored(remote: JsonObject) -> Discovered | None:
     """From what a pin has kept; None when that cannot be."""
-    webhook = as_object(remote.get("webhook")) or {}
+    kept = as_object(remote.get("webhook")) or {}
     name, description, tags = remote.get("name"), remote.get("description"), remote.get("tags")
-    method, path, mode, demanded = (webhook.get(part) for part in _OF_WEBHOOK)
+    method, path, mode, demanded = (kept.get(part) for part in _OF_WEBHOOK)
     if not (isinstance(name, str) and isinstance(method, str) and isinstance(path, str)):
         return None
-    place = Place(
+    webhook = Webhook(
         method,
         path,
         id_of(remote.get("workflowId")),
@@ -92,7 +92,7 @@ def restored(remote: JsonObject) -> Discovered | None:
     )
     words = description if isinstance(description, str) else ""
     known = tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list | tuple) else ()
-    return Discovered(name, words, known, place, remote.get("mode") == "async")
+    return Discovered(name, words, known, webhook, remote.get("mode") == "async")
 
 
 def tags_of(workflow: JsonObject) -> tuple[str, ...]:

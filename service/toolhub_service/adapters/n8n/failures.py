@@ -16,10 +16,10 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from toolhub_service.adapters.n8n.client import Answer, Broken
+from toolhub_service.adapters.n8n.client import NoReply, Reply
 from toolhub_service.adapters.n8n.executions import Execution, error_of
-from toolhub_service.adapters.n8n.waiting import retry_after_s
 from toolhub_service.adapters.n8n.words import MESSAGE_MAX_CHARS, Redact, quoted, said
+from toolhub_service.adapters.retry_after import retry_after_s
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonValue
@@ -44,7 +44,7 @@ def no_webhook(call: GrantedCall, why: str) -> ToolFailure:
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, reason="WEBHOOK_UNKNOWN")
 
 
-def not_sent(call: GrantedCall, broken: Broken) -> ToolFailure:
+def not_sent(call: GrantedCall, broken: NoReply) -> ToolFailure:
     message = f"{call.spec.name} could not be called: n8n could not be reached. {broken.reason} It has not run. "
     return refuse(ErrorKind.TOOL_UNAVAILABLE, f"{message}Try again later, or use another tool.")
 
@@ -58,22 +58,22 @@ def unknown(call: GrantedCall, happened: str, looked: str, details: Mapping[str,
     return _with(ErrorKind.OUTCOME_UNKNOWN, f"{message} {advice}", details, retryable=False)
 
 
-def is_gateway(answer: Answer) -> bool:
+def is_gateway(answer: Reply) -> bool:
     """Whether somebody before n8n gave up on it: it may have run."""
     return answer.status in _GATEWAY
 
 
-def is_in_workflow(answer: Answer) -> bool:
+def is_in_workflow(answer: Reply) -> bool:
     """Whether n8n says that the workflow failed, and not why."""
     return answer.status == 500 and said(answer.body)[0] == _IN_WORKFLOW
 
 
-def is_not_registered(answer: Answer) -> bool:
+def is_not_registered(answer: Reply) -> bool:
     """Whether n8n has no such webhook: nothing has run."""
     return answer.status == 404 and NOT_REGISTERED.match(said(answer.body)[0]) is not None
 
 
-def refused(call: GrantedCall, answer: Answer, redact: Redact) -> ToolFailure:
+def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
     """An answer that is no success, as far as it tells by itself."""
     words, value = said(answer.body)
     status, excerpt = answer.status, quoted(words, redact)
@@ -85,7 +85,7 @@ def refused(call: GrantedCall, answer: Answer, redact: Redact) -> ToolFailure:
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason="WEBHOOK_AUTH", setting="headers")
     if status in _BUSY and _is_before_the_workflow(answer, value):
         message = f"{call.spec.name} could not be called: n8n is busy. It has not run. Try again later."
-        wait_s = retry_after_s(answer.headers) or None
+        wait_s = retry_after_s(answer.headers.get("retry-after")) or None
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=wait_s, retryable=True)
     if status >= 500:
         message = f"{call.spec.name} failed in n8n; correct the call by what it says, or use another tool. "
@@ -181,7 +181,7 @@ def _no_such_webhook(call: GrantedCall, words: str) -> ToolFailure:
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason=reason, setting=setting)
 
 
-def _is_before_the_workflow(answer: Answer, value: JsonValue) -> bool:
+def _is_before_the_workflow(answer: Reply, value: JsonValue) -> bool:
     """Whether n8n itself or a proxy says so; a workflow's own answer means what the workflow likes."""
     if isinstance(value, Mapping):
         return value.get("code") == answer.status or value.keys() == {"message"}

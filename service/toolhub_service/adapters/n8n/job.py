@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from toolhub_service.adapters.n8n import failures, proofs
+from toolhub_service.adapters.n8n import evidence, failures
 from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, read
 from toolhub_service.adapters.n8n.api import Absent, ApiRefused, ApiTooLarge, ApiTrouble, N8nApi, Stop
 from toolhub_service.adapters.n8n.calling import Calling
-from toolhub_service.adapters.n8n.client import Broken
+from toolhub_service.adapters.n8n.client import NoReply
 from toolhub_service.adapters.n8n.executions import ID, Execution, NoData, is_of_another_call
 from toolhub_service.adapters.n8n.lookup import find
 from toolhub_service.adapters.n8n.sending import Sent, send
@@ -44,7 +44,7 @@ class MissingTerms:
     within_s: float = 3.0
 
 
-class N8nJobs:
+class N8nJob:
     """`RemoteJob` over the executions of one server."""
 
     def __init__(self, server: N8nServer, calling: Calling, missing: MissingTerms | None = None) -> None:
@@ -59,7 +59,7 @@ class N8nJobs:
         until_s = min(call.deadline_s, asyncio.get_running_loop().time() + START_S)
         try:
             sent = await send(self._server, workflow, call, mark.key, deadline_s=until_s, trace=self._calling.trace)
-        except Broken as broken:
+        except NoReply as broken:
             if not broken.was_sent:
                 raise failures.not_sent(call, broken) from None
             raise RemoteUnclear(broken.reason) from broken
@@ -74,7 +74,7 @@ class N8nJobs:
         except ApiTrouble as trouble:
             raise RemoteUnclear(trouble.reason) from trouble
         if found is not None:
-            known = proofs.found_facts(self._server, workflow.place if workflow else None, found)
+            known = evidence.found_facts(self._server, workflow.webhook if workflow else None, found)
             return _marked(mark, found.execution.id, known)
         if call.safe_to_repeat:
             return None
@@ -102,7 +102,7 @@ class N8nJobs:
         execution = await self._server.poller.answer(lambda: self._result(call, mark))
         self._judge(call, mark, execution)
         workflow = self._server.workflows.get(call.spec.resource_id)
-        known = dict(mark.details) | proofs.facts(self._server, workflow.place if workflow else None, execution)
+        known = dict(mark.details) | evidence.facts(self._server, workflow.webhook if workflow else None, execution)
         try:
             return await self._calling.outcome(self._server, workflow, call, execution, known)
         except NoData:
@@ -154,7 +154,7 @@ class N8nJobs:
             execution_id = ""
         if not execution_id:
             raise RemoteUnclear("The answer names no execution.")
-        return _marked(mark, execution_id, proofs.facts(self._server, sent.place, None, execution_id))
+        return _marked(mark, execution_id, evidence.facts(self._server, sent.webhook, None, execution_id))
 
     def _api(self) -> N8nApi:
         if self._server.api is None:
@@ -219,4 +219,4 @@ def _checked(execution_id: str) -> str:
 def _workflow_id(workflow: Workflow | None) -> str:
     if workflow is None:
         return ""
-    return (workflow.place.workflow_id if workflow.place else "") or workflow.terms.workflow_id
+    return (workflow.webhook.workflow_id if workflow.webhook else "") or workflow.terms.workflow_id

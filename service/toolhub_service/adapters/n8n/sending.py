@@ -17,10 +17,10 @@ import orjson
 
 from toolhub_service.adapters.n8n import failures
 from toolhub_service.adapters.n8n.api import Absent, ApiTrouble
-from toolhub_service.adapters.n8n.client import Answer
-from toolhub_service.adapters.n8n.places import Place
+from toolhub_service.adapters.n8n.client import Reply
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
 from toolhub_service.adapters.n8n.terms import WITHOUT_BODY
+from toolhub_service.adapters.n8n.webhooks import Webhook
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.json import JsonObject, JsonValue
 
@@ -39,8 +39,8 @@ def no_trace() -> str:
 class Sent:
     """A request that was answered."""
 
-    answer: Answer
-    place: Place
+    answer: Reply
+    webhook: Webhook
 
 
 def key_of(call: GrantedCall) -> str:
@@ -49,53 +49,59 @@ def key_of(call: GrantedCall) -> str:
     return str(uuid.uuid5(_KEYS, scope))
 
 
-async def place_of(server: N8nServer, workflow: Workflow, call: GrantedCall) -> Place:
+async def webhook_of(server: N8nServer, workflow: Workflow, call: GrantedCall) -> Webhook:
     """Where the workflow is called. Raises ToolFailure when that cannot be known now."""
-    if workflow.place is not None:
-        return workflow.place
+    if workflow.webhook is not None:
+        return workflow.webhook
     try:
-        place = await server.looked_up(call.spec.resource_id, workflow)
+        webhook = await server.looked_up(call.spec.resource_id, workflow)
     except ApiTrouble as trouble:
         raise failures.no_webhook(call, trouble.reason) from None
     except Absent:
         raise failures.no_webhook(call, "n8n has no workflow of that id.") from None
-    if place is None:
+    if webhook is None:
         raise failures.no_webhook(call, "The workflow is not active in n8n, or has not exactly one webhook.")
-    return place
+    return webhook
 
 
 async def send(
     server: N8nServer, workflow: Workflow, call: GrantedCall, key: str, *, deadline_s: float, trace: Trace = no_trace
 ) -> Sent:
-    """Once; and once more where the webhook has moved, for then nothing has run. Raises Broken, ToolFailure."""
-    place = await place_of(server, workflow, call)
-    answer = await _send_to(server, workflow, place, call, key, deadline_s, trace)
+    """Once; and once more where the webhook has moved, for then nothing has run. Raises NoReply, ToolFailure."""
+    webhook = await webhook_of(server, workflow, call)
+    answer = await _send_to(server, workflow, webhook, call, key, deadline_s, trace)
     if workflow.terms.webhook or not workflow.terms.workflow_id or not failures.is_not_registered(answer):
-        return Sent(answer, place)
+        return Sent(answer, webhook)
     try:
         moved = await server.looked_up(call.spec.resource_id, workflow)
     except (ApiTrouble, Absent):
-        return Sent(answer, place)
-    if moved is None or (moved.method, moved.path) == (place.method, place.path):
-        return Sent(answer, place)
+        return Sent(answer, webhook)
+    if moved is None or (moved.method, moved.path) == (webhook.method, webhook.path):
+        return Sent(answer, webhook)
     return Sent(await _send_to(server, workflow, moved, call, key, deadline_s, trace), moved)
 
 
 async def _send_to(
-    server: N8nServer, workflow: Workflow, place: Place, call: GrantedCall, key: str, deadline_s: float, trace: Trace
-) -> Answer:
-    url, body = server.url_of(place), b""
+    server: N8nServer,
+    workflow: Workflow,
+    webhook: Webhook,
+    call: GrantedCall,
+    key: str,
+    deadline_s: float,
+    trace: Trace,
+) -> Reply:
+    url, body = server.url_of(webhook), b""
     headers = [*workflow.terms.headers, (KEY_HEADER, key)]
     traceparent = trace()
     if traceparent:
         headers.append(("traceparent", traceparent))
-    if place.method in WITHOUT_BODY:
+    if webhook.method in WITHOUT_BODY:
         query = urlencode(_query(call))
         url = f"{url}?{query}" if query else url
     else:
         headers.append(("content-type", "application/json"))
         body = _body(workflow, call, key)
-    return await server.client.send(place.method, url, tuple(headers), body, deadline_s=deadline_s)
+    return await server.client.send(webhook.method, url, tuple(headers), body, deadline_s=deadline_s)
 
 
 def _body(workflow: Workflow, call: GrantedCall, key: str) -> bytes:

@@ -7,8 +7,8 @@ from typing import Final
 
 from toolhub_service.adapters.n8n.api import N8nApi
 from toolhub_service.adapters.n8n.client import N8nClient
-from toolhub_service.adapters.n8n.places import Place, places_of
 from toolhub_service.adapters.n8n.terms import N8nTerms, WorkflowTerms
+from toolhub_service.adapters.n8n.webhooks import Webhook, webhooks_of
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.guards.masking import Mask
@@ -23,7 +23,7 @@ class Workflow:
     """A workflow that is a tool."""
 
     terms: WorkflowTerms
-    place: Place | None = None
+    webhook: Webhook | None = None
     """None: named by its id, and not looked up yet."""
 
 
@@ -40,7 +40,7 @@ class N8nServer:
         self.poller = poller
         self.mask = mask
         self.workflows: dict[str, Workflow] = {
-            name: Workflow(workflow, named_place(workflow)) for name, workflow in terms.workflows.items()
+            name: Workflow(workflow, named_webhook(workflow)) for name, workflow in terms.workflows.items()
         }
         """By the tools' own names; a reading puts another one in its place."""
 
@@ -52,25 +52,25 @@ class N8nServer:
     def endpoint(self) -> str:
         return self.terms.shown_as or shown_url(parse_url(self.terms.url)).rstrip("/")
 
-    def url_of(self, place: Place) -> str:
-        return f"{self.terms.url}{self.terms.webhook_path}/{place.path}"
+    def url_of(self, webhook: Webhook) -> str:
+        return f"{self.terms.url}{self.terms.webhook_path}/{webhook.path}"
 
-    async def looked_up(self, own_name: str, workflow: Workflow) -> Place | None:
-        """The place of a workflow named by its id, as it is now; None when it has none, or several.
+    async def looked_up(self, own_name: str, workflow: Workflow) -> Webhook | None:
+        """The webhook of a workflow named by its id, as it is now; None when it has none, or several.
 
         Raises ApiTrouble, Absent.
         """
         if self.api is None:
             return None
         told = await self.api.workflow(workflow.terms.workflow_id)
-        places = places_of(told)
-        if len(places) != 1 or told.get("active") is not True:
+        webhooks = webhooks_of(told)
+        if len(webhooks) != 1 or told.get("active") is not True:
             return None
         if self.workflows.get(own_name) is not None:
-            self.workflows[own_name] = replace(workflow, place=places[0])
-        return places[0]
+            self.workflows[own_name] = replace(workflow, webhook=webhooks[0])
+        return webhooks[0]
 
 
-def named_place(workflow: WorkflowTerms) -> Place | None:
+def named_webhook(workflow: WorkflowTerms) -> Webhook | None:
     """Where the operator says that it is."""
-    return Place(workflow.method, workflow.webhook, workflow.workflow_id) if workflow.webhook else None
+    return Webhook(workflow.method, workflow.webhook, workflow.workflow_id) if workflow.webhook else None

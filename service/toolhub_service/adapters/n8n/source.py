@@ -17,8 +17,8 @@ from toolhub_service.adapters.n8n.comparing import Compared, compared, is_at
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker, Unnamed
 from toolhub_service.adapters.n8n.discovering import Discovered, description_of, discovered, restored
 from toolhub_service.adapters.n8n.executions import id_of
-from toolhub_service.adapters.n8n.places import Place
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
+from toolhub_service.adapters.n8n.webhooks import Webhook
 from toolhub_service.adapters.n8n.words import Redact
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
@@ -146,7 +146,7 @@ class N8nToolSource:
         known = self._descriptions.get(_version(found))
         if known is None:
             try:
-                known = description_of(await api.workflow(found.place.workflow_id))
+                known = description_of(await api.workflow(found.webhook.workflow_id))
             except Absent:
                 known = found.description
         return replace(found, description=known)
@@ -173,9 +173,9 @@ class N8nToolSource:
             told: Compared = compared(terms, reading.named) if knows else Compared(self._known(own_name))
             if told.note:
                 problems.append(f"`{own_name}`: {told.note}")
-            workflows[own_name] = Workflow(terms, told.place)
+            workflows[own_name] = Workflow(terms, told.webhook)
             self._keep(unique, problems, partial(self._maker.configured, own_name, terms, told.problem))
-        for found in sorted(reading.offered, key=lambda found: (found.name, found.place.workflow_id)):
+        for found in sorted(reading.offered, key=lambda found: (found.name, found.webhook.workflow_id)):
             if self._keep(unique, problems, partial(self._maker.discovered, found)):
                 workflows[found.name] = self._bound(found)
         self._server.workflows = workflows
@@ -194,16 +194,16 @@ class N8nToolSource:
             problems.append(f"A workflow was left out: its name reads like that of `{first.spec.name}`.")
         return first is definition
 
-    def _known(self, own_name: str) -> Place | None:
+    def _known(self, own_name: str) -> Webhook | None:
         before = self._server.workflows.get(own_name)
-        return before.place if before is not None else None
+        return before.webhook if before is not None else None
 
     def _bound(self, found: Discovered) -> Workflow:
-        return Workflow(found.workflow(self._server.terms.headers), found.place)
+        return Workflow(found.workflow(self._server.terms.headers), found.webhook)
 
 
 def _version(found: Discovered) -> tuple[str, str]:
-    return found.place.workflow_id, found.place.version
+    return found.webhook.workflow_id, found.webhook.version
 
 
 def _some(problems: list[str]) -> tuple[str, ...]:

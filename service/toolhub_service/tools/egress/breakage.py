@@ -57,6 +57,16 @@ class WireError(httpx.TransportError):
         self.on_kept = on_kept
         """Whether a connection kept from an earlier exchange ended unanswered: it may have been dead all the time."""
 
+    @property
+    def was_sent(self) -> bool:
+        """Whether the peer may have got the request."""
+        return self.breakage not in _BEFORE_SENDING and self.breakage is not Breakage.UNTRUSTED
+
+    @property
+    def clause(self) -> str:
+        """What broke, without the advice to callers."""
+        return self.breakage.value.partition(". ")[0]
+
 
 def wire_error(error: Exception) -> WireError:
     """The breakage behind one of `WIRE_ERRORS`."""

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests import fixtures
 from tests.fakes.remote_stage import ToldSink
-from toolhub_service.adapters.comfyui.client import Reply, Unreached
+from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.files import is_file_name, is_folder, served_file
-from toolhub_service.adapters.comfyui.meter import Meter
+from toolhub_service.adapters.comfyui.node_progress import NodeProgress
 from toolhub_service.adapters.comfyui.png_stripping import SIGNATURE, Damaged, stripped
+from toolhub_service.adapters.comfyui.rising_progress import RisingProgress
 from toolhub_service.adapters.comfyui.sniffing import accepted_as, sniffed
 from toolhub_service.adapters.comfyui.states import Stage, look
-from toolhub_service.adapters.comfyui.tracks import Track
 from toolhub_service.domain.progress import Progress
 
 GRAPH: dict[str, Any] = {str(number): {"class_type": "Node", "inputs": {}} for number in range(1, 5)}
@@ -132,13 +132,13 @@ async def test_the_place_of_one_that_waits_counts_those_that_go_before() -> None
 
 @pytest.mark.parametrize("body", [[], "x", 7, None, {"p": {"status": {"status_str": "perhaps"}}}, {"p": {}}])
 async def test_a_history_that_cannot_be_understood_says_nothing(body: Any) -> None:
-    with pytest.raises(Unreached):
+    with pytest.raises(NoReply):
         await seen({"/history/p": [body, body], "/queue": [{}]})
 
 
 @pytest.mark.parametrize("status", [None, "done", 7, ["pending"]])
 async def test_a_job_of_no_known_status_says_nothing(status: Any) -> None:
-    with pytest.raises(Unreached):
+    with pytest.raises(NoReply):
         await seen({"/api/jobs/p": [{"status": status}]}, has_jobs=True)
 
 
@@ -147,10 +147,10 @@ def test_the_recorded_news_of_a_run_go_from_nothing_to_all(version: str) -> None
     events = fixtures.load_json("comfyui", "transcripts", version, "c05_long_progress.json")["events"]
     sent = next(event["body"] for event in events if event["kind"] == "http" and event["path"] == "/prompt")
     told: list[Progress] = []
-    track = Track(sent["prompt"], told.append)
+    node_progress = NodeProgress(sent["prompt"], told.append)
     heard = [_message(event) for event in events if event["kind"] == "ws_recv"]
     first = next(data["prompt_id"] for kind, data in heard if kind == "execution_start")
-    ends = [kind for kind, data in heard if data.get("prompt_id") == first and track.hear(kind, data)]
+    ends = [kind for kind, data in heard if data.get("prompt_id") == first and node_progress.hear(kind, data)]
     steps = [progress.step for progress in told]
     assert steps == sorted(steps)
     assert (steps[0], steps[-1], told[-1].total) == (0, len(sent["prompt"]), len(sent["prompt"]))
@@ -191,9 +191,9 @@ kinds = st.sampled_from(
 @given(st.lists(st.tuples(kinds, news_of_nodes), max_size=30))
 def test_whatever_is_heard_what_is_told_never_goes_back(heard: list[tuple[str, dict[str, Any]]]) -> None:
     sink = ToldSink()
-    track = Track(GRAPH, Meter(sink).progress)
+    node_progress = NodeProgress(GRAPH, RisingProgress(sink).progress)
     for kind, data in heard:
-        track.hear(kind, json.loads(json.dumps(data)))
+        node_progress.hear(kind, json.loads(json.dumps(data)))
     steps = [progress.step for progress in sink.progresses]
     assert steps == sorted(steps)
     assert all(0 <= step <= len(GRAPH) for step in steps)
@@ -201,7 +201,7 @@ def test_whatever_is_heard_what_is_told_never_goes_back(heard: list[tuple[str, d
 
 def test_a_message_of_its_own_keeps_the_step_that_was_reached() -> None:
     sink = ToldSink()
-    meter = Meter(sink)
-    meter.progress(Progress(3.0, 5.0, "nodes", "third"))
-    meter.progress(Progress(0.0, message="asked to stop"))
+    rising = RisingProgress(sink)
+    rising.progress(Progress(3.0, 5.0, "nodes", "third"))
+    rising.progress(Progress(0.0, message="asked to stop"))
     assert sink.progresses[-1] == Progress(3.0, 5.0, "nodes", "asked to stop")

@@ -12,10 +12,10 @@ from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR
 from tests.unit.adapters.comfyui.test_node_classes import INFO
 from toolhub_service.adapters.comfyui.binding import bound, uploads_of
 from toolhub_service.adapters.comfyui.building import build
+from toolhub_service.adapters.comfyui.drafting import draft_of
 from toolhub_service.adapters.comfyui.graph import graph_problems, links_of
 from toolhub_service.adapters.comfyui.node_classes import problems_with
 from toolhub_service.adapters.comfyui.sidecar import read_sidecar
-from toolhub_service.adapters.comfyui.skeleton import skeleton_of
 from toolhub_service.adapters.comfyui.template import Template, TemplateInvalid
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 9) | st.floats(-9, 9) | st.sampled_from(["", "2", "image", "/a"])
@@ -72,7 +72,7 @@ def test_a_graph_is_read_or_told(steps: list[int], value: Any) -> None:
     if template is not None:
         problems_with(template, INFO)
     if not graph_problems(nodes):
-        skeleton = skeleton_of(nodes, "draw", "g.json", INFO)
+        skeleton = draft_of(nodes, "draw", "g.json", INFO)
         assert not skeleton["outputs"] or read(skeleton, nodes) is not None
 
 
@@ -83,5 +83,5 @@ def test_whatever_a_server_says_of_its_nodes_is_lived_with(steps: list[int], val
     assert template is not None
     told = changed(INFO, steps, value)
     assert all(isinstance(problem, str) for problem in problems_with(template, told))
-    skeleton = skeleton_of(GRAPH, "draw", "g.json", told)
+    skeleton = draft_of(GRAPH, "draw", "g.json", told)
     assert not skeleton["outputs"] or read(skeleton, GRAPH) is not None

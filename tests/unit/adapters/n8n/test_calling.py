@@ -410,13 +410,13 @@ class TestById:
     async def test_one_that_was_never_read_is_looked_up_when_it_is_called(self) -> None:
         async with staged({"tool": WorkflowTerms(workflow_id="echo")}) as stage:
             call = await stage.call("tool")
-            stage.server.workflows["tool"] = replace(stage.server.workflows["tool"], place=None)
+            stage.server.workflows["tool"] = replace(stage.server.workflows["tool"], webhook=None)
             assert isinstance(await stage.ended(stage.adapter.execute(call, ToldSink())), Outcome)
 
     async def test_what_cannot_be_looked_up_has_not_run(self) -> None:
         async with staged({"tool": WorkflowTerms(workflow_id="echo")}) as stage:
             call = await stage.call("tool")
-            stage.server.workflows["tool"] = replace(stage.server.workflows["tool"], place=None)
+            stage.server.workflows["tool"] = replace(stage.server.workflows["tool"], webhook=None)
             stage.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)
             error = await stage.ended(stage.adapter.execute(call, ToldSink()))
         assert isinstance(error, ToolError)

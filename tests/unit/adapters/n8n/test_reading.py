@@ -11,10 +11,10 @@ import pytest
 from tests.fixtures import load_json
 from tests.unit.adapters.n8n.stage import redact
 from toolhub_service.adapters.n8n.answers import Unreadable, at, execution_named, read
-from toolhub_service.adapters.n8n.client import Answer
+from toolhub_service.adapters.n8n.client import Reply
 from toolhub_service.adapters.n8n.executions import NoData, bears, error_of, execution_of, id_of, result_of, unix_ms
 from toolhub_service.adapters.n8n.failures import is_in_workflow, is_not_registered
-from toolhub_service.adapters.n8n.places import is_path, places_of
+from toolhub_service.adapters.n8n.webhooks import is_path, webhooks_of
 from toolhub_service.adapters.n8n.words import quoted, said
 
 CALLS = ("transcript_calls.json", "transcript_calls2.json")
@@ -28,11 +28,11 @@ def _recorded(begin: str) -> Iterator[dict[str, Any]]:
                 yield one
 
 
-def _answer(one: dict[str, Any]) -> Answer:
+def _answer(one: dict[str, Any]) -> Reply:
     headers = {"content-type": one["ctype"]} if one.get("ctype") else {}
     if one.get("xid"):
         headers["x-execution-id"] = one["xid"]
-    return Answer(one["status"], headers, one["resp"].encode())
+    return Reply(one["status"], headers, one["resp"].encode())
 
 
 def _whole(text: str) -> Any:
@@ -96,9 +96,9 @@ class TestRecorded:
 
     def test_the_webhooks_of_workflows_are_found(self) -> None:
         found = {
-            place.path: (place.method, place.response_mode, place.names_execution)
+            webhook.path: (webhook.method, webhook.response_mode, webhook.names_execution)
             for name in ("hubAsync00000001", "hubImmediateId01", "hubLastNode00001", "hubErrorresponse")
-            for place in places_of(load_json("n8n", "workflows", f"{name}.json"))
+            for webhook in webhooks_of(load_json("n8n", "workflows", f"{name}.json"))
         }
         assert found == {
             "hub-async": ("POST", "responseNode", True),
@@ -173,11 +173,11 @@ class TestAnswers:
         ],
     )
     def test_json_where_it_is_json_else_text(self, body: bytes, value: Any) -> None:
-        assert read(Answer(200, {}, body)).value == value
+        assert read(Reply(200, {}, body)).value == value
 
     def test_a_broken_object_is_neither(self) -> None:
         with pytest.raises(Unreadable):
-            read(Answer(200, {}, b'{"a":1,"a":2}'))
+            read(Reply(200, {}, b'{"a":1,"a":2}'))
 
     @pytest.mark.parametrize(
         ("pointer", "found"),

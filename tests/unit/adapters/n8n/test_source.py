@@ -10,8 +10,8 @@ import pytest
 from tests.fakes.n8n import FOREVER, How, fake_n8n
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, flow, wait
 from tests.unit.adapters.n8n.stage import ASYNC, SYNC, Terms, before, staged
-from toolhub_service.adapters.n8n.places import places_of, published
 from toolhub_service.adapters.n8n.terms import DiscoveryTerms, WorkflowTerms
+from toolhub_service.adapters.n8n.webhooks import published, webhooks_of
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import IdempotencyMode
 
@@ -129,7 +129,7 @@ class TestCompared:
 
     def test_a_draft_does_not_count(self) -> None:
         draft, live = flow("x", "lastNode", path="draft"), flow("x", "lastNode", path="live")
-        assert [place.path for place in places_of(published({**draft, "activeVersion": live}))] == ["live"]
+        assert [webhook.path for webhook in webhooks_of(published({**draft, "activeVersion": live}))] == ["live"]
 
     async def test_what_fits_is_not_spoken_of(self) -> None:
         named = {"echo": SYNC, "long": ASYNC, "by-id": WorkflowTerms(workflow_id="slow")}

@@ -15,7 +15,7 @@ from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.n8n.flows import dedupes
 from tests.unit.adapters.n8n.stage import JOB_ID, QUICK_MISSING, SYNC, LoopClock, Stage, redact, staged
 from toolhub_service.adapters.n8n.calling import Calling
-from toolhub_service.adapters.n8n.job import N8nJobs
+from toolhub_service.adapters.n8n.job import N8nJob
 from toolhub_service.adapters.n8n.terms import DiscoveryTerms, WorkflowTerms
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.source_ports import ToolSource
@@ -85,7 +85,7 @@ class N8nStage:
     """Implements `RemoteStage`. The workflow knows its keys, so that one that is not there may be started again."""
 
     def __init__(self, stage: Stage, call: GrantedCall) -> None:
-        self.remote = N8nJobs(stage.server, stage.adapter._calling, QUICK_MISSING)
+        self.remote = N8nJob(stage.server, stage.adapter._calling, QUICK_MISSING)
         self.call = call
         self._n8n = stage.n8n
 

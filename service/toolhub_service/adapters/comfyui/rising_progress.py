@@ -8,7 +8,7 @@ from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.progress import Chunk, Progress
 
 
-class Meter:
+class RisingProgress:
     """Implements `EventSink` over another one."""
 
     def __init__(self, sink: EventSink) -> None:

@@ -11,8 +11,8 @@ import pytest
 from tests import fixtures
 from tests.unit.adapters.comfyui.template_files import GRAPH
 from tests.unit.adapters.comfyui.test_node_classes import INFO
+from toolhub_service.adapters.comfyui.drafting import PREFIX, draft_of
 from toolhub_service.adapters.comfyui.node_classes import problems_with
-from toolhub_service.adapters.comfyui.skeleton import PREFIX, skeleton_of
 from toolhub_service.adapters.comfyui.template import OutputType, Template
 from toolhub_service.adapters.comfyui.templates import load_template
 
@@ -42,7 +42,7 @@ DRAWING: dict[str, Any] = {
 
 def read(folder: Path, nodes: Any, object_info: Any = None) -> Template:
     (folder / "g.json").write_text(json.dumps(nodes))
-    (folder / "s.json").write_text(json.dumps(skeleton_of(nodes, "draw", "g.json", object_info)))
+    (folder / "s.json").write_text(json.dumps(draft_of(nodes, "draw", "g.json", object_info)))
     return load_template(folder / "s.json")
 
 

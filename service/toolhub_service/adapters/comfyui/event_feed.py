@@ -16,7 +16,7 @@ from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from toolhub_service.adapters.comfyui.tracks import Track
+from toolhub_service.adapters.comfyui.node_progress import NodeProgress
 from toolhub_service.adapters.comfyui.websocket import Dialler, NotDialled
 from toolhub_service.domain.ports import Clock, Randomness
 
@@ -34,7 +34,7 @@ _TURN: Final = 20
 """Frames after which others get their turn."""
 
 
-class News:
+class EventFeed:
     """Of one server. `may_have_ended` is told of a prompt that is worth a look."""
 
     def __init__(
@@ -44,7 +44,7 @@ class News:
         self._clock = clock
         self._randomness = randomness
         self._may_have_ended = may_have_ended
-        self._tracks: dict[str, Track] = {}
+        self._followed: dict[str, NodeProgress] = {}
         self._told_at_s: dict[str, float] = {}
         self._owner: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
@@ -68,19 +68,19 @@ class News:
                 await self._tried.wait()
         return self.client_id
 
-    def track(self, prompt_id: str) -> Track | None:
+    def progress_of(self, prompt_id: str) -> NodeProgress | None:
         """What is told of the prompt; None when it is not followed."""
-        return self._tracks.get(prompt_id)
+        return self._followed.get(prompt_id)
 
-    def follow(self, prompt_id: str, track: Track) -> None:
-        """Tell the track what is heard of the prompt, until `forget`."""
-        self._tracks[prompt_id] = track
+    def follow(self, prompt_id: str, nodes: NodeProgress) -> None:
+        """Tell `nodes` what is heard of the prompt, until `forget`."""
+        self._followed[prompt_id] = nodes
         if not self._is_closed:
             self._want()
 
     def forget(self, prompt_id: str) -> None:
         """Does nothing when it is not followed."""
-        self._tracks.pop(prompt_id, None)
+        self._followed.pop(prompt_id, None)
         self._told_at_s.pop(prompt_id, None)
 
     async def close(self) -> None:
@@ -102,7 +102,7 @@ class News:
             await self._wanted.wait()
             began_s = self._clock.monotonic_s()
             await self._once()
-            if not self._tracks:
+            if not self._followed:
                 self._wanted.clear()
             if self._clock.monotonic_s() - began_s >= _LASTING_S:
                 pause_s = _PAUSE_FIRST_S
@@ -139,7 +139,7 @@ class News:
             return
 
     def _hear(self, frame: str | bytes) -> None:
-        if isinstance(frame, bytes) or not self._tracks:
+        if isinstance(frame, bytes) or not self._followed:
             return  # pictures of what is being made
         try:
             said = json.loads(frame)
@@ -149,8 +149,8 @@ class News:
         if not isinstance(data, Mapping):
             return
         prompt_id: Any = data.get("prompt_id")
-        track = self._tracks.get(prompt_id) if isinstance(prompt_id, str) else None
-        if track is not None and track.hear(str(said.get("type")), data):
+        nodes = self._followed.get(prompt_id) if isinstance(prompt_id, str) else None
+        if nodes is not None and nodes.hear(str(said.get("type")), data):
             self._tell_end(prompt_id)
 
     def _tell_end(self, prompt_id: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolhub_service.adapters.comfyui.graph import is_link
-from toolhub_service.adapters.comfyui.template import Place
+from toolhub_service.adapters.comfyui.template import NodeInput
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.schema.json_pointer import names_of
 
@@ -19,7 +19,7 @@ class Misplaced(ValueError):
     """A pointer does not lead to a literal input as it should; the message says why and what to do."""
 
 
-def place_of(graph: JsonObject, pointer: str, expect_class: str = "") -> Place:
+def input_of(graph: JsonObject, pointer: str, expect_class: str = "") -> NodeInput:
     """`/3/inputs/seed` in a sound graph; `expect_class` empty: of any class. Raises Misplaced."""
     steps = names_of(pointer)
     if len(steps) != 3 or steps[1] != "inputs":
@@ -35,7 +35,7 @@ def place_of(graph: JsonObject, pointer: str, expect_class: str = "") -> Place:
             f"{pointer} is a link from node {inputs[name][0]}, and no argument may take its place: name that node's "
             "input, or unlink it in ComfyUI and export again"
         )
-    return Place(node, name, pointer)
+    return NodeInput(node, name, pointer)
 
 
 def node_of(graph: JsonObject, node: str, expect_class: str = "") -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ _ID_EXPRESSION: Final = "$execution.id"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Webhook:
     method: str
     path: str
     """Below `/webhook/`."""
@@ -57,12 +57,14 @@ def published(workflow: JsonObject) -> JsonObject:
     return {**workflow, "nodes": active["nodes"], "connections": active.get("connections")}
 
 
-def places_of(workflow: JsonObject) -> Sequence[Place]:
+def webhooks_of(workflow: JsonObject) -> Sequence[Webhook]:
     """Its webhooks that can be called; those that are switched off, or whose path has parameters, cannot."""
     version = id_of(workflow.get("activeVersionId")) or id_of(workflow.get("versionId"))
     own_id = id_of(workflow.get("id"))
     return [
-        place for node in nodes_of(workflow, WEBHOOK) if (place := _place(workflow, node, own_id, version)) is not None
+        webhook
+        for node in nodes_of(workflow, WEBHOOK)
+        if (webhook := _webhook(workflow, node, own_id, version)) is not None
     ]
 
 
@@ -74,7 +76,7 @@ def nodes_of(workflow: JsonObject, kind: str) -> Iterator[JsonObject]:
             yield told
 
 
-def _place(workflow: JsonObject, node: JsonObject, own_id: str, version: str) -> Place | None:
+def _webhook(workflow: JsonObject, node: JsonObject, own_id: str, version: str) -> Webhook | None:
     said = as_object(node.get("parameters")) or {}
     options = as_object(said.get("options")) or {}
     method, path = said.get("httpMethod", "GET"), said.get("path")
@@ -85,7 +87,7 @@ def _place(workflow: JsonObject, node: JsonObject, own_id: str, version: str) ->
         return None
     mode, demanded = said.get("responseMode", "onReceived"), said.get("authentication", "none")
     mode = mode if isinstance(mode, str) else ""
-    return Place(
+    return Webhook(
         method,
         path,
         own_id,

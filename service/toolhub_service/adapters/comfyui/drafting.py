@@ -48,7 +48,7 @@ class _Literal:
         return f"/{self.node}/inputs/{self.input.replace('~', '~0').replace('/', '~1')}"
 
 
-def skeleton_of(graph: JsonObject, name: str, file: str, object_info: JsonObject | None = None) -> dict[str, Any]:
+def draft_of(graph: JsonObject, name: str, file: str, object_info: JsonObject | None = None) -> dict[str, Any]:
     """A sidecar of a sound graph, as JSON. `file` is the graph's, from the sidecar's folder."""
     literals = [*_literals(graph, object_info or {})]
     drawn = [literal for literal in literals if literal.input in _SEEDS and isinstance(literal.value, int)]

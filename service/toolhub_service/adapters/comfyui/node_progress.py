@@ -1,7 +1,7 @@
 """How far a prompt has come, by what the server's WebSocket says of its nodes.
 
 Nodes to run are those of the graph less those whose results were there; a running node counts by its own value of max.
-The same news may come twice, late or not at all: what was reached is never taken back.
+The same event may come twice, late or not at all: what was reached is never taken back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORD_MAX_CHARS: Final = 80
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9_:.-]{1,64}")
 
 
-class Track:
+class NodeProgress:
     """Of one prompt. `changed` is told of each step."""
 
     def __init__(self, graph: JsonObject, changed: Callable[[Progress], None]) -> None:
@@ -51,7 +51,7 @@ class Track:
         return Progress(float(self.total), float(self.total), UNIT, message)
 
     def hear(self, kind: str, data: Mapping[str, Any]) -> bool:
-        """Take a piece of news; whether the server has ended the prompt with it.
+        """Take an event; whether the server has ended the prompt with it.
 
         That is `executing` without a node: `execution_success` and its like come before the history has the prompt.
         """

@@ -15,7 +15,7 @@ _KEPT_MAX: Final = 1_024
 _DIGEST_CHARS: Final = 16
 
 
-class Shelved(NamedTuple):
+class ShelvedTemplate(NamedTuple):
     template: Template
     backends: frozenset[str]
     """Names of the servers that have all it needs."""
@@ -25,14 +25,14 @@ def resource_id(template: Template) -> str:
     return f"{template.name}@{template.sha256[:_DIGEST_CHARS]}"
 
 
-class Shelf:
+class TemplateShelf:
     def __init__(self) -> None:
-        self._shelved: dict[str, Shelved] = {}
+        self._shelved: dict[str, ShelvedTemplate] = {}
 
-    def put(self, found: Mapping[str, Shelved]) -> None:
+    def put(self, found: Mapping[str, ShelvedTemplate]) -> None:
         """What the latest reading has brought, by resource id."""
         kept = {key: shelved for key, shelved in self._shelved.items() if key not in found}
         self._shelved = dict([*kept.items(), *found.items()][-max(_KEPT_MAX, len(found)) :])
 
-    def get(self, key: str) -> Shelved | None:
+    def get(self, key: str) -> ShelvedTemplate | None:
         return self._shelved.get(key)
