@@ -153,7 +153,11 @@ def write_templates(folder: Path) -> str:
         graph = {"1": {"class_type": kind, "inputs": {"text": "x"}}}
         output = {"name": "out", "node": "1", **({} if kind == "Draw" else {"key": "text", "type": "text"})}
         schema = {"type": "object", "additionalProperties": False, "properties": {"text": {"type": "string"}}}
-        sidecar: dict[str, Any] = {"tool": kind.lower(), "description": f"{kind}.", "workflow": {"file": f"{kind}.graph.json"}}
+        sidecar: dict[str, Any] = {
+            "tool": kind.lower(),
+            "description": f"{kind}.",
+            "workflow": {"file": f"{kind}.graph.json"},
+        }
         binding = {"from": "/text", "to": "/1/inputs/text", "expect_class": kind}
         sidecar |= {"input_schema": schema, "bindings": [binding], "outputs": [output]}
         (folder / f"{kind}.graph.json").write_text(json.dumps(graph))
