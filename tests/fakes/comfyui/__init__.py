@@ -28,7 +28,9 @@ Waiting (never sleep): until_held(class) -> RunningNode, until_submitted(n) -> S
 What goes wrong with requests: comfy.fault(Op.SUBMIT, How.LOSE_ANSWER, times=1), in order, -1 for ever
     Op      SUBMIT QUEUE DELETE HISTORY JOB JOBS CANCEL INTERRUPT VIEW UPLOAD CLASSES STATS FEATURES SOCKET READ ANY
     How     DROP ERROR FULL (413)                   nothing was done
-            LOSE_ANSWER ERROR_AFTER CUT GARBAGE HUGE   it was done, and the answer is lost, 500, half, HTML, enormous
+            LOSE_ANSWER ERROR_AFTER CUT GARBAGE EMPTY HUGE   it was done; the answer is lost, 500, half, HTML, nothing,
+                                                             enormous
+            TWICE                                   it was done twice; the first answer
             HOLD LATE                               until comfy.faults.let_go(): the stalled event loop, the late answer
             HIDE                                    HISTORY, JOB, JOBS, QUEUE: as if there were nothing
             IGNORE                                  CANCEL `cancelled: false`; INTERRUPT, DELETE: 200 and nothing done

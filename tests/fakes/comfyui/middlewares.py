@@ -102,7 +102,11 @@ def faulty(comfy: FakeComfy) -> Any:
             return undone
         if how is How.DROP:
             return _hang_up(request)
-        return await _spoilt(comfy, request, how, await handler(request))
+        answer = await handler(request)
+        if how is How.TWICE:
+            await handler(request)
+            return answer
+        return await _spoilt(comfy, request, how, answer)
 
     return fault
 
@@ -146,6 +150,8 @@ async def _spoilt(comfy: FakeComfy, request: web.Request, how: How, answer: web.
         return web.Response(status=500, text="500 Internal Server Error\n\nServer got itself in trouble")
     if how is How.GARBAGE:
         return web.Response(body=_HTML, content_type="text/html")
+    if how is How.EMPTY:
+        return web.Response()
     if how is How.HUGE:
         return await _huge(comfy, request, answer)
     if how is How.CUT:

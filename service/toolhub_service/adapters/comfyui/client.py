@@ -39,12 +39,16 @@ _ESCAPES: Final = re.compile(
 class NoReply(Exception):
     """No answer, or none that means anything; `reason` is a clause for people, without anybody's words."""
 
-    def __init__(self, reason: str, *, was_sent: bool = True, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, reason: str, *, was_sent: bool = True, retry_after_s: float = 0.0, is_broken: bool = False
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.was_sent = was_sent
         """Whether the server may have acted on it."""
         self.retry_after_s = retry_after_s
+        self.is_broken = is_broken
+        """Whether the connection broke or was not made, as when a server is started anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ class _told:  # noqa: N801  a context manager is read as a verb
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, WireError):
-            raise NoReply(error.clause, was_sent=error.was_sent) from error
+            raise NoReply(error.clause, was_sent=error.was_sent, is_broken=True) from error
         if isinstance(error, httpx.HTTPError):
             raise NoReply("its answer is not valid HTTP") from error
         if isinstance(error, ToolFailure) and error.error.kind is ErrorKind.HTTP_DISALLOWED_HOST:

@@ -24,6 +24,8 @@ from toolhub_service.domain.progress import Progress
 STOP_AGAIN_S: Final = 5.0
 """Between two requests to stop the same prompt, for a server may lose one that comes between two nodes."""
 _CERTAIN_LOOKS: Final = 2
+_SILENT_LOOKS: Final = 3
+"""Questions without an answer, one after the other, before who watches is told."""
 
 
 class Absence:
@@ -79,6 +81,7 @@ class Following:
         self._max_runtime_s = max_runtime_s
         self._overran = set() if overran is None else overran
         self._runs_since_s: float | None = None
+        self._silent = 0
 
     async def ask(self) -> Answer[Progress]:
         """A `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
@@ -89,8 +92,8 @@ class Following:
             if seen.stage in (Stage.PENDING, Stage.RUNNING) and (self._wants_stop() or self._is_over_time):
                 await self._stop_again()
         except NoReply as silent:
-            self._absence.over()
-            raise Unreachable(silent.retry_after_s) from silent
+            return self._silence(silent)
+        self._silent = 0
         if seen.stage is Stage.UNKNOWN:
             return await self._absent()
         self._absence.over()
@@ -117,6 +120,15 @@ class Following:
         self._runs_since_s = now_s if self._runs_since_s is None else self._runs_since_s
         if self._max_runtime_s is not None and now_s - self._runs_since_s >= self._max_runtime_s:
             self._overran.add(self._prompt_id)
+
+    def _silence(self, silent: NoReply) -> Answer[Progress]:
+        """Once is nothing; what lasts is told. Raises Unreachable."""
+        self._absence.over()
+        self._silent += 1
+        if self._silent < _SILENT_LOOKS:
+            raise Unreachable(silent.retry_after_s) from silent
+        told = f"{self._backend.name} does not answer ({silent.reason}); it is asked again"
+        return Answer(self._nodes.progress(told), retry_after_s=silent.retry_after_s)
 
     async def _absent(self) -> Answer[Progress]:
         await self._absence.goes_on()

@@ -2,7 +2,8 @@
 
 What can fail before the graph is sent (no connection, an upload) sends it to the next server. Once it may have been
 taken, only an answer counts, or a look: jobs, queue and history, twice around, on the server that it was sent to, or,
-for a run that does not know which that was, on all of them.
+for a run that does not know which that was, on all of them. That it is not there is certain only where the server has
+been there all the time: one that is started anew has forgotten what it ran.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ NODE_ERRORS: Final = "node_errors"
 _NODE_ERRORS_MAX_CHARS: Final = 8_000
 _LOOKS: Final = 2
 _REQUEST_TIMEOUT: Final = 408
+_MAY_HAVE_FORGOTTEN: Final = (
+    "Its server does not know it, but went away after it was sent: one that was started anew has forgotten what it ran."
+)
 _ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
@@ -47,9 +51,12 @@ class Submitter:
         self._uploader = uploader
         self._redact = redact
         self._sent_to: dict[str, str] = {}
+        self._broken_off: set[str] = set()
+        """Keys whose server went away, or seemed to, while they were looked up: it may have forgotten them."""
 
     def forget(self, key: str) -> None:
         self._sent_to.pop(key, None)
+        self._broken_off.discard(key)
 
     async def start(self, call: GrantedCall, mark: RemoteMark, shelved: ShelvedTemplate) -> RemoteMark:
         """As `RemoteJob.start`."""
@@ -75,8 +82,12 @@ class Submitter:
                     return await _found(backend, mark, template)
             except NoReply as unreached:
                 silent = RemoteUnclear(failures.unclear(backend.name, unreached))
+                if unreached.is_broken:
+                    self._broken_off.add(mark.key)
         if silent is not None:
             raise silent
+        if mark.key in self._broken_off and not call.safe_to_repeat:
+            raise RemoteUnclear(_MAY_HAVE_FORGOTTEN)
         return None
 
     async def _submit(self, backend: Backend, template: Template, call: GrantedCall, mark: RemoteMark) -> RemoteMark:

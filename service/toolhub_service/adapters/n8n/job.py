@@ -34,6 +34,8 @@ START_S: Final = 60.0
 _SENT_AT: Final = "sent_at_unix_ms"
 _SAVED: Final = "n8n may have pruned it, or is set not to save executions of this workflow."
 _REFUSED_PAUSE_S: Final = 15.0
+_SILENT_LOOKS: Final = 3
+"""Questions without an answer, one after the other, before who watches is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class _Look:
         self._terms = missing
         self._missed = 0
         self._missed_since_s = 0.0
+        self._silent = 0
 
     async def __call__(self) -> Answer[Progress]:
         """Raises Unreachable, and RemoteUnclear when n8n does not know it."""
@@ -181,9 +184,17 @@ class _Look:
         except ApiRefused as refused:
             return Answer(_progress(refused.reason), retry_after_s=_REFUSED_PAUSE_S)
         except ApiTrouble as trouble:
-            raise Unreachable(trouble.retry_after_s) from trouble
-        self._missed = 0
+            return self._silence(trouble)
+        self._missed = self._silent = 0
         return Answer(_told(execution), is_over=execution.is_over)
+
+    def _silence(self, trouble: ApiTrouble) -> Answer[Progress]:
+        """Once is nothing; what lasts is told. Raises Unreachable."""
+        self._silent += 1
+        if self._silent < _SILENT_LOOKS:
+            raise Unreachable(trouble.retry_after_s) from trouble
+        told = f"{trouble.reason} n8n is asked again."
+        return Answer(_progress(told), retry_after_s=trouble.retry_after_s)
 
     def _absent(self) -> Answer[Progress]:
         now_s = asyncio.get_running_loop().time()

@@ -19,7 +19,7 @@ from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import Outcome
 
 VERSIONS = ["0.33.0", "0.3.64"]
-BROKEN_STARTS = [How.LOSE_ANSWER, How.ERROR_AFTER, How.CUT, How.GARBAGE, How.DROP, How.ERROR]
+BROKEN_STARTS = [How.LOSE_ANSWER, How.ERROR_AFTER, How.CUT, How.GARBAGE, How.EMPTY, How.DROP, How.ERROR]
 
 
 @pytest.fixture(params=VERSIONS)
@@ -139,6 +139,43 @@ async def test_a_start_without_a_clear_answer_is_looked_up_and_never_sent_twice(
     assert told["graph_sha256"] == stage.comfy.submitted[0].digest
 
 
+async def test_a_server_that_was_started_anew_before_it_was_asked_may_have_run_it(stage: ComfyStage) -> None:
+    """Its empty lists are no proof: what it has forgotten is unknown, and not sent again."""
+    stage.comfy.fault(Op.SUBMIT, How.LOSE_ANSWER)
+    stage.comfy.fault(Op.READ, How.HOLD)
+    running = stage.begin("blur")
+    await stage.comfy.until(lambda: bool(stage.comfy.submitted and stage.comfy.faults.held))
+    await stage.comfy.restart()
+    stage.clock.skipped_s = 120
+    error = await failure_of(running)
+    assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "START_UNCLEAR")
+    assert "started anew" in error.message
+    assert len(stage.comfy.submitted) == 1
+
+
+async def test_a_prompt_that_was_doubled_on_its_way_is_one_job(stage: ComfyStage) -> None:
+    stage.comfy.fault(Op.SUBMIT, How.TWICE)
+    outcome = await stage.run("blur")
+    assert len(outcome.artifacts) == 1
+    assert stage.comfy.count(Op.SUBMIT) == 1
+    assert [*stage.comfy.submissions().values()] == [2]
+
+
+async def test_both_of_a_prompt_that_was_doubled_are_stopped(stage: ComfyStage) -> None:
+    stage.comfy.hold("ImageBlur")
+    stage.comfy.fault(Op.SUBMIT, How.TWICE)
+    sink = ToldSink()
+    running = stage.begin("blur", sink=sink)
+    await stage.comfy.until_submitted(2)
+    await stage.comfy.until_held("ImageBlur")
+    stage.kept.cancelled.set()
+    await sink.said("asked the remote side to stop")
+    stage.comfy.release()
+    assert (await failure_of(running)).kind is ErrorKind.CANCELLED
+    await stage.comfy.until_idle()
+    assert stage.comfy.folders.outputs() == []
+
+
 async def test_a_found_prompt_is_proven_by_the_graph_that_the_server_has(stage: ComfyStage) -> None:
     stage.comfy.fault(Op.SUBMIT, How.LOSE_ANSWER)
     told = proven(await stage.run("paint", {"words": "x"}))
@@ -159,7 +196,7 @@ async def test_a_history_that_comes_late_is_waited_for(tmp_path: Path) -> None:
 async def test_reads_that_fail_for_a_while_change_nothing(stage: ComfyStage) -> None:
     running = stage.begin("blur")
     await stage.comfy.until_submitted()
-    for how in (How.DROP, How.ERROR, How.GARBAGE, How.CUT):
+    for how in (How.DROP, How.ERROR, How.GARBAGE, How.CUT, How.EMPTY):
         stage.comfy.fault(Op.READ, how, 3)
     assert len((await asyncio.wait_for(running, 20)).artifacts) == 1
     assert never_twice(stage)
@@ -240,6 +277,19 @@ async def test_who_interrupts_from_elsewhere_is_not_taken_for_us(stage: ComfySta
     assert "somebody else" in error.message
 
 
+async def test_who_watches_is_told_when_the_server_does_not_answer(stage: ComfyStage) -> None:
+    stage.comfy.hold("ImageBlur")
+    sink = ToldSink()
+    running = stage.begin("blur", sink=sink)
+    await stage.comfy.until_held("ImageBlur")
+    await sink.said("first blur")
+    stage.comfy.fault(Op.READ, How.ERROR, -1)
+    await sink.said("gpu-1 does not answer (it answered 500)")
+    stage.comfy.faults.clear()
+    stage.comfy.release()
+    assert len((await asyncio.wait_for(running, 20)).artifacts) == 1
+
+
 async def test_a_restart_of_the_server_loses_the_job_and_says_so(stage: ComfyStage) -> None:
     stage.comfy.hold("ImageBlur")
     running = stage.begin("blur")
@@ -309,6 +359,12 @@ async def test_a_cached_run_is_told_as_one_and_a_file_that_is_gone_is_no_success
         stage.comfy.delete_outputs()
         error = await stage.error("blur", job_id="job-3")
         assert (error.kind, error.details["cause"]) == (ErrorKind.EXECUTION_ERROR, "OUTPUT_MISSING")
+
+
+async def test_a_file_that_is_served_as_nothing_is_no_success(stage: ComfyStage) -> None:
+    stage.comfy.fault(Op.VIEW, How.EMPTY)
+    error = await stage.error("blur")
+    assert (error.kind, error.details["cause"]) == (ErrorKind.EXECUTION_ERROR, "OUTPUT_TYPE")
 
 
 async def test_a_graph_that_is_taken_in_part_is_stopped_and_refused(tmp_path: Path) -> None:

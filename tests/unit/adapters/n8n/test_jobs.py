@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.n8n import Execution, How
+from tests.fakes.n8n import FOREVER, Execution, How
 from tests.fakes.remote_stage import ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, dedupes, flow, sets
@@ -204,8 +204,8 @@ class TestDoubtfulStarts:
         await held.n8n.began("once", 2)
         for execution in held.n8n.executions:
             held.n8n.release(execution.id)
-        await job.task
-        assert held.running.kept.marks[JOB_ID].accepted
+        assert (await job.outcome()).value == {"echo": {"a": 1}}
+        assert len(held.n8n.asked("POST", "/webhook/*")) == 1
 
     async def test_a_workflow_that_does_not_name_its_execution_is_followed_all_the_same(self, held: Stage) -> None:
         job = await begun(held, "fires", {"a": 1})
@@ -237,6 +237,16 @@ class TestFollowing:
             await asyncio.wait({job.task})
         else:
             assert (await job.outcome()).value == {"echo": {}}
+
+    async def test_who_watches_is_told_when_n8n_does_not_answer(self, held: Stage) -> None:
+        job = await begun(held, args={"a": 1})
+        execution = await job.began()
+        await job.sink.said("running")
+        fault = held.n8n.fails("/api/v1/*", How.DROP, times=FOREVER)
+        await job.sink.said("n8n is asked again")
+        fault.over()
+        held.n8n.release(execution.id)
+        assert (await job.outcome()).value == {"echo": {"a": 1}}
 
     async def test_one_that_is_missing_for_a_moment_is_waited_for(self) -> None:
         async with holding(missing=MissingTerms(looks=3, within_s=WITHIN_S)) as stage:
