@@ -7,6 +7,7 @@ everybody, and only what the hub believes keeps them apart.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,16 +20,18 @@ import pytest
 from tests.fakes.comfyui import Op, fake_comfyui
 from tests.fakes.comfyui.png import Picture, encoded
 from tests.fakes.n8n import FakeN8n, fake_n8n
+from tests.fakes.remote_stage import ToldSink
 from tests.hub import RunningHub, request
 from tests.rpc.comfy_hub import comfy_hub
 from tests.rpc.comfy_hub import state as ended_as
 from tests.rpc.n8n_hub import ASYNC, SOURCE, Agent, entry, n8n_hub, state
-from tests.unit.adapters.comfyui.comfy_stage import comfy_stage
+from tests.unit.adapters.comfyui.comfy_stage import comfy_stage, failure_of
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, Flow, flow, responds, wait
 from toolhub.v1 import error_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.adapters.comfyui.states import Seen, Stage
 from toolhub_service.adapters.n8n.executions import bears, execution_of, is_of_another_call
+from toolhub_service.domain.errors import ErrorKind, refuse
 
 REPEATS = responds("={{ JSON.stringify({ executionId: $json.body.executionId ?? $execution.id }) }}", 202)
 PARROT = flow("parrot", "responseNode", REPEATS, wait(5), ECHO)
@@ -197,6 +200,26 @@ class TestStrangersAtAComfyUi:
             stored = [path.read_bytes() for path in (stage.comfy.folders.root / "input" / "toolhub").glob("*/*.png")]
         assert outcome.artifacts
         assert whole in stored
+
+    async def test_an_artifact_that_has_gone_since_it_was_named_is_not_uploaded(self, tmp_path: Path) -> None:
+        async with comfy_stage(tmp_path) as stage:
+            call = stage.call("scale", {"image": await stage.upload(encoded(Picture(8, 8))), "width": 8})
+            stage.artifacts.records.found.clear()
+            error = await failure_of(asyncio.create_task(stage.adapter.execute(call, ToldSink())))
+        assert error.kind is ErrorKind.NOT_FOUND
+        assert (stage.comfy.count(Op.UPLOAD), stage.comfy.submitted) == (0, [])
+
+    async def test_a_store_that_is_full_ends_the_job_and_says_so(self, tmp_path: Path) -> None:
+        """What was made lies on the server; a job that goes on asking for it would never end."""
+        async with comfy_stage(tmp_path) as stage:
+
+            async def full(*_: Any, **__: Any) -> Any:
+                raise refuse(ErrorKind.BUDGET_EXCEEDED, "Your artifacts fill their quota; delete some.")
+
+            stage.artifacts.artifacts.keep = full  # type: ignore[method-assign]
+            error = await stage.error("blur")
+        assert (error.kind, error.is_retryable) == (ErrorKind.BUDGET_EXCEEDED, False)
+        assert "quota" in error.message
 
     @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 4_000])
     async def test_a_strange_place_in_the_queue_disturbs_nobody_else(self, tmp_path: Path, number: str) -> None:
