@@ -7,7 +7,6 @@ out for us, and then does not know, is cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from toolhub_service.adapters.comfyui.backends import Backend
@@ -15,6 +14,7 @@ from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.node_progress import NodeProgress
 from toolhub_service.adapters.comfyui.states import Seen, Stage, newest_number
 from toolhub_service.adapters.comfyui.stopping import Stop, stop
+from toolhub_service.adapters.comfyui.stops import Stops
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.errors import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
@@ -63,23 +63,21 @@ class Following:
         clock: Clock,
         *,
         lost_after_s: float,
-        removed: set[str],
-        wants_stop: Callable[[], bool],
+        stops: Stops,
+        is_refused: bool = False,
         max_runtime_s: float | None = None,
-        overran: set[str] | None = None,
     ) -> None:
-        """`removed`: prompts that servers have taken out for us; `wants_stop`: whether this one is to be stopped;
-        `overran`: prompts that ran for longer than their `max_runtime_s` (None: no bound), the wait not counted."""
+        """`is_refused`: its server took only a part of it, which is to be stopped; `max_runtime_s`: None: no bound;
+        the wait is not counted."""
         self._backend = backend
         self._prompt_id = mark.remote_id
         self._nodes = nodes
         self._clock = clock
         self._absence = Absence(backend, mark, clock, lost_after_s)
-        self._removed = removed
-        self._wants_stop = wants_stop
+        self._stops = stops
+        self._is_refused = is_refused
         self._stopped_at_s: float | None = None
         self._max_runtime_s = max_runtime_s
-        self._overran = set() if overran is None else overran
         self._runs_since_s: float | None = None
         self._silent = 0
 
@@ -89,7 +87,7 @@ class Following:
             seen = await self._backend.look(self._prompt_id)
             if seen.stage is Stage.RUNNING:
                 self._look_at_the_time()
-            if seen.stage in (Stage.PENDING, Stage.RUNNING) and (self._wants_stop() or self._is_over_time):
+            if seen.stage in (Stage.PENDING, Stage.RUNNING) and self._is_to_stop:
                 await self._stop_again()
         except NoReply as silent:
             return self._silence(silent)
@@ -105,21 +103,25 @@ class Following:
             seen = await self._backend.look(self._prompt_id)
         except NoReply as silent:
             raise Unreachable(silent.retry_after_s) from silent
-        if seen.stage is Stage.UNKNOWN and self._prompt_id not in self._removed:
+        if seen.stage is Stage.UNKNOWN and self._prompt_id not in self._stops.removed:
             await self._absence.goes_on()
         elif seen.stage.is_over or seen.stage is Stage.UNKNOWN:
             return Answer(seen)
         raise Unreachable
 
     @property
+    def _is_to_stop(self) -> bool:
+        return self._is_refused or self._is_over_time or self._prompt_id in self._stops.wanted
+
+    @property
     def _is_over_time(self) -> bool:
-        return self._prompt_id in self._overran
+        return self._prompt_id in self._stops.overran
 
     def _look_at_the_time(self) -> None:
         now_s = self._clock.monotonic_s()
         self._runs_since_s = now_s if self._runs_since_s is None else self._runs_since_s
         if self._max_runtime_s is not None and now_s - self._runs_since_s >= self._max_runtime_s:
-            self._overran.add(self._prompt_id)
+            self._stops.overran.add(self._prompt_id)
 
     def _silence(self, silent: NoReply) -> Answer[Progress]:
         """Once is nothing; what lasts is told. Raises Unreachable."""
@@ -131,9 +133,11 @@ class Following:
         return Answer(self._nodes.progress(told), retry_after_s=silent.retry_after_s)
 
     async def _absent(self) -> Answer[Progress]:
-        await self._absence.goes_on()
-        if self._prompt_id in self._removed and self._absence.looks >= _CERTAIN_LOOKS:
+        if self._stops.is_under_way(self._prompt_id):
+            raise Unreachable
+        if self._prompt_id in self._stops.removed and self._absence.looks >= _CERTAIN_LOOKS - 1:
             return Answer(self._nodes.progress("the server has taken it out"), is_over=True)
+        await self._absence.goes_on()
         raise Unreachable
 
     async def _stop_again(self) -> None:
@@ -142,7 +146,7 @@ class Following:
             return
         self._stopped_at_s = now_s
         if await stop(self._backend, self._prompt_id) is Stop.REMOVED:
-            self._removed.add(self._prompt_id)
+            self._stops.removed.add(self._prompt_id)
 
     def _progress(self, seen: Seen) -> Progress:
         name = self._backend.name

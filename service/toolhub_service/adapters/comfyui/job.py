@@ -24,6 +24,7 @@ from toolhub_service.adapters.comfyui.outputs import OutputFetcher
 from toolhub_service.adapters.comfyui.rising_progress import RisingProgress
 from toolhub_service.adapters.comfyui.states import Stage
 from toolhub_service.adapters.comfyui.stopping import Stop, stop
+from toolhub_service.adapters.comfyui.stops import Stops
 from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, Submitter
 from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate, TemplateShelf
 from toolhub_service.adapters.comfyui.uploads import Uploader
@@ -60,9 +61,7 @@ class ComfyJob:
         self._strip = strip_metadata
         self._lost_after_s = lost_after_s
         self._submitter = Submitter(backends, Uploader(desk), redact)
-        self._removed: set[str] = set()
-        self._stopping: set[str] = set()
-        self._overran: set[str] = set()
+        self._stops = Stops()
         self.sinks: dict[str, RisingProgress] = {}
         """By job: where progress of its nodes is told."""
 
@@ -89,13 +88,13 @@ class ComfyJob:
 
     async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
         backend = self._at(mark)
-        self._stopping.add(mark.remote_id)
+        self._stops.wanted.add(mark.remote_id)
         try:
-            stopped = await stop(backend, mark.remote_id)
+            with self._stops.asking(mark.remote_id):
+                if await stop(backend, mark.remote_id) is Stop.REMOVED:
+                    self._stops.removed.add(mark.remote_id)
         except NoReply as unreached:
             raise RemoteUnclear(failures.unclear(backend.name, unreached)) from unreached
-        if stopped is Stop.REMOVED:
-            self._removed.add(mark.remote_id)
         backend.poller.hurry(mark.remote_id)
         return True
 
@@ -110,10 +109,10 @@ class ComfyJob:
             raise failures.node_errors(call, template, json.loads(mark.details[NODE_ERRORS]), self._redact)
         if seen.stage is Stage.FAILED:
             raise failures.failed(call, seen, self._redact)
-        if seen.stage is not Stage.SUCCEEDED and mark.remote_id in self._overran:
+        if seen.stage is not Stage.SUCCEEDED and mark.remote_id in self._stops.overran:
             raise failures.overran(call, template.limits.max_runtime_s or 0.0)
         if seen.stage is not Stage.SUCCEEDED:
-            raise failures.cancelled(call, by_us=mark.remote_id in self._stopping or _STOP_ASKED in mark.details)
+            raise failures.cancelled(call, by_us=mark.remote_id in self._stops.wanted or _STOP_ASKED in mark.details)
         fetcher = OutputFetcher(backend.client, backend.fetches, self._desk, self._redact, strip_metadata=self._strip)
         left = await fetcher.fetch(call, template, seen.outputs)
         return Outcome(
@@ -125,9 +124,7 @@ class ComfyJob:
     def forget(self, prompt_id: str) -> None:
         """Its run is over, or another process's."""
         self._submitter.forget(prompt_id)
-        self._removed.discard(prompt_id)
-        self._stopping.discard(prompt_id)
-        self._overran.discard(prompt_id)
+        self._stops.forget(prompt_id)
         for backend in self._backends:
             backend.events.forget(prompt_id)
 
@@ -140,10 +137,9 @@ class ComfyJob:
             nodes,
             self._clock,
             lost_after_s=self._lost_after_s,
-            removed=self._removed,
-            wants_stop=lambda: mark.remote_id in self._stopping or NODE_ERRORS in mark.details,
+            stops=self._stops,
+            is_refused=NODE_ERRORS in mark.details,
             max_runtime_s=shelved.template.limits.max_runtime_s if shelved else None,
-            overran=self._overran,
         )
 
     def _watch(self, call: GrantedCall, prompt_id: str, backends: frozenset[str] | set[str]) -> NodeProgress:

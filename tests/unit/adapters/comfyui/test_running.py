@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.fakes.comfyui import How, Op
@@ -33,10 +34,18 @@ def proven(outcome: Outcome) -> dict[str, str]:
     return {name: value for proof in outcome.evidence for name, value in proof.attributes.items()}
 
 
+async def submitted_elsewhere(stage: ComfyStage) -> str:
+    """The id of a prompt that somebody else has sent to the same server."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        answer = await http.post(f"{stage.comfy.url}/prompt", json={"prompt": BLUR["graph"]})
+    return str(answer.json()["prompt_id"])
+
+
 def never_twice(stage: ComfyStage) -> bool:
     return all(count == 1 for server in stage.servers for count in server.submissions().values())
 
 
+@pytest.mark.promise("comfyui.outputs-before-success")
 async def test_a_run_brings_its_files_as_artifacts_without_the_graph_in_them(stage: ComfyStage) -> None:
     outcome = await stage.run("blur", {"width": 32, "color": 7})
     value: Any = outcome.value
@@ -128,6 +137,7 @@ async def test_waiting_is_told_by_its_place_in_the_queue(stage: ComfyStage) -> N
     await asyncio.wait_for(asyncio.gather(first, second, third), 20)
 
 
+@pytest.mark.promise("workflow.never-twice")
 @pytest.mark.parametrize("how", BROKEN_STARTS, ids=lambda how: how.value)
 async def test_a_start_without_a_clear_answer_is_looked_up_and_never_sent_twice(stage: ComfyStage, how: How) -> None:
     stage.comfy.fault(Op.SUBMIT, how)
@@ -139,6 +149,7 @@ async def test_a_start_without_a_clear_answer_is_looked_up_and_never_sent_twice(
     assert told["graph_sha256"] == stage.comfy.submitted[0].digest
 
 
+@pytest.mark.promise("workflow.never-twice", "workflow.never-false-done")
 async def test_a_server_that_was_started_anew_before_it_was_asked_may_have_run_it(stage: ComfyStage) -> None:
     """Its empty lists are no proof: what it has forgotten is unknown, and not sent again."""
     stage.comfy.fault(Op.SUBMIT, How.LOSE_ANSWER)
@@ -153,6 +164,7 @@ async def test_a_server_that_was_started_anew_before_it_was_asked_may_have_run_i
     assert len(stage.comfy.submitted) == 1
 
 
+@pytest.mark.promise("workflow.never-twice")
 async def test_a_prompt_that_was_doubled_on_its_way_is_one_job(stage: ComfyStage) -> None:
     stage.comfy.fault(Op.SUBMIT, How.TWICE)
     outcome = await stage.run("blur")
@@ -202,6 +214,7 @@ async def test_reads_that_fail_for_a_while_change_nothing(stage: ComfyStage) -> 
     assert never_twice(stage)
 
 
+@pytest.mark.promise("workflow.cancel-is-confirmed")
 @pytest.mark.parametrize("is_waiting", [True, False], ids=["waiting", "running"])
 async def test_a_cancelled_prompt_ends_when_the_server_has_stopped_it(stage: ComfyStage, is_waiting: bool) -> None:
     stage.comfy.hold("ImageBlur")
@@ -223,6 +236,47 @@ async def test_a_cancelled_prompt_ends_when_the_server_has_stopped_it(stage: Com
     stage.comfy.release()
     if before is not None:
         assert (await failure_of(before)).kind is ErrorKind.CANCELLED  # the stage cancels all its jobs
+
+
+@pytest.mark.promise("workflow.cancel-is-confirmed")
+async def test_a_waiting_prompt_that_we_have_had_removed_is_cancelled_however_slow_the_server_is(
+    tmp_path: Path,
+) -> None:
+    async with comfy_stage(tmp_path, "0.3.64", lost_after_s=0.0) as stage:
+        stage.comfy.hold("ImageBlur")
+        await submitted_elsewhere(stage)
+        await stage.comfy.until_held("ImageBlur")
+        sink = ToldSink()
+        running = stage.begin("blur", sink=sink)
+        await sink.said("2nd of 2 in the queue")
+        stage.comfy.fault(Op.DELETE, How.LATE)
+        stage.kept.cancelled.set()
+        await stage.comfy.until(lambda: stage.comfy.faults.held > 0)
+        await stage.comfy.until_asked(Op.HISTORY, stage.comfy.count(Op.HISTORY) + 8)
+        assert not running.done(), "it is gone, but nobody has said yet that it was us"
+        stage.comfy.faults.let_go()
+        assert (await failure_of(running)).kind is ErrorKind.CANCELLED
+
+
+@pytest.mark.promise("comfyui.only-ours-is-stopped")
+@pytest.mark.parametrize("is_waiting", [True, False], ids=["waiting", "running"])
+async def test_what_somebody_else_runs_there_goes_on_when_ours_is_stopped(stage: ComfyStage, is_waiting: bool) -> None:
+    stage.comfy.hold("ImageBlur")
+    other = await submitted_elsewhere(stage) if is_waiting else ""
+    if is_waiting:
+        await stage.comfy.until_held("ImageBlur")
+    sink = ToldSink()
+    running = stage.begin("blur", sink=sink)
+    await stage.comfy.until_submitted(2 if is_waiting else 1)
+    if not is_waiting:
+        await stage.comfy.until_held("ImageBlur")
+    other = other or await submitted_elsewhere(stage)
+    stage.kept.cancelled.set()
+    await sink.said("asked the remote side to stop")
+    stage.comfy.release()
+    assert (await failure_of(running)).kind is ErrorKind.CANCELLED
+    await stage.comfy.until_idle()
+    assert stage.comfy.queue.history[other]["status"]["status_str"] == "success"
 
 
 async def test_a_prompt_that_runs_for_longer_than_its_template_allows_is_stopped(tmp_path: Path) -> None:
@@ -290,6 +344,7 @@ async def test_who_watches_is_told_when_the_server_does_not_answer(stage: ComfyS
     assert len((await asyncio.wait_for(running, 20)).artifacts) == 1
 
 
+@pytest.mark.promise("workflow.never-false-done")
 async def test_a_restart_of_the_server_loses_the_job_and_says_so(stage: ComfyStage) -> None:
     stage.comfy.hold("ImageBlur")
     running = stage.begin("blur")
@@ -301,6 +356,7 @@ async def test_a_restart_of_the_server_loses_the_job_and_says_so(stage: ComfySta
     assert never_twice(stage)
 
 
+@pytest.mark.promise("workflow.never-false-done")
 async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(stage: ComfyStage) -> None:
     stage.comfy.hold("ImageBlur")
     first = stage.begin("blur", job_id="job-1")
@@ -313,6 +369,7 @@ async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(
     await asyncio.wait_for(first, 20)
 
 
+@pytest.mark.promise("workflow.found-again")
 async def test_the_next_process_follows_what_the_last_one_began(stage: ComfyStage) -> None:
     stage.comfy.hold("ImageBlur")
     sink = ToldSink()
@@ -350,6 +407,7 @@ async def test_what_is_no_picture_is_not_uploaded(stage: ComfyStage) -> None:
     assert stage.comfy.submitted == []
 
 
+@pytest.mark.promise("comfyui.outputs-before-success")
 async def test_a_cached_run_is_told_as_one_and_a_file_that_is_gone_is_no_success(tmp_path: Path) -> None:
     words = [words for words in BLUR["sidecar"]["forced"] if not words["to"].startswith("/5")]
     async with comfy_stage(tmp_path, templates=(changed(BLUR, forced=words), SCALE)) as stage:
@@ -361,6 +419,7 @@ async def test_a_cached_run_is_told_as_one_and_a_file_that_is_gone_is_no_success
         assert (error.kind, error.details["cause"]) == (ErrorKind.EXECUTION_ERROR, "OUTPUT_MISSING")
 
 
+@pytest.mark.promise("comfyui.outputs-before-success")
 async def test_a_file_that_is_served_as_nothing_is_no_success(stage: ComfyStage) -> None:
     stage.comfy.fault(Op.VIEW, How.EMPTY)
     error = await stage.error("blur")
