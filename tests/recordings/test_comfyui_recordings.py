@@ -17,6 +17,7 @@ UNRECORDED_RUNS = {"c12_cached_output_deleted": 40}
 KINDS = {"http", "ws_open", "ws_send", "ws_recv", "ws_closed", "wait_timeout", "note"}
 
 
+@pytest.mark.promise("fakes.held-to-recordings")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_the_fake_does_again_what_the_recorded_server_did(version: str) -> None:
     differed: list[str] = []

@@ -37,6 +37,7 @@ def test_the_recordings_are_here() -> None:
     assert fixtures.path("n8n", "workflows").is_dir()
 
 
+@pytest.mark.promise("fakes.held-to-recordings")
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in ENTRIES])
 def test_the_fake_answers_as_the_real_one_did(entry: Entry, replayed: Replayed) -> None:
     if entry.name in NOT_REPLAYED:

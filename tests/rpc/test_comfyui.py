@@ -51,6 +51,7 @@ async def test_a_job_is_watched_from_start_to_end_and_what_it_made_is_read(tmp_p
         assert told["executed_nodes"] == "1,2,3,4,5"
 
 
+@pytest.mark.promise("workflow.cancel-is-confirmed", "comfyui.only-ours-is-stopped")
 async def test_one_that_is_cancelled_is_cancelling_until_the_server_has_stopped_it(
     tmp_path: Path, comfy: FakeComfy
 ) -> None:
@@ -67,6 +68,7 @@ async def test_one_that_is_cancelled_is_cancelling_until_the_server_has_stopped_
         assert [asked.body for asked in comfy.asked if asked.op is Op.INTERRUPT and "prompt_id" not in asked.body] == []
 
 
+@pytest.mark.promise("workflow.never-false-done")
 async def test_one_whose_server_was_restarted_is_lost(tmp_path: Path, comfy: FakeComfy) -> None:
     async with comfy_hub(tmp_path, comfy.url) as (agent, _):
         comfy.hold("ImageBlur")
@@ -101,6 +103,7 @@ async def test_a_server_that_is_away_is_down_and_comes_back(tmp_path: Path, comf
         assert "ComfyUI" in status.server
 
 
+@pytest.mark.promise("workflow.found-again", "workflow.never-twice")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("comfy", "moment"), [("0.33.0", "running"), ("0.3.64", "answer"), ("0.33.0", "collecting")], indirect=["comfy"]

@@ -56,7 +56,7 @@ async def test_a_waiting_job_runs_and_says_until_when_it_waits(tmp_path: Path) -
         _check_made(n8n, (await agent.ended(job_id))[-1], "patient")
 
 
-@pytest.mark.promise("jobs.cancel-is-a-request")
+@pytest.mark.promise("workflow.cancel-is-confirmed", "jobs.cancel-is-a-request")
 async def test_it_is_cancelling_until_n8n_has_stopped_it(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("long")
@@ -70,7 +70,7 @@ async def test_it_is_cancelling_until_n8n_has_stopped_it(tmp_path: Path) -> None
         assert n8n.executions[1].status == "canceled"
 
 
-@pytest.mark.promise("jobs.cancel-is-a-request")
+@pytest.mark.promise("workflow.cancel-is-confirmed", "jobs.cancel-is-a-request")
 async def test_an_older_n8n_cannot_stop_it_and_that_is_said(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}, version="2.8.4") as (n8n, _, agent):
         job_id = await agent.begin("long", {"a": 1})
@@ -81,7 +81,7 @@ async def test_an_older_n8n_cannot_stop_it_and_that_is_said(tmp_path: Path) -> N
         _check_made(n8n, (await agent.ended(job_id))[-1])
 
 
-@pytest.mark.promise("jobs.lost-is-honest")
+@pytest.mark.promise("workflow.never-false-done", "jobs.lost-is-honest")
 async def test_what_n8n_has_forgotten_is_lost_and_says_where_to_look(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("long")
@@ -103,7 +103,7 @@ async def test_a_crash_of_n8n_is_a_failure_of_the_job(tmp_path: Path) -> None:
         assert n8n.starts("long") == 1
 
 
-@pytest.mark.promise("jobs.remote-once")
+@pytest.mark.promise("workflow.never-twice", "jobs.remote-once")
 async def test_a_start_whose_answer_is_lost_is_found(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         n8n.fails("/webhook/*", How.LOSE_ANSWER)
@@ -137,7 +137,7 @@ async def test_a_hub_that_stops_leaves_it_to_the_next_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.promise("jobs.remote-once")
+@pytest.mark.promise("workflow.found-again", "workflow.never-twice", "jobs.remote-once")
 @pytest.mark.parametrize("moment", ["started", "followed"])
 async def test_kill_9_costs_no_second_execution(tmp_path: Path, moment: str) -> None:
     """The hub dies while n8n begins or works; the next one finds the same execution and follows it to its end."""

@@ -274,6 +274,7 @@ async def test_out_of_memory_may_be_tried_again(stage: ComfyStage) -> None:
     assert error.details["cause"] == "OUT_OF_MEMORY"
 
 
+@pytest.mark.promise("comfyui.only-declared-places")
 async def test_a_caller_cannot_override_what_is_forced(tmp_path: Path) -> None:
     open_schema = {**BLUR["sidecar"]["input_schema"], "additionalProperties": True}
     async with comfy_stage(tmp_path, templates=(changed(BLUR, input_schema=open_schema),)) as stage:

@@ -149,6 +149,7 @@ class TestItsExecutions:
             running.cancel()
             await asyncio.wait({running})
 
+    @pytest.mark.promise("workflow.never-false-done")
     async def test_a_status_that_nobody_knows_is_never_taken_for_done(self) -> None:
         def says(asked: Asked) -> bytes:
             if _is_api(asked):
@@ -164,6 +165,7 @@ class TestItsExecutions:
             running.cancel()
             await asyncio.wait({running})
 
+    @pytest.mark.promise("workflow.never-false-done")
     @pytest.mark.parametrize(
         "data",
         [
@@ -243,6 +245,7 @@ class TestItsWorkflows:
 
 
 class TestSecrets:
+    @pytest.mark.promise("n8n.webhook-untold")
     async def test_the_key_of_the_api_never_goes_to_a_webhook_nor_its_headers_to_the_api(self) -> None:
         terms = {"tool": replace(SYNC, headers=(("x-hub-token", "hook-secret"),))}
         async with hostile(lambda _: _json({}), api_key=KEY, workflows=terms) as (raw, stage):

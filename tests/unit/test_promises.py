@@ -37,7 +37,7 @@ def test_no_test_claims_a_promise_twice(claimed: tuple[Claim, ...]) -> None:
 
 def test_promises_are_sentences_with_a_source() -> None:
     for promise in PROMISES.values():
-        assert re.fullmatch(r"[a-z]+\.[a-z-]+", promise.id), promise.id
+        assert re.fullmatch(r"[a-z][a-z0-9]*\.[a-z-]+", promise.id), promise.id
         assert promise.sentence[0].isupper(), promise.id
         assert promise.sentence.endswith("."), promise.id
         assert SOURCE.fullmatch(promise.source), promise.source

@@ -124,6 +124,7 @@ def test_braces_of_a_forced_text_that_name_nothing_stay(tmp_path: Path) -> None:
     assert literals(made_graph)["/4/inputs/text"] == "a {red|blue} t1 car"
 
 
+@pytest.mark.promise("comfyui.only-declared-places")
 @given(width=SCALARS, method=SCALARS, seed=st.none() | st.integers(0, 2**53 - 1), drawn=st.integers(0, 2**53 - 1))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_binding_touches_nothing_but_declared_places(

@@ -69,6 +69,7 @@ async def test_json_is_known_by_its_content_however_it_comes(blind: Stage, how: 
     assert await blind.value("echo", {"a": 1}) == {"echo": {"a": 1}}
 
 
+@pytest.mark.promise("n8n.webhook-untold")
 async def test_evidence_tells_what_ran_where(stage: Stage) -> None:
     flow_of = stage.n8n.workflows["echo"]
     facts = _facts(await stage.run("echo", {"a": 1}))
@@ -238,6 +239,7 @@ class TestErrorsInWorkflows:
         assert outcome.value is None
         assert _facts(outcome)["execution_status"] == "success"
 
+    @pytest.mark.promise("workflow.never-false-done")
     @pytest.mark.parametrize("name", ["breaks-before", "silent"])
     async def test_an_empty_success_that_nobody_can_look_up_is_no_success(self, blind: Stage, name: str) -> None:
         error = await blind.failure(name)
@@ -297,6 +299,7 @@ class TestNoAnswer:
         assert isinstance(outcome, Outcome), outcome.message
         assert outcome.value == {"echo": {"a": 1}}
 
+    @pytest.mark.promise("workflow.never-twice")
     @pytest.mark.parametrize("how", [How.DROP, How.BAD_GATEWAY])
     async def test_one_that_is_not_found_may_still_have_run(self, how: How) -> None:
         async with staged(ALL, looks_s=0.05) as stage:
@@ -353,6 +356,7 @@ class TestNoAnswer:
             assert running.cancelled()
             assert began.status == "canceled"
 
+    @pytest.mark.promise("workflow.never-twice")
     async def test_a_request_that_was_doubled_on_its_way_is_answered_by_the_first(self, stage: Stage) -> None:
         stage.n8n.fails("/webhook/*", How.TWICE)
         assert await stage.value("echo", {"a": 1}) == {"echo": {"a": 1}}

@@ -162,6 +162,7 @@ class TestErrors:
         assert "What it did is done" in error.message
 
 
+@pytest.mark.promise("workflow.never-twice")
 class TestDoubtfulStarts:
     @pytest.mark.parametrize("how", [How.LOSE_ANSWER, How.CUT, How.ERROR_AFTER, How.EMPTY, How.GARBAGE, How.TRUNCATED])
     async def test_an_answer_that_is_lost_or_tells_nothing_is_looked_up(self, held: Stage, how: How) -> None:
@@ -260,6 +261,7 @@ class TestFollowing:
             stage.n8n.release(execution.id)
             assert (await job.outcome()).value == {"echo": {"a": 1}}
 
+    @pytest.mark.promise("workflow.never-false-done")
     async def test_one_that_is_forgotten_is_never_done(self, held: Stage) -> None:
         job = await begun(held)
         await job.began()
@@ -269,6 +271,7 @@ class TestFollowing:
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "END_UNCLEAR")
         assert "pruned" in error.message
 
+    @pytest.mark.promise("workflow.found-again")
     async def test_another_run_attaches_to_the_same_execution(self, held: Stage) -> None:
         first = await begun(held, args={"a": 1})
         execution = await first.began()
@@ -315,6 +318,7 @@ class TestStopping:
         assert (await job.error()).kind is ErrorKind.CANCELLED
         assert execution.status == "canceled"
 
+    @pytest.mark.promise("workflow.cancel-is-confirmed")
     async def test_an_older_version_cannot_and_it_goes_on_to_its_end(self) -> None:
         async with holding(version="2.8.4") as stage:
             job = await begun(stage)
@@ -335,6 +339,7 @@ class TestStopping:
                 stage.n8n.release(execution.id)
                 assert isinstance(await job.task, Outcome)
 
+    @pytest.mark.promise("workflow.cancel-is-confirmed")
     async def test_a_stop_that_is_slow_is_waited_for(self, held: Stage) -> None:
         job = await begun(held)
         await job.began()
