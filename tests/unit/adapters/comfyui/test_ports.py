@@ -63,6 +63,11 @@ class PromptStage:
     def let_go(self) -> None:
         self._comfy.release()
 
+    async def let_go_once_interrupted(self) -> None:
+        """A node is not interrupted, only what follows it."""
+        await self._comfy.until(lambda: self._comfy.shop.interrupted)
+        self._comfy.release()
+
 
 @BOTH
 class TestPrompt(RemoteJobSuite):
@@ -74,8 +79,9 @@ class TestPrompt(RemoteJobSuite):
             prompts.let_go()
 
     async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, stage: Any) -> None:
-        asyncio.get_running_loop().call_later(0.05, stage.let_go)  # a node is not interrupted, only what follows it
+        letting_go = asyncio.create_task(stage.let_go_once_interrupted())
         await super().test_one_that_was_stopped_ends_and_is_collected_as_cancelled(stage)
+        letting_go.cancel()
 
 
 @BOTH
