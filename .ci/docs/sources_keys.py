@@ -16,8 +16,8 @@ _HEAD = """## sources.yaml
 
 Where tools come from besides the hub itself; [sources](sources.md) is the guide. The file is the one in the data
 folder, or the one that `sources.file` names; a running hub follows it. Beneath `sources` stands a mapping from name to
-source, 64 at most, of kind `mcp` unless `kind: langchain`, `n8n` or `comfyui` is said. Where a type names `SecretRef`, a
-text may stand, or a reference to one: `{env: VARIABLE}` or `{file: PATH}`."""
+source, 64 at most, of kind `mcp` unless `kind: langchain`, `n8n` or `comfyui` is said. Where a type names `SecretRef`,
+a text may stand, or a reference to one: `{env: VARIABLE}` or `{file: PATH}`."""
 _HEADINGS = ("key", "type", "default", "bounds", "meaning")
 _SECTIONS = {
     "McpSource": "kind: mcp",

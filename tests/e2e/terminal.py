@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import sys
@@ -57,12 +56,11 @@ def terminal(
     command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT
 ) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
     """A process whose terminal is ours; ended when the block is left."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it in the background; children inherit that
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     process = subprocess.Popen(
-        ["setsid", "--ctty", *command],  # a terminal types Ctrl-C to the session that it controls
+        # A terminal types Ctrl-C to the session that it controls; a shell's background job would have it ignored.
+        ["setsid", "--ctty", "env", "--default-signal=INT", *command],
         cwd=cwd,
         env=dict(env),
         stdin=theirs,

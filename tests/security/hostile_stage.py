@@ -30,7 +30,7 @@ ACTIVE, QUARANTINED = tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_QUARANTINE
 
 
 class Stage:
-    """A hub and its sources; over HTTP the servers are at hand, over stdio what they say stands in a file."""
+    """A hub and its sources; over HTTP the servers are at hand, over stdio what some say stands in a file."""
 
     def __init__(self, hub: RunningHub, servers: Mapping[str, HostileServer], folder: Path) -> None:
         self.hub = hub
@@ -75,7 +75,8 @@ class Stage:
 async def hostile_stage(
     folder: Path, sources: Mapping[str, Mapping[str, Any]], *, reading_timeout_s: float = 60.0, **settings: Any
 ) -> AsyncIterator[Stage]:
-    """`sources` as in sources.yaml; `{"hostile": (words), "over": "http" | "stdio", "era": …}` stand for a server."""
+    """`sources` as in sources.yaml; `{"hostile": (words), "over": "http" | "stdio", "era": …}` stand for a server.
+    Over stdio, `become` makes another one of it where it `may_become` one."""
     async with AsyncExitStack() as stack:
         servers: dict[str, HostileServer] = {}
         entries: dict[str, dict[str, Any]] = {}
@@ -87,7 +88,8 @@ async def hostile_stage(
             elif over == "stdio":
                 control = folder / f"{name}.words"
                 control.write_text(" ".join(words))
-                entry["command"], *entry["args"] = stdio_command(era=era, control=control)
+                said_by = str(control) if entry.pop("may_become", False) else ""
+                entry["command"], *entry["args"] = stdio_command(*words, era=era, control=said_by)
             entries[name] = entry
         (folder / "hub").mkdir()
         (folder / "hub" / "sources.yaml").write_text(json.dumps({"sources": entries}))

@@ -24,6 +24,8 @@ from toolhub.v1 import registry_service_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+READING_S = 10.0
+"""What never answers is read beside all the others; a starved machine must be able to read the largest of them."""
 WAYS = {"pipe": {"over": "stdio"}, "web": {"over": "http", "era": "legacy"}, "new": {"over": "http", "era": "modern"}}
 
 
@@ -70,7 +72,7 @@ FATES: dict[str, Fate] = {
     "many": Fate(PARTIAL, "cut at 2000 tools", total=2_000),
     "endless": Fate(PARTIAL, "cut at 2000 tools", total=2_000),
     "cursor-loop": Fate(PARTIAL, "leads in circles"),
-    "list-never": Fate(DOWN, "did not answer within 3 s", good=()),
+    "list-never": Fate(DOWN, f"did not answer within {READING_S:g} s", good=()),
     "list-error": Fate(DOWN, "The server says", good=()),
     "list-garbage": Fate(DOWN, "no tools", good=()),
     "list-half": Fate(DOWN, "", good=()),
@@ -134,8 +136,8 @@ async def stages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict
         for is_pipe in (True, False)
     )
     async with (
-        hostile_stage(tmp_path_factory.mktemp("pipes"), pipes, reading_timeout_s=3.0) as piped,
-        hostile_stage(tmp_path_factory.mktemp("webs"), webs, reading_timeout_s=3.0) as webbed,
+        hostile_stage(tmp_path_factory.mktemp("pipes"), pipes, reading_timeout_s=READING_S) as piped,
+        hostile_stage(tmp_path_factory.mktemp("webs"), webs, reading_timeout_s=READING_S) as webbed,
     ):
         yield dict.fromkeys(pipes, piped) | dict.fromkeys(webs, webbed)
 

@@ -39,10 +39,10 @@ LISTS = ("many", "huge-description", "exponential", "cyclic", "heavy-schemas", "
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     """The servers are processes of their own, so that the loop is the hub's alone."""
-    sources = {
+    sources: dict[str, dict[str, Any]] = {
         "good": {"over": "stdio", "hostile": ()},
         "bad": {"over": "stdio", "hostile": ("calls",)},
-        "list": {"over": "stdio", "hostile": ("calls",)},
+        "list": {"over": "stdio", "hostile": ("calls",), "may_become": True},
     }
     async with hostile_stage(tmp_path_factory.mktemp("others"), sources) as stage:
         yield stage

@@ -44,7 +44,8 @@ class SourceTools:
         removing = [name for name in self._states if name not in wanted and self._is_ours(name)]
         changed = [spec for spec in wanted.values() if not self._stands(spec)]
         self._states = {name: state for name, state in self._states.items() if name in wanted or name in removing}
-        self._states |= {name: spec.state for name, spec in wanted.items()}
+        coming = {spec.name for spec in changed}
+        self._states |= {name: spec.state for name, spec in wanted.items() if name not in coming}
         changed.sort(key=lambda spec: spec.state is ToolState.ACTIVE)
         problems: list[str] = []
         turns, size = Turns(), BATCH
@@ -69,6 +70,7 @@ class SourceTools:
                 self._states.pop(name, None)
             changed = [spec for spec in changed if spec.name not in refused]
             removing = [name for name in removing if name not in refused]
+        self._states |= {spec.name: spec.state for spec in changed}
         for name in removing:
             self._states.pop(name, None)
 
