@@ -22,6 +22,14 @@ _ALLOWED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 _DIGEST_CHARS: Final = 8
 
 
+class Unnamed(Exception):
+    """Something has no name by which the hub could know it; `problem` is a sentence for operators."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
 def full_name(source: str, own_name: str) -> str:
     """`source/path.verb` for a tool that its source calls `own_name` (not empty): at most 128 characters."""
     path = own_name if _PLAIN.fullmatch(own_name) else ".".join(_word(word) for word in own_name.split("."))

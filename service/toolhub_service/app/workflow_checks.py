@@ -13,10 +13,10 @@ from typing import Final
 from toolhub_service.adapters.comfyui.node_classes import problems_with
 from toolhub_service.adapters.comfyui.template import OutputTerms, OutputType, Template
 from toolhub_service.adapters.comfyui.templates import load_templates
-from toolhub_service.adapters.n8n.definitions import DefinitionMaker, Unnamed
+from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.terms import N8nTerms, WorkflowTerms
 from toolhub_service.adapters.overrides import Overrides
-from toolhub_service.adapters.tool_names import full_name
+from toolhub_service.adapters.tool_names import Unnamed, full_name
 from toolhub_service.app.argument_summary import summary_of
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.schema.compiled import compile_schema

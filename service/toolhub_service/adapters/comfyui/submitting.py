@@ -20,6 +20,7 @@ from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.binding import bound, uploads_of
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.failures import Redact
+from toolhub_service.adapters.comfyui.server_kind import ServerKind
 from toolhub_service.adapters.comfyui.states import Stage, graph_of, whole_number
 from toolhub_service.adapters.comfyui.template import SEED_MAX, Template
 from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate
@@ -30,7 +31,7 @@ from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.schema.canonical_json import NotJson, digest
 
-NEWS_WITHIN_S: Final = 2.0
+SOCKET_WITHIN_S: Final = 2.0
 """How long a start waits for the WebSocket over which it would be heard of."""
 NODE_ERRORS: Final = "node_errors"
 """Detail of a mark: what the server would not run of a graph that it took all the same."""
@@ -93,13 +94,10 @@ class Submitter:
     async def _submit(self, backend: Backend, template: Template, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         """Raises NoReply when it certainly was not sent, ToolFailure when it was refused, RemoteUnclear."""
         kind = await backend.kind()
-        uploads = {
-            upload.artifact_id: await self._uploader.put(backend.client, call, upload, kind.upload_max_bytes)
-            for upload in uploads_of(template, call.args)
-        }
+        uploads = await self._uploaded(backend, template, call, kind)
         names = {"tenant": tenant_of(call.call.principal.id), "job_id": call.call.job_id or mark.key}
         graph = bound(template, call.args, uploads=uploads, seeds=_drawn(mark.key), names=names)
-        client_id = await backend.events.ready(NEWS_WITHIN_S)
+        client_id = await backend.events.ready(SOCKET_WITHIN_S)
         body: dict[str, Any] = {"prompt": graph.graph, "prompt_id": mark.key}
         if client_id:
             body["client_id"] = client_id
@@ -121,6 +119,15 @@ class Submitter:
         if reply.fields.get("node_errors"):
             details[NODE_ERRORS] = _cut(reply.fields["node_errors"], self._redact)
         return _accepted(mark, backend, prompt_id, details)
+
+    async def _uploaded(
+        self, backend: Backend, template: Template, call: GrantedCall, kind: ServerKind
+    ) -> dict[str, str]:
+        """By artifact: the name by which a node loads it. Raises as `Uploader.put`."""
+        return {
+            upload.artifact_id: await self._uploader.put(backend.client, call, upload, kind.upload_max_bytes)
+            for upload in uploads_of(template, call.args)
+        }
 
     async def _posted(self, backend: Backend, key: str, body: Mapping[str, Any]) -> Reply:
         self._sent_to[key] = backend.name

@@ -5,7 +5,7 @@ Nothing in LangChain says whether a tool changes anything: it does, unless the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from toolhub_service.adapters.langchain.bound_tool import BoundTool
 from toolhub_service.adapters.langchain.terms import LangChainTerms
 from toolhub_service.adapters.overrides import Override, Overrides
+from toolhub_service.adapters.schema_use import CheckSchema
 from toolhub_service.adapters.shortening import one_line, shortened
 from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, full_name
 from toolhub_service.domain.errors import HubFailure, ToolFailure
@@ -38,9 +39,6 @@ OUTPUT_SCHEMA: Final[JsonObject] = {
 }
 """Of every LangChain tool."""
 _STAND_IN: Final[JsonObject] = {"type": "object"}
-
-CheckSchema = Callable[[JsonObject], object]
-"""Raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by."""
 
 
 def definitions_of(

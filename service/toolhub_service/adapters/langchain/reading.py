@@ -9,10 +9,11 @@ import langchain_core
 from langchain_core.tools import BaseTool
 
 from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
-from toolhub_service.adapters.langchain.definitions import CheckSchema, definitions_of
+from toolhub_service.adapters.langchain.definitions import definitions_of
 from toolhub_service.adapters.langchain.loading import Loader, LoadProblem
 from toolhub_service.adapters.langchain.terms import LangChainTerms
 from toolhub_service.adapters.overrides import Overrides
+from toolhub_service.adapters.schema_use import CheckSchema
 from toolhub_service.domain.source import Definition
 from toolhub_service.guards.masking import Mask
 

@@ -10,16 +10,17 @@ A reading mostly brings what the last one brought. A definition is made anew onl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from mcp.shared.inbound import find_invalid_x_mcp_header
 
 from toolhub_service.adapters.overrides import Override, Overrides
+from toolhub_service.adapters.schema_use import SCHEMA_MAX_BYTES, CheckSchema, unusable
 from toolhub_service.adapters.shortening import kept_json, one_line, shortened, written
-from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, full_name
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, full_name
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
@@ -27,7 +28,6 @@ from toolhub_service.guards.masking import Mask
 from toolhub_service.registry.names import check_name
 
 DESCRIPTION_MAX_BYTES: Final = 16 * 1024
-SCHEMA_MAX_BYTES: Final = 256 * 1024
 HINTS_MAX_BYTES: Final = 16 * 1024
 """Annotations, execution terms and title, each."""
 PROBLEM_MAX_CHARS: Final = 500
@@ -39,14 +39,6 @@ NO_MASK: Final = Mask()
 _STAND_IN: Final[JsonObject] = {"type": "object"}
 _ANYTHING: Final[JsonObject] = {}
 _HEADER_KEY: Final = b'"x-mcp-header"'
-
-
-class Unnamed(Exception):
-    """Something in the list has no name by which the hub could know it; `problem` is a sentence for operators."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,7 @@ class DefinitionReader:
         self,
         terms: SourceTerms,
         overrides: Overrides,
-        check_schema: Callable[[JsonObject], object],
+        check_schema: CheckSchema,
         mask: Mask = NO_MASK,
     ) -> None:
         """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by.
@@ -150,18 +142,7 @@ class DefinitionReader:
         """Why; empty when it can be used."""
         if not isinstance(schema, Mapping):
             return "it is not a JSON object." if schema is not None else "there is none."
-        text = written(schema)
-        if text is None or len(text) > SCHEMA_MAX_BYTES:
-            return f"it has more than {SCHEMA_MAX_BYTES} bytes." if text else "it is nested too deeply."
-        try:
-            self._check_schema(schema)
-        except ToolFailure as failure:
-            return failure.error.message
-        except HubFailure as failure:
-            return failure.message
-        except (ValueError, RecursionError) as refused:
-            return str(refused) or "it is nested too deeply."
-        return ""
+        return unusable(schema, self._check_schema)
 
     def _made(
         self, own_name: str, tool: JsonObject, description: str, problem: str, *, is_async: bool

@@ -19,7 +19,6 @@ from toolhub_service.adapters.mcp.definitions import (
     NO_MASK,
     DefinitionReader,
     SourceTerms,
-    Unnamed,
     task_support,
 )
 from toolhub_service.adapters.mcp.failures import Redact
@@ -27,6 +26,7 @@ from toolhub_service.adapters.mcp.link import McpSession
 from toolhub_service.adapters.mcp.server import McpServer
 from toolhub_service.adapters.mcp.tasks import has_extension
 from toolhub_service.adapters.shortening import one_line, written
+from toolhub_service.adapters.tool_names import Unnamed
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust

@@ -8,16 +8,17 @@ inside can change without any of it changing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from toolhub_service.adapters.n8n.discovering import Discovered
 from toolhub_service.adapters.n8n.terms import WITHOUT_BODY, N8nTerms, WorkflowTerms
 from toolhub_service.adapters.n8n.webhooks import is_path
 from toolhub_service.adapters.overrides import Override, Overrides
-from toolhub_service.adapters.shortening import one_line, shortened, written
-from toolhub_service.adapters.tool_names import full_name
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.adapters.schema_use import CheckSchema, unusable
+from toolhub_service.adapters.shortening import one_line, shortened
+from toolhub_service.adapters.tool_names import Unnamed, full_name
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import (
@@ -33,7 +34,6 @@ from toolhub_service.registry.names import check_name
 
 OPEN_SCHEMA: Final = "open-schema"
 DESCRIPTION_MAX_BYTES: Final = 16 * 1024
-SCHEMA_MAX_BYTES: Final = 256 * 1024
 PROBLEM_MAX_CHARS: Final = 500
 RETRIES: Final = 2
 """Where a repeat is safe."""
@@ -44,14 +44,6 @@ _ANYTHING: Final[JsonObject] = {}
 _SCALARS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
-class Unnamed(Exception):
-    """Something has no name by which the hub could know it; `problem` is a sentence for operators."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-
 class DefinitionMaker:
     """Makes the definitions of one source."""
 
@@ -60,7 +52,7 @@ class DefinitionMaker:
         terms: N8nTerms,
         endpoint: str,
         overrides: Overrides,
-        check_schema: Callable[[JsonObject], object],
+        check_schema: CheckSchema,
         mask: Mask = NO_MASK,
     ) -> None:
         """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by.
@@ -174,7 +166,7 @@ class DefinitionMaker:
 
     def _wrong_schema(self, workflow: WorkflowTerms) -> str:
         for place, schema in (("input_schema", workflow.input_schema), ("output_schema", workflow.output_schema)):
-            reason = self._unusable(schema) if schema else ""
+            reason = unusable(schema, self._check_schema) if schema else ""
             if reason:
                 return f"Its `{place}` cannot be used: {reason}"
         schema = workflow.input_schema
@@ -191,20 +183,6 @@ class DefinitionMaker:
             if nested:
                 what = f"Arguments of {workflow.method} go into the query, and `{nested[0]}` need not be plain: "
                 return f"{what}give it a `type` of string, number, integer or boolean."
-        return ""
-
-    def _unusable(self, schema: JsonObject) -> str:
-        text = written(schema)
-        if text is None or len(text) > SCHEMA_MAX_BYTES:
-            return f"it has more than {SCHEMA_MAX_BYTES} bytes." if text else "it is nested too deeply."
-        try:
-            self._check_schema(schema)
-        except ToolFailure as failure:
-            return failure.error.message
-        except HubFailure as failure:
-            return failure.message
-        except (ValueError, RecursionError) as refused:
-            return str(refused) or "it is nested too deeply."
         return ""
 
 

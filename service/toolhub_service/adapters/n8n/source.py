@@ -14,12 +14,13 @@ from typing import Final
 
 from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
 from toolhub_service.adapters.n8n.comparing import Compared, compared, is_at
-from toolhub_service.adapters.n8n.definitions import DefinitionMaker, Unnamed
+from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.discovering import Discovered, description_of, discovered, restored
 from toolhub_service.adapters.n8n.executions import id_of
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
 from toolhub_service.adapters.n8n.webhooks import Webhook
 from toolhub_service.adapters.n8n.words import Redact
+from toolhub_service.adapters.tool_names import Unnamed
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.adapters.mcp.definitions import DESCRIPTION_MAX_BYTES, DefinitionReader, SourceTerms, Unnamed
+from toolhub_service.adapters.mcp.definitions import DESCRIPTION_MAX_BYTES, DefinitionReader, SourceTerms
 from toolhub_service.adapters.overrides import Override, Overrides
-from toolhub_service.adapters.tool_names import full_name
+from toolhub_service.adapters.tool_names import Unnamed, full_name
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.pin import pin_digest
