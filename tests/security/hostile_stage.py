@@ -25,6 +25,8 @@ MESSAGE_MAX_CHARS = 5_000
 ANSWER_MAX_BYTES = 1_100_000
 """1 MiB of result, and what stands around it."""
 SETTLED_S = 40.0
+STAGE = "HOSTILE_STAGE"
+"""In the environment of every program of a stage, and of what these start: its folder."""
 READY, PARTIAL, DOWN = (source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_PARTIAL, source_pb2.SOURCE_STATE_DOWN)
 ACTIVE, QUARANTINED = tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_QUARANTINED
 
@@ -90,6 +92,7 @@ async def hostile_stage(
                 control.write_text(" ".join(words))
                 said_by = str(control) if entry.pop("may_become", False) else ""
                 entry["command"], *entry["args"] = stdio_command(*words, era=era, control=said_by)
+                entry["env"] = {STAGE: str(folder)}
             entries[name] = entry
         (folder / "hub").mkdir()
         (folder / "hub" / "sources.yaml").write_text(json.dumps({"sources": entries}))

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.mcp_servers.hostile_calls import CALLS, KINDS
-from tests.security.hostile_stage import Stage, hostile_stage
+from tests.security.hostile_stage import STAGE, Stage, hostile_stage
 from tests.unit.adapters.mcp.stage import descriptors, until
 from toolhub.v1 import error_pb2
 
@@ -135,11 +135,11 @@ async def test_an_answer_of_no_text_leaves_the_others_of_the_same_moment_alone(s
 
 
 async def test_attacks_without_end_leave_no_task_no_descriptor_and_no_process_behind(tmp_path: Path) -> None:
-    processes, names = children(), ("stdio-modern", "http-legacy", "http-modern")
+    names = ("stdio-modern", "http-legacy", "http-modern")
     async with hostile_stage(tmp_path, {name: WAYS[name] for name in names}) as stage:
         for name in names:
             await stage.call(f"{name}/echo", {"text": "hi"})
-        tasks, files, programs = len(asyncio.all_tasks()), descriptors(), len(children())
+        tasks, files, programs = len(asyncio.all_tasks()), descriptors(), len(children(tmp_path))
         attacks = [attack for attack in ATTACKS if attack.within_s == SHORT_S or attack.args.get("megabytes") != 7]
         for name in names:
             await asyncio.gather(
@@ -149,30 +149,29 @@ async def test_attacks_without_end_leave_no_task_no_descriptor_and_no_process_be
         for name in names:
             assert (await stage.call(f"{name}/echo", {"text": "hi"})).ok
         await until(lambda: len(asyncio.all_tasks()) <= tasks and descriptors() <= files + 2)
-        assert len(children()) == programs
-    await until(lambda: children() <= processes)
+        assert len(children(tmp_path)) == programs
+    await until(lambda: not children(tmp_path))
 
 
 @pytest.mark.parametrize("word", ["undead", "deaf"])
 async def test_a_server_that_does_not_want_to_end_is_ended_with_the_hub(tmp_path: Path, word: str) -> None:
-    processes = children()
     async with hostile_stage(tmp_path, {"pipe": {"hostile": ("calls", word), "over": "stdio"}}) as stage:
         assert (await stage.call("pipe/slow", {"seconds": 60}, SHORT_S)).error.kind == UNKNOWN
         assert (await stage.call("pipe/echo", {"text": "hi"})).ok
-        assert children() > processes
-    await until(lambda: children() <= processes)
+        assert children(tmp_path)
+    await until(lambda: not children(tmp_path))
 
 
-def children() -> set[int]:
-    """Processes whose command says that they are hostile servers."""
-    found = set()
+def children(folder: Path) -> set[int]:
+    """Processes of the stage in this folder, whoever their parent is by now; other tests have theirs."""
+    mark, found = f"{STAGE}={folder}\0".encode(), set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                command = (entry / "cmdline").read_bytes()
+                environment = (entry / "environ").read_bytes()
                 is_gone = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            except (FileNotFoundError, ProcessLookupError):
+            except (FileNotFoundError, PermissionError, ProcessLookupError):
                 continue
-            if b"mcp_servers.hostile" in command and not is_gone:
+            if mark in environment and not is_gone:
                 found.add(int(entry.name))
     return found
