@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 
+from toolhub_service.adapters.client_tls import TlsTerms, client_context
 from toolhub_service.adapters.comfyui.adapter import ComfyAdapter
 from toolhub_service.adapters.comfyui.opening import opened
 from toolhub_service.adapters.comfyui.source import ComfyToolSource
@@ -104,8 +105,4 @@ def _tls(terms: ClientTls) -> ssl.SSLContext | None:
     """None: the system's trust. Raises OSError, ValueError."""
     if not (terms.ca_file or terms.certificate_file):
         return None
-    context = ssl.create_default_context(cafile=terms.ca_file or None)
-    if terms.certificate_file:
-        context.load_cert_chain(terms.certificate_file, terms.key_file or None)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
+    return client_context(TlsTerms(terms.ca_file, terms.certificate_file, terms.key_file))

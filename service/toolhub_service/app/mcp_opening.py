@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from toolhub_service.adapters.client_tls import TlsTerms
 from toolhub_service.adapters.mcp.adapter import McpAdapter
 from toolhub_service.adapters.mcp.calling import Calling
 from toolhub_service.adapters.mcp.definitions import SourceTerms
 from toolhub_service.adapters.mcp.link import McpLink
 from toolhub_service.adapters.mcp.server import McpServer
 from toolhub_service.adapters.mcp.source import McpToolSource
-from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms, OAuthTerms, StdioTerms, TlsTerms
+from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.app.means import Means
 from toolhub_service.app.source_opening import OpenedSource

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from toolhub_service.adapters.client_tls import TlsTerms
 from toolhub_service.adapters.n8n.adapter import N8nAdapter
 from toolhub_service.adapters.n8n.calling import Calling
 from toolhub_service.adapters.n8n.client import refused_url
@@ -11,7 +12,7 @@ from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.job import POLLS
 from toolhub_service.adapters.n8n.server import N8nServer
 from toolhub_service.adapters.n8n.source import N8nToolSource
-from toolhub_service.adapters.n8n.terms import DiscoveryTerms, FailureSign, N8nTerms, TlsTerms, WorkflowTerms
+from toolhub_service.adapters.n8n.terms import DiscoveryTerms, FailureSign, N8nTerms, WorkflowTerms
 from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.app.means import Means

@@ -228,4 +228,5 @@ def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
     """What one gauge of several workers says."""
     if metric in {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}:
         return "livesum"
-    return "livemin" if metric is names.SOURCE_UP else "livemax"  # Down for one worker is down for some callers.
+    is_least = metric in {names.SOURCE_UP, names.SOURCE_WHOLE}  # Down for one worker is down for some callers.
+    return "livemin" if is_least else "livemax"

@@ -130,6 +130,13 @@ SOURCE_UP: Final = Metric(
     "1 while the last reading of a source succeeded, 0 while it is down; of several workers the least.",
     ("source",),
 )
+SOURCE_WHOLE: Final = Metric(
+    "toolhub_source_whole",
+    _G,
+    "1",
+    "1 while the last reading of a source left nothing out, 0 while partial or down; of several workers the least.",
+    ("source",),
+)
 SOURCE_TOOLS: Final = Metric("toolhub_source_tools", _G, "tools", "Tools known from a source.", ("source",))
 SOURCE_QUARANTINED: Final = Metric(
     "toolhub_source_quarantined",
@@ -156,7 +163,7 @@ METRICS: Final = (
     *(JOBS_ACCEPTED, JOBS_ENDED, JOBS_OPEN, JOBS_OLDEST_QUEUED, JOBS_RUNNING),
     *(JOB_STATE_SECONDS, JOB_REDELIVERIES, JOB_WATCHERS, JOB_TROUBLES),
     *(APPROVALS, APPROVALS_PENDING, APPROVAL_SECONDS),
-    *(SOURCE_UP, SOURCE_TOOLS, SOURCE_QUARANTINED, SOURCE_SECONDS, SOURCE_TROUBLES, PINS),
+    *(SOURCE_UP, SOURCE_WHOLE, SOURCE_TOOLS, SOURCE_QUARANTINED, SOURCE_SECONDS, SOURCE_TROUBLES, PINS),
     *(BREAKER, POLICY_INFO, POLICY_RELOADS, BUILD_INFO),
 )
 

@@ -31,6 +31,7 @@ class SourceTelemetry:
         self._log = log
         self._clock = clock
         self._up = metrics.family(names.SOURCE_UP)
+        self._whole = metrics.family(names.SOURCE_WHOLE)
         self._tools = metrics.family(names.SOURCE_TOOLS)
         self._quarantined = metrics.family(names.SOURCE_QUARANTINED)
         self._seconds = metrics.family(names.SOURCE_SECONDS)
@@ -66,13 +67,14 @@ class SourceTelemetry:
         if status.state is SourceState.DISABLED:
             self.removed(status.name)
             return
-        self._gauge(status.name, status.state in _READ, status.tool_count, status.quarantined_count)
+        self._gauge(status)
 
     def removed(self, source: str) -> None:
         """It is configured no more, or read no more: nobody may be woken for it."""
         self._told.pop(source, None)
-        self._gauge(source, True, 0, 0)
-        for metric in (names.SOURCE_UP, names.SOURCE_TOOLS, names.SOURCE_QUARANTINED):
+        for gauge, unremarkable in ((self._up, 1), (self._whole, 1), (self._tools, 0), (self._quarantined, 0)):
+            gauge.labels(source).set(unremarkable)
+        for metric in (names.SOURCE_UP, names.SOURCE_WHOLE, names.SOURCE_TOOLS, names.SOURCE_QUARANTINED):
             self._metrics.drop(metric, source)
 
     def pinned(self, pin: Pin) -> None:
@@ -97,10 +99,11 @@ class SourceTelemetry:
         else:
             self._log.warning(names.LOG_SOURCE_TROUBLE, source=source, exc_info=problem)
 
-    def _gauge(self, source: str, is_up: bool, tools: int, quarantined: int) -> None:
-        self._up.labels(source).set(is_up)
-        self._tools.labels(source).set(tools)
-        self._quarantined.labels(source).set(quarantined)
+    def _gauge(self, status: SourceStatus) -> None:
+        self._up.labels(status.name).set(status.state in _READ)
+        self._whole.labels(status.name).set(status.state in _READ and not status.partial)
+        self._tools.labels(status.name).set(status.tool_count)
+        self._quarantined.labels(status.name).set(status.quarantined_count)
 
     def _is_news(self, pin: Pin) -> bool:
         key, now = (*pin.key, pin.change.value), self._clock.unix_ms()

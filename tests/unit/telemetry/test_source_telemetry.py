@@ -52,6 +52,9 @@ def test_a_source_of_which_something_cannot_be_used_is_a_warning_and_up() -> Non
     logged = (entry["event"], entry["log_level"], entry["reason"])
     assert logged == ("source_partial", "warning", "the api_key is not accepted")
     assert told.value('toolhub_source_up{source="files"}') == 1
+    assert told.value('toolhub_source_whole{source="files"}') == 0
+    told.telemetry.refreshed(READY)
+    assert told.value('toolhub_source_whole{source="files"}') == 1
 
 
 def test_a_judgement_changes_what_is_measured_and_is_no_reading() -> None:

@@ -19,12 +19,13 @@ from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
 from toolhub_service import __version__
+from toolhub_service.adapters.client_tls import TlsTerms, client_context
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
 from toolhub_service.adapters.mcp.lane import Lane
 from toolhub_service.adapters.mcp.reasons import NotConnected
 from toolhub_service.adapters.mcp.sockets import SocketTransport
-from toolhub_service.adapters.mcp.terms import HttpTerms, TlsTerms
+from toolhub_service.adapters.mcp.terms import HttpTerms
 
 CONNECTIONS_MAX = 256
 """Of one server: each call in flight and each stream takes one."""
@@ -114,10 +115,6 @@ def _parted(url: str) -> tuple[str, dict[str, str]]:
 
 def _tls_context(terms: TlsTerms) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=terms.ca_file or None)
-        if terms.certificate_file:
-            context.load_cert_chain(terms.certificate_file, terms.key_file or None)
+        return client_context(terms)
     except (OSError, ValueError):
         raise NotConnected("A TLS file of the source cannot be read or is not usable.") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context

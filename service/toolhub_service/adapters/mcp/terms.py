@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 from urllib.parse import urlsplit
 
+from toolhub_service.adapters.client_tls import NO_TLS_FILES, TlsTerms
 from toolhub_service.guards.secrets import Redactor
 
 Protocol = Literal["auto", "2025-11-25", "2026-07-28"]
@@ -45,15 +46,6 @@ class OAuthTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsTerms:
-    """Paths of PEM files; empty: the system's CAs, no certificate shown."""
-
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class HttpTerms:
     """An endpoint of streamable HTTP."""
 
@@ -61,7 +53,7 @@ class HttpTerms:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with each request to the server, and never to a token endpoint; values may be secrets."""
     oauth: OAuthTerms | None = None
-    tls: TlsTerms = TlsTerms()
+    tls: TlsTerms = NO_TLS_FILES
     origins: tuple[str, ...] = ()
     """`scheme://host[:port]` that may be dialled besides those of the URL and of `oauth.token_url`."""
 

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 import httpx
 
 from toolhub_service import __version__
-from toolhub_service.adapters.n8n.terms import N8nTerms, TlsTerms
+from toolhub_service.adapters.client_tls import TlsTerms, client_context
+from toolhub_service.adapters.n8n.terms import N8nTerms
 from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Resolver
@@ -136,11 +137,7 @@ def _context(tls: TlsTerms, scheme: str) -> ssl.SSLContext | None:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if not (tls.ca_file or tls.certificate_file):
         return None
-    context = ssl.create_default_context(cafile=tls.ca_file or None)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if tls.certificate_file:
-        context.load_cert_chain(tls.certificate_file, tls.key_file or None)
-    return context
+    return client_context(tls)
 
 
 def refused_url(failure: ToolFailure) -> ValueError:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from toolhub_service.adapters.client_tls import NO_TLS_FILES, TlsTerms
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.headers import Headers
 
@@ -51,15 +52,6 @@ class WorkflowTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsTerms:
-    """Paths of PEM files; empty: the system's CAs, no certificate shown."""
-
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class DiscoveryTerms:
     tags: tuple[str, ...] = ()
     """Only workflows that bear all of them."""
@@ -81,7 +73,7 @@ class N8nTerms:
     discover: DiscoveryTerms | None = None
     api_path: str = "/api/v1"
     webhook_path: str = "/webhook"
-    tls: TlsTerms = TlsTerms()
+    tls: TlsTerms = NO_TLS_FILES
     connect_timeout_s: float = 10.0
     max_response_bytes: int = 8 * 1024 * 1024
     capabilities: tuple[str, ...] = ()

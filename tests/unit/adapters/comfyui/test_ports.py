@@ -64,7 +64,7 @@ class PromptStage:
         self._comfy.release()
 
     async def let_go_once_interrupted(self) -> None:
-        """A node is not interrupted, only what follows it; and what is asked before the first one begins is forgotten."""
+        """A node is not interrupted, only what follows it; and what is asked before the first begins is forgotten."""
         await self._comfy.until_held("ImageBlur")
         await self._comfy.until(lambda: self._comfy.shop.interrupted)
         self._comfy.release()
