@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from tests.e2e.terminal import environment, in_terminal
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, property_of, sidecar, write
 from tests.unit.adapters.comfyui.test_node_classes import INFO
-from toolhub_service.cli.workflow_commands import workflows
+from toolhub_service.cli.root import toolhub
 
 CRM: dict[str, Any] = {
     "kind": "n8n",
@@ -37,7 +37,7 @@ CRM: dict[str, Any] = {
 
 
 def cli(*words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(workflows, [*words])
+    result = CliRunner().invoke(toolhub, ["workflows", *words])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == code, result.output
     return result
