@@ -19,11 +19,11 @@ from tests.chaos.replicas import broken_audit_logs, kill_at_random, running
 from tests.chaos.scenario import Aftermath, Storm, weathered
 from tests.services import RedisServer
 
-KILLS = int(os.environ.get("TOOLHUB_CHAOS_KILLS", "6"))
+KILLS = int(os.environ.get("TOOLHUB_CHAOS_KILLS", "3"))
 SEED = int(os.environ.get("TOOLHUB_CHAOS_SEED", "1"))
 PAUSE_S = (0.2, 1.6)
 """Between two kills: less than a life needs to be worth much, and more."""
-OUTAGE_S = float(os.environ.get("TOOLHUB_CHAOS_OUTAGE_S", "4"))
+OUTAGE_S = float(os.environ.get("TOOLHUB_CHAOS_OUTAGE_S", "2"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180 + 5 * KILLS)]
 

@@ -12,10 +12,11 @@ from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.job import POLLS
 from toolhub_service.adapters.n8n.server import N8nServer
 from toolhub_service.adapters.n8n.source import N8nToolSource
-from toolhub_service.adapters.n8n.terms import DiscoveryTerms, FailureSign, N8nTerms, WorkflowTerms
+from toolhub_service.adapters.n8n.terms import DiscoveryTerms, N8nTerms, WorkflowTerms
 from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.app.means import Means
+from toolhub_service.app.n8n_workflow_terms import workflow_terms
 from toolhub_service.app.source_opening import OpenedSource
 from toolhub_service.app.source_values import SourceValues, shown
 from toolhub_service.domain.artifact_ports import ArtifactDesk
@@ -96,22 +97,8 @@ def _terms(name: str, entry: N8nSource, values: SourceValues) -> N8nTerms:
 
 def _workflow(entry: N8nWorkflow, fields: dict[str, str], values: SourceValues) -> WorkflowTerms:
     own = {name.lower(): value for name, value in values.of(entry.headers).items()}
-    return WorkflowTerms(
-        description=entry.description,
-        webhook=entry.webhook.strip("/"),
-        workflow_id=entry.workflow_id,
-        method=entry.method,
-        is_async=entry.mode == "async",
-        execution_id=entry.execution_id,
-        input_schema=entry.input_schema,
-        output_schema=entry.output_schema,
-        version=entry.version,
-        headers=_headers({name: value for name, value in fields.items() if name.lower() not in own} | own),
-        idempotency_field=entry.idempotency_field,
-        derived_key=entry.derived_key,
-        deduplicates=entry.deduplicates,
-        fails_when=tuple(FailureSign(sign.at, sign.equals, sign.message) for sign in entry.fails_when),
-    )
+    inherited = {name: value for name, value in fields.items() if name.lower() not in own}
+    return workflow_terms(entry, _headers(inherited | own))
 
 
 def _headers(fields: dict[str, str]) -> Headers:

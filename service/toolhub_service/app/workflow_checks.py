@@ -14,10 +14,11 @@ from toolhub_service.adapters.comfyui.node_classes import problems_with
 from toolhub_service.adapters.comfyui.template import OutputTerms, OutputType, Template
 from toolhub_service.adapters.comfyui.templates import load_templates
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker
-from toolhub_service.adapters.n8n.terms import N8nTerms, WorkflowTerms
+from toolhub_service.adapters.n8n.terms import N8nTerms
 from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.adapters.tool_names import Unnamed, full_name
 from toolhub_service.app.argument_summary import summary_of
+from toolhub_service.app.n8n_workflow_terms import workflow_terms
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.source_terms import Value
@@ -154,7 +155,7 @@ def _n8n_tools(name: str, source: N8nSource) -> Iterator[WorkflowTool]:
     for own_name, workflow in source.workflows.items():
         place = f"sources.{name}.workflows.{own_name}"
         try:
-            made = maker.configured(own_name, _terms(workflow))
+            made = maker.configured(own_name, workflow_terms(workflow))
         except Unnamed as unnamed:
             yield WorkflowTool(own_name, "n8n", place, problems=(unnamed.problem,))
             continue
@@ -173,23 +174,6 @@ def _n8n_tools(name: str, source: N8nSource) -> Iterator[WorkflowTool]:
                 tuple(filter(None, (made.problem, *_misplaced(workflow)))),
                 tuple(_n8n_warnings(source, workflow)),
             )
-
-
-def _terms(workflow: N8nWorkflow) -> WorkflowTerms:
-    return WorkflowTerms(
-        description=workflow.description,
-        webhook=workflow.webhook.strip("/"),
-        workflow_id=workflow.workflow_id,
-        method=workflow.method,
-        is_async=workflow.mode == "async",
-        execution_id=workflow.execution_id,
-        input_schema=workflow.input_schema,
-        output_schema=workflow.output_schema,
-        version=workflow.version,
-        idempotency_field=workflow.idempotency_field,
-        derived_key=workflow.derived_key,
-        deduplicates=workflow.deduplicates,
-    )
 
 
 def _called(source: N8nSource, workflow: N8nWorkflow) -> str:
