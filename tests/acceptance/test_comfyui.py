@@ -22,7 +22,8 @@ from tests.fakes.comfyui.png import SIGNATURE, Picture, decoded, encoded, texts_
 from tests.hub import channel_to
 from tests.processes import served
 from tests.rpc.artifact_server import messages
-from tests.rpc.comfy_hub import Agent, comfy_hub, state, write_sources
+from tests.rpc.comfy_hub import Agent, comfy_hub, write_sources
+from tests.rpc.job_client import state
 from toolhub.v1 import job_pb2, source_pb2
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 
@@ -113,7 +114,7 @@ async def test_picture_is_made_proven_and_readable(agent: Agent, server: httpx.A
 
 
 async def test_artifact_is_uploaded_and_scaled(agent: Agent) -> None:
-    stub: Any = ArtifactServiceStub(agent._channel)
+    stub: Any = ArtifactServiceStub(agent.channel)
     original = encoded(Picture(32, 16, 0x336699))
     kept = (await stub.WriteArtifact(messages([original], media_type="image/png"))).artifact
     args = {"image": kept.artifact_id, "width": 80}

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import grpc.aio
 import yaml
 
 from tests.fakes import comfyui_templates
-from tests.hub import RunningHub, request, running_hub
+from tests.hub import RunningHub, running_hub
+from tests.rpc.job_client import WITHIN_S, JobClient, state
 from toolhub.v1 import artifact_service_pb2, job_pb2
-from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub.v1.job_service_pb2_grpc import JobServiceStub
-from toolhub.v1.job_state_pb2 import JobState
 from toolhub.v1.registry_service_pb2 import RefreshSourcesRequest
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 
-WITHIN_S: Final = 40.0
 POLICY: Final = """
 extends: none
 grants:
@@ -46,45 +42,20 @@ def write_sources(home: Path, *urls: str, **terms: Any) -> Path:
     return folder
 
 
-class Agent:
+class Agent(JobClient):
     """A client of a hub."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._channel = channel
-        self._jobs: Any = JobServiceStub(channel)
 
     async def refresh(self) -> Any:
         """Have the source read; how it fares."""
-        stub: Any = RegistryServiceStub(self._channel)
+        stub: Any = RegistryServiceStub(self.channel)
         answer = await stub.RefreshSources(RefreshSourcesRequest(sources=["studio"]), timeout=WITHIN_S)
         return answer.sources[0]
 
     async def submit(self, tool: str, args: Mapping[str, Any] | None = None, **fields: Any) -> str:
-        call = request(f"studio/{tool}", args, **fields)
-        asked = pb.SubmitJobRequest(intent=call.intent, context=call.context)
-        return str((await self._jobs.SubmitJob(asked, timeout=WITHIN_S)).job.job_id)
-
-    async def cancel(self, job_id: str) -> str:
-        asked = pb.CancelJobRequest(job_id=job_id)
-        return state((await self._jobs.CancelJob(asked, timeout=WITHIN_S)).status)
-
-    async def seen(self, job_id: str, fits: Callable[[job_pb2.JobStatus], bool]) -> list[job_pb2.JobStatus]:
-        """The history until an entry fits."""
-        entries = []
-        watch = self._jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=WITHIN_S)
-        async for answer in watch:
-            entries.append(answer.status)
-            if fits(answer.status):
-                watch.cancel()
-                return entries
-        raise AssertionError(f"it ended as {state(entries[-1])}: {entries[-1].error.message}")
-
-    async def ended(self, job_id: str) -> list[job_pb2.JobStatus]:
-        """The whole history."""
-        return await self.seen(job_id, lambda status: status.HasField("result"))
+        return await self.submitted(f"studio/{tool}", args, **fields)
 
     async def read(self, artifact_id: str) -> bytes:
-        stub: Any = ArtifactServiceStub(self._channel)
+        stub: Any = ArtifactServiceStub(self.channel)
         asked = artifact_service_pb2.ReadArtifactRequest(artifact_id=artifact_id)
         return b"".join([part.chunk async for part in stub.ReadArtifact(asked, timeout=WITHIN_S)])
 
@@ -94,10 +65,6 @@ class Agent:
         named = [file["artifact"] for file in json.loads(end.result.result_json)["image"]]
         assert named == [artifact.artifact_id for artifact in end.artifacts]
         return list(await asyncio.gather(*map(self.read, named)))
-
-
-def state(status: job_pb2.JobStatus) -> str:
-    return JobState.Name(status.state).removeprefix("JOB_STATE_")
 
 
 @asynccontextmanager

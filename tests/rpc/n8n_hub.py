@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import grpc.aio
-
 from tests.fakes.n8n import FakeN8n, fake_n8n
 from tests.hub import RunningHub, request, running_hub
+from tests.rpc.job_client import JobClient
 from tests.rpc.real_servers import write_sources
 from tests.unit.adapters.n8n.flows import FLOWS
 from toolhub.v1 import job_pb2
-from toolhub.v1 import job_service_pb2 as pb
-from toolhub.v1.job_service_pb2_grpc import JobServiceStub
-from toolhub.v1.job_state_pb2 import JobState
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 
 WITHIN_S: Final = 30.0
@@ -43,10 +39,8 @@ def entry(n8n: FakeN8n, workflows: Mapping[str, Mapping[str, Any]] | None = None
 
 
 @dataclass
-class Agent:
+class Agent(JobClient):
     """A client."""
-
-    channel: grpc.aio.Channel
 
     async def begin(self, tool: str, args: Mapping[str, Any] | None = None, **fields: Any) -> str:
         """Invoke it like any tool; the id of the job that it becomes."""
@@ -55,32 +49,8 @@ class Agent:
         assert answer.result.ok, answer.result.error.message
         return str(answer.result.job.job_id)
 
-    async def cancel(self, job_id: str) -> str:
-        jobs: Any = JobServiceStub(self.channel)
-        return state((await jobs.CancelJob(pb.CancelJobRequest(job_id=job_id), timeout=WITHIN_S)).status)
-
-    async def seen(self, job_id: str, fits: Callable[[job_pb2.JobStatus], bool]) -> list[job_pb2.JobStatus]:
-        """The history until an entry fits."""
-        jobs: Any = JobServiceStub(self.channel)
-        entries = []
-        watch = jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=WITHIN_S)
-        async for answer in watch:
-            entries.append(answer.status)
-            if fits(answer.status):
-                watch.cancel()
-                return entries
-        raise AssertionError(f"it ended as {state(entries[-1])}: {entries[-1].result.error.message}")
-
     async def said(self, job_id: str, words: str) -> list[job_pb2.JobStatus]:
         return await self.seen(job_id, lambda status: words in status.progress.message)
-
-    async def ended(self, job_id: str) -> list[job_pb2.JobStatus]:
-        """The whole history."""
-        return await self.seen(job_id, lambda status: status.HasField("result"))
-
-
-def state(status: job_pb2.JobStatus) -> str:
-    return JobState.Name(status.state).removeprefix("JOB_STATE_")
 
 
 def facts(status: job_pb2.JobStatus) -> dict[str, str]:

@@ -14,7 +14,8 @@ from tests.fakes.comfyui import FakeComfy, How, Op, fake_comfyui
 from tests.fakes.comfyui.png import SIGNATURE
 from tests.hub import channel_to
 from tests.processes import served
-from tests.rpc.comfy_hub import Agent, comfy_hub, state, write_sources
+from tests.rpc.comfy_hub import Agent, comfy_hub, write_sources
+from tests.rpc.job_client import state
 from tests.rpc.sharing import is_gapless
 from toolhub.v1 import error_pb2, source_pb2
 

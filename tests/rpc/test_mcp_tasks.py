@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from tests.fakes.mcp_servers.scripted import Script, question, serving
-from tests.hub import channel_to, request
+from tests.hub import channel_to
 from tests.processes import served
 from tests.rpc import real_servers as real
+from tests.rpc.job_client import JobClient, state
 from toolhub.v1 import error_pb2, job_pb2
-from toolhub.v1 import job_service_pb2 as pb
-from toolhub.v1.job_service_pb2_grpc import JobServiceStub
-from toolhub.v1.job_state_pb2 import JobState
 from toolhub.v1.registry_service_pb2 import RefreshSourcesRequest
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 
@@ -32,16 +29,11 @@ BRISK = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.5"}
 
 
 @dataclass
-class Agent:
+class Agent(JobClient):
     """A client of a hub, and the server behind it."""
 
-    channel: grpc.aio.Channel
     script: Script
     tool: str
-
-    @property
-    def _jobs(self) -> Any:
-        return JobServiceStub(self.channel)
 
     async def begin(self, polls: int = ENDLESS, **fields: Any) -> str:
         """As a job; its id, once the server works on it."""
@@ -50,27 +42,7 @@ class Agent:
         return job_id
 
     async def submit(self, args: dict[str, Any], tool: str = "", **fields: Any) -> str:
-        call = request(tool or self.tool, args, **fields)
-        asked = pb.SubmitJobRequest(intent=call.intent, context=call.context)
-        return str((await self._jobs.SubmitJob(asked, timeout=WITHIN_S)).job.job_id)
-
-    async def cancel(self, job_id: str) -> str:
-        asked = pb.CancelJobRequest(job_id=job_id)
-        return _state((await self._jobs.CancelJob(asked, timeout=WITHIN_S)).status)
-
-    async def seen(self, job_id: str, fits: Callable[[job_pb2.JobStatus], bool]) -> list[job_pb2.JobStatus]:
-        """The history until an entry fits."""
-        entries = []
-        watch = self._jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=WITHIN_S)
-        async for answer in watch:
-            entries.append(answer.status)
-            if fits(answer.status):
-                watch.cancel()
-                return entries
-        raise AssertionError(f"it ended as {_state(entries[-1])}: {entries[-1].result.error.message}")
-
-    async def ended(self, job_id: str) -> list[job_pb2.JobStatus]:
-        return await self.seen(job_id, lambda status: status.HasField("result"))
+        return await self.submitted(tool or self.tool, args, **fields)
 
     def lets_go(self) -> None:
         """The server ends its task at one of the next questions."""
@@ -78,13 +50,9 @@ class Agent:
         task.polls_left = 2
 
 
-def _state(status: job_pb2.JobStatus) -> str:
-    return JobState.Name(status.state).removeprefix("JOB_STATE_")
-
-
 def _check_made(agent: Agent, end: job_pb2.JobStatus) -> None:
     """Done, once, and told truly."""
-    assert _state(end) == "SUCCEEDED", end.result.error.message
+    assert state(end) == "SUCCEEDED", end.result.error.message
     assert json.loads(end.result.result_json) == {"text": "made"}
     assert agent.script.asked.count("tools/call") == 1
     assert agent.script.cancelled == []
@@ -116,10 +84,10 @@ async def test_job_is_cancelling_until_the_server_has_stopped(tmp_path: Path, er
         job_id = await agent.begin()
         assert await agent.cancel(job_id) == "CANCELLING"
         history = await agent.seen(job_id, lambda _: agent.script.cancelled == ["t-1"])
-        assert _state(history[-1]) == "CANCELLING"
+        assert state(history[-1]) == "CANCELLING"
         agent.script.tasks["t-1"].status = "cancelled"
         end = (await agent.ended(job_id))[-1]
-        assert (_state(end), end.result.error.kind) == ("CANCELLED", error_pb2.ERROR_KIND_CANCELLED)
+        assert (state(end), end.result.error.kind) == ("CANCELLED", error_pb2.ERROR_KIND_CANCELLED)
 
 
 @pytest.mark.parametrize(("era", "tool"), ERAS)
@@ -128,7 +96,7 @@ async def test_job_whose_task_is_forgotten_is_lost_and_says_why(tmp_path: Path, 
         job_id = await agent.begin()
         agent.script.tasks.clear()
         end = (await agent.ended(job_id))[-1]
-        assert _state(end) == "LOST"
+        assert state(end) == "LOST"
         assert end.result.error.details["cause"] == "END_UNCLEAR"
         for words in ("does not know the task any more", "t-1", "Look for it there"):
             assert words in end.result.error.message
@@ -139,7 +107,7 @@ async def test_deadline_of_the_job_reaches_the_task(tmp_path: Path, era: str, to
     async with an_agent(tmp_path, era, tool) as agent:
         job_id = await agent.submit({"polls": ENDLESS}, budget={"timeout_s": 0.6})
         end = (await agent.ended(job_id))[-1]
-        assert _state(end) == "TIMED_OUT"
+        assert state(end) == "TIMED_OUT"
         assert agent.script.cancelled == ["t-1"]
 
 
@@ -204,5 +172,5 @@ async def test_reference_server_whose_task_asks_goes_on(tmp_path: Path, elicitat
     async with real.sourced_hub(tmp_path, {"all": real.everything(elicitation=elicitation)}) as hub:
         agent = Agent(hub.channel, Script(), "all/simulate-research-query")
         end = (await agent.ended(await agent.submit({"topic": "tea", "ambiguous": True})))[-1]
-        assert _state(end) == "SUCCEEDED", end.result.error.message
+        assert state(end) == "SUCCEEDED", end.result.error.message
         assert words in json.loads(end.result.result_json)["text"]

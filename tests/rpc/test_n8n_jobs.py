@@ -14,7 +14,8 @@ import pytest
 from tests.fakes.n8n import FakeN8n, How, fake_n8n
 from tests.hub import channel_to
 from tests.processes import served
-from tests.rpc.n8n_hub import ASYNC, POLICY, SOURCE, WITHIN_S, Agent, entry, facts, flows_hub, n8n_hub, state
+from tests.rpc.job_client import state
+from tests.rpc.n8n_hub import ASYNC, POLICY, SOURCE, WITHIN_S, Agent, entry, facts, flows_hub, n8n_hub
 from tests.rpc.real_servers import write_sources
 from tests.unit.adapters.n8n.flows import FLOWS
 from toolhub.v1 import error_pb2, job_pb2

@@ -5,71 +5,43 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from tests.fakes.job_server import JobServer, job_server
 from tests.fakes.job_server_faults import How, Op
 from tests.hub import channel_to, request
+from tests.rpc.job_client import JobClient, state
 from tests.rpc.remote_hub import TOOL, HubProcess, remote_hub
 from toolhub.v1 import error_pb2, job_pb2
-from toolhub.v1 import job_service_pb2 as pb
-from toolhub.v1.job_service_pb2_grpc import JobServiceStub
-from toolhub.v1.job_state_pb2 import JobState
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 
 HELD = {"holds": True, "result": "made"}
 WITHIN_S = 30.0
 
 
-class Agent:
+class Agent(JobClient):
     """A client."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._tools: Any = ToolServiceStub(channel)
-        self._jobs: Any = JobServiceStub(channel)
 
     async def begin(self, work: dict[str, Any] | None = None, **fields: Any) -> str:
         """Invoke it like any tool; the id of the job that it becomes."""
-        answer = await self._tools.Invoke(request(TOOL.name, work or HELD, **fields), timeout=WITHIN_S)
+        tools: Any = ToolServiceStub(self.channel)
+        answer = await tools.Invoke(request(TOOL.name, work or HELD, **fields), timeout=WITHIN_S)
         assert answer.result.ok, answer.result.error.message
         return str(answer.result.job.job_id)
-
-    async def cancel(self, job_id: str) -> str:
-        answer = await self._jobs.CancelJob(pb.CancelJobRequest(job_id=job_id), timeout=WITHIN_S)
-        return _state(answer.status)
-
-    async def seen(self, job_id: str, fits: Callable[[job_pb2.JobStatus], bool]) -> list[job_pb2.JobStatus]:
-        """The history until an entry fits."""
-        entries = []
-        watch = self._jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=WITHIN_S)
-        async for answer in watch:
-            entries.append(answer.status)
-            if fits(answer.status):
-                return entries
-        raise AssertionError(f"it ended as {_state(entries[-1])}: {entries[-1].error.message}")
-
-    async def ended(self, job_id: str) -> list[job_pb2.JobStatus]:
-        """The whole history."""
-        return await self.seen(job_id, lambda status: status.HasField("result"))
 
     async def works(self, job_id: str) -> None:
         """Wait until the remote side has told of progress."""
         await self.seen(job_id, lambda status: status.progress.message.startswith("step"))
 
 
-def _state(status: job_pb2.JobStatus) -> str:
-    return JobState.Name(status.state).removeprefix("JOB_STATE_")
-
-
 def _check_made(server: JobServer, end: job_pb2.JobStatus) -> None:
     """Done, once, and told truly."""
-    assert _state(end) == "SUCCEEDED", end.error.message
+    assert state(end) == "SUCCEEDED", end.error.message
     assert json.loads(end.result.result_json) == {"value": "made"}
     assert [task.state for task in server.memory.tasks.values()] == ["succeeded"]
     assert list(server.effects.values()) == [1]
@@ -109,9 +81,9 @@ async def test_it_is_cancelling_until_the_remote_side_has_stopped(agent: Agent, 
     await agent.works(job_id)
     assert await agent.cancel(job_id) == "CANCELLING"
     history = await agent.ended(job_id)
-    assert _state(history[-1]) == "CANCELLED"
+    assert state(history[-1]) == "CANCELLED"
     assert [task.state for task in server.memory.tasks.values()] == ["cancelled"]
-    assert any("until it confirms" in entry.progress.message for entry in history if _state(entry) == "CANCELLING")
+    assert any("until it confirms" in entry.progress.message for entry in history if state(entry) == "CANCELLING")
 
 
 @pytest.mark.promise("jobs.cancel-is-a-request")
@@ -129,7 +101,7 @@ async def test_what_could_not_be_stopped_succeeds_after_all(agent: Agent, server
 async def test_what_the_remote_side_forgot_is_lost_and_says_where_to_look(agent: Agent, server: JobServer) -> None:
     server.script.add(Op.STATUS, How.RESTART)
     end = (await agent.ended(await agent.begin()))[-1]
-    assert _state(end) == "LOST"
+    assert state(end) == "LOST"
     assert end.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
     assert server.url in end.error.message
     assert "Look for it there" in end.error.message
@@ -137,7 +109,7 @@ async def test_what_the_remote_side_forgot_is_lost_and_says_where_to_look(agent:
 
 async def test_a_deadline_ends_it_and_asks_the_remote_side_to_stop(agent: Agent, server: JobServer) -> None:
     end = (await agent.ended(await agent.begin(budget={"timeout_s": 1.0})))[-1]
-    assert _state(end) == "TIMED_OUT"
+    assert state(end) == "TIMED_OUT"
     assert [task.state for task in server.memory.tasks.values()] == ["cancelling"]
 
 
@@ -166,7 +138,7 @@ async def test_the_next_hub_waits_for_the_confirmation_that_the_last_one_waited_
     async with _hub(tmp_path, server) as agent:
         history = await agent.ended(job_id)
     assert server.asked[Op.CANCEL] == 2
-    assert _state(history[-1]) == "CANCELLED"
+    assert state(history[-1]) == "CANCELLED"
     assert [task.state for task in server.memory.tasks.values()] == ["cancelled"]
 
 

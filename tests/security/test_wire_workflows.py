@@ -23,8 +23,8 @@ from tests.fakes.n8n import FakeN8n, fake_n8n
 from tests.fakes.remote_stage import ToldSink
 from tests.hub import RunningHub, request
 from tests.rpc.comfy_hub import comfy_hub
-from tests.rpc.comfy_hub import state as ended_as
-from tests.rpc.n8n_hub import ASYNC, SOURCE, Agent, entry, n8n_hub, state
+from tests.rpc.job_client import state
+from tests.rpc.n8n_hub import ASYNC, SOURCE, Agent, entry, n8n_hub
 from tests.unit.adapters.comfyui.comfy_stage import comfy_stage, failure_of
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, Flow, flow, responds, wait
 from toolhub.v1 import error_pb2, registry_service_pb2, tool_pb2
@@ -233,17 +233,17 @@ class TestStrangersAtAComfyUi:
             await comfy.until_asked(Op.QUEUE, comfy.count(Op.QUEUE) + 2)
             comfy.queue.pending.remove(theirs)
             comfy.release()
-            assert ended_as((await agent.ended(job_id))[-1]) == "SUCCEEDED"
+            assert state((await agent.ended(job_id))[-1]) == "SUCCEEDED"
 
     async def test_halves_of_characters_end_no_job_in_silence(self, tmp_path: Path) -> None:
         async with fake_comfyui() as comfy, comfy_hub(tmp_path, comfy.url) as (agent, _):
             comfy.fail("ImageBlur", "it broke at \ud800 and \udc00", "Val\ud800ue")
             end = (await agent.ended(await agent.submit("blur")))[-1]
-            assert ended_as(end) == "FAILED"
+            assert state(end) == "FAILED"
             assert "it broke at" in end.result.error.message
             comfy.claim("PreviewAny", {"text": ["half \ud83d of a word"]})
             end = (await agent.ended(await agent.submit("note", {"text": "x"})))[-1]
-            assert ended_as(end) == "SUCCEEDED"
+            assert state(end) == "SUCCEEDED"
             assert json.loads(end.result.result_json) == {"words": ["half \ufffd of a word"]}
 
     def test_a_node_that_is_named_again_and_again_counts_once(self) -> None:
@@ -271,7 +271,7 @@ class TestStrangersAtAComfyUi:
                 assert sent.status_code == 200
             await comfy.until_idle()
             history = await agent.ended(await agent.submit("blur"))
-            assert ended_as(history[-1]) == "SUCCEEDED"
+            assert state(history[-1]) == "SUCCEEDED"
             listed = await hub.registry.ListSources(registry_service_pb2.ListSourcesRequest())
         assert "hush" not in f"{history} {listed}"
         assert sent.json()["prompt_id"] not in str(history)
