@@ -12,7 +12,9 @@ import hashlib
 import re
 from typing import Final
 
-from toolhub_service.registry.names import NAME_MAX_CHARS
+from toolhub_service.adapters.shortening import one_line
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.registry.names import NAME_MAX_CHARS, check_name
 
 OWN_NAME_MAX_CHARS: Final = 256
 """A longer name of a remote tool is refused: nobody writes it by hand, and every call would carry it."""
@@ -38,6 +40,16 @@ def full_name(source: str, own_name: str) -> str:
         digest = hashlib.sha256(own_name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
         path = f"{path[: room - _DIGEST_CHARS - 1].rstrip('.-')}_{digest}"
     return f"{source}/{path}"
+
+
+def known_name(source: str, own_name: str, what: str) -> str:
+    """`full_name`, as the hub can know it. `what` begins the sentence, such as `A tool`. Raises Unnamed."""
+    name = full_name(source, own_name)
+    try:
+        check_name(name)
+    except HubFailure as refused:
+        raise Unnamed(f"{what} named `{one_line(own_name, 80)}` was left out: {refused.message}.") from refused
+    return name
 
 
 def _word(word: str) -> str:

@@ -19,13 +19,11 @@ from mcp.shared.inbound import find_invalid_x_mcp_header
 from toolhub_service.adapters.overrides import Override, Overrides
 from toolhub_service.adapters.schema_use import SCHEMA_MAX_BYTES, CheckSchema, unusable
 from toolhub_service.adapters.shortening import kept_json, one_line, shortened, written
-from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, full_name
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, known_name
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
 from toolhub_service.guards.masking import Mask
-from toolhub_service.registry.names import check_name
 
 DESCRIPTION_MAX_BYTES: Final = 16 * 1024
 HINTS_MAX_BYTES: Final = 16 * 1024
@@ -150,11 +148,7 @@ class DefinitionReader:
         override = self._overrides.of(own_name)
         if not override.offered:
             return None
-        name = full_name(self._terms.name, own_name)
-        try:
-            check_name(name)
-        except HubFailure as refused:
-            raise Unnamed(f"A tool named `{one_line(own_name, 80)}` was left out: {refused.message}.") from refused
+        name = known_name(self._terms.name, own_name, "A tool")
         schemas = (_STAND_IN, _ANYTHING) if problem else (_object(tool, "inputSchema"), _object(tool, "outputSchema"))
         annotations = _annotations(_object(tool, "annotations"), override)
         spec = self._spec(name, own_name, description, schemas, annotations, override, is_async=is_async)

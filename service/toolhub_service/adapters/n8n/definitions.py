@@ -17,8 +17,7 @@ from toolhub_service.adapters.n8n.webhooks import is_path
 from toolhub_service.adapters.overrides import Override, Overrides
 from toolhub_service.adapters.schema_use import CheckSchema, unusable
 from toolhub_service.adapters.shortening import one_line, shortened
-from toolhub_service.adapters.tool_names import Unnamed, full_name
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.adapters.tool_names import Unnamed, known_name
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import (
@@ -30,7 +29,6 @@ from toolhub_service.domain.tool import (
     ToolSpec,
 )
 from toolhub_service.guards.masking import Mask
-from toolhub_service.registry.names import check_name
 
 OPEN_SCHEMA: Final = "open-schema"
 DESCRIPTION_MAX_BYTES: Final = 16 * 1024
@@ -99,11 +97,7 @@ class DefinitionMaker:
         override = self._overrides.of(own_name)
         if not override.offered:
             return None
-        name = full_name(self._terms.name, own_name)
-        try:
-            check_name(name)
-        except HubFailure as refused:
-            raise Unnamed(f"A workflow named `{one_line(own_name, 80)}` was left out: {refused.message}.") from refused
+        name = known_name(self._terms.name, own_name, "A workflow")
         spec = self._spec(name, own_name, workflow, description, override, is_usable=not problem)
         shown = one_line(problem, PROBLEM_MAX_CHARS) if problem else ""
         return Definition(spec, remote, shown, is_operators=is_operators)
