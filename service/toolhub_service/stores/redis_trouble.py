@@ -33,9 +33,11 @@ async def stay_connected(
 ) -> None:
     """Connect and `talk`, again and again, with exponential backoff and jitter between; until cancelled.
 
-    `broken` is told of each end of the connection, before the next attempt.
+    `broken` is told of each end of the connection, before the next attempt. `connect_within_s` is also how long callers
+    wait: several attempts fall into it, so that none is refused when the server has been back for most of that time.
     """
     loop = asyncio.get_running_loop()
+    last_delay_s = min(_LAST_DELAY_S, connect_within_s / 4)
     delay_s = 0.0
     while True:
         began_s = loop.time()
@@ -47,9 +49,9 @@ async def stay_connected(
             broken(_first(errors))
         finally:
             await connection.disconnect(nowait=True)
-        if loop.time() - began_s > _LAST_DELAY_S:
+        if loop.time() - began_s > last_delay_s:
             delay_s = 0.0
-        delay_s = min(_LAST_DELAY_S, delay_s * 2 or _FIRST_DELAY_S)
+        delay_s = min(last_delay_s, delay_s * 2 or _FIRST_DELAY_S)
         await asyncio.sleep(randomness.uniform(delay_s / 2, delay_s))
 
 

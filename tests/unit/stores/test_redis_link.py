@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 import redis
 
+from tests.rpc.severed_wire import wire_to
 from tests.services import RedisServer
 from toolhub_service.app.system import SystemRandomness
 from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure
@@ -147,6 +148,17 @@ async def test_call_waits_out_an_outage_that_is_shorter_than_its_patience(own_re
     await asyncio.sleep(0)
     await asyncio.to_thread(own_redis.start)
     assert sorted(await asyncio.gather(*waiting)) == list(range(1, 101))
+
+
+async def test_call_after_a_long_outage_is_served_within_its_patience(redis_url: str, links: Links) -> None:
+    async with wire_to(redis_url) as wire:
+        link = links(wire.url, patience_s=0.8)
+        assert await link.call(INCREMENT, 1) == 1
+        wire.cut()
+        for _ in range(2):
+            await refused(link)
+        wire.mend()
+        assert await link.call(INCREMENT, 1) == 2
 
 
 async def test_command_that_may_run_once_is_not_sent_again(own_redis: RedisServer, links: Links) -> None:
