@@ -33,6 +33,7 @@ class ComfyUiOpener:
     def __init__(self, means: Means, running: RunningJobs, artifacts: ArtifactDesk) -> None:
         self.adapter = ComfyAdapter(running, means.clock, means.randomness)
         self._means = means
+        self._running = running
         self._artifacts = artifacts
         self._resolver = SystemResolver()
 
@@ -58,7 +59,14 @@ class ComfyUiOpener:
         )
         means, redact = self._means, self._means.redactor.text
         parts = opened(
-            terms, self._resolver, self._artifacts, means.clock, means.randomness, redact, tls=_tls(entry.tls)
+            terms,
+            self._resolver,
+            self._artifacts,
+            means.clock,
+            means.randomness,
+            redact,
+            self._running.keep_mark,
+            tls=_tls(entry.tls),
         )
         source = ComfyToolSource(
             terms, parts.backends, parts.shelf, Overrides(entry.tools), compile_schema, redact, parts.close

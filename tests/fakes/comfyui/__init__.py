@@ -27,7 +27,7 @@ Waiting (never sleep): until_held(class) -> RunningNode, until_submitted(n) -> S
 
 What goes wrong with requests: comfy.fault(Op.SUBMIT, How.LOSE_ANSWER, times=1), in order, -1 for ever
     Op      SUBMIT QUEUE DELETE HISTORY JOB JOBS CANCEL INTERRUPT VIEW UPLOAD CLASSES STATS FEATURES SOCKET READ ANY
-    How     DROP ERROR FULL (413)                   nothing was done
+    How     DROP ERROR FULL (413) GATEWAY (502)     nothing was done
             LOSE_ANSWER ERROR_AFTER CUT GARBAGE EMPTY HUGE   it was done; the answer is lost, 500, half, HTML, nothing,
                                                              enormous
             TWICE                                   it was done twice; the first answer

@@ -33,6 +33,8 @@ class How(Enum):
 
     DROP = "drop"
     """Close the connection; nothing was done."""
+    GATEWAY = "gateway"
+    """502 of a proxy whose server is away; nothing was done."""
     LOSE_ANSWER = "lose_answer"
     """Do what was asked, then close the connection."""
     CUT = "cut"

@@ -124,6 +124,8 @@ async def _held(comfy: FakeComfy) -> None:
 def _undone(op: Op, how: How) -> web.Response | None:
     if how is How.ERROR:
         return web.Response(status=500, text="500 Internal Server Error\n\nServer got itself in trouble")
+    if how is How.GATEWAY:
+        return web.Response(status=502, text="<html><title>502 Bad Gateway</title></html>")
     if how is How.FULL:
         return web.Response(status=413, text="Maximum request body size exceeded")
     if how is How.HIDE and op is Op.JOB:

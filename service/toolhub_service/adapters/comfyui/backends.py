@@ -16,7 +16,7 @@ from typing import Final
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
 from toolhub_service.adapters.comfyui.event_feed import EventFeed
 from toolhub_service.adapters.comfyui.server_kind import ServerKind, kind_of
-from toolhub_service.adapters.comfyui.states import Seen, look
+from toolhub_service.adapters.comfyui.states import Seen, Stage, look, newest_in_history
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.domain.ports import Clock
 
@@ -34,6 +34,8 @@ class Backend:
         self.events = events
         self.poller = poller
         self.fetches = fetches
+        self.witness = ""
+        """A prompt that it was seen to know: while it knows that one, it has not been started anew. Empty: none."""
         self._clock = clock
         self._kind: ServerKind | None = None
         self._down_until_s = -inf
@@ -48,12 +50,18 @@ class Backend:
         """What it is; asked once, or `anew`. Raises NoReply."""
         if self._kind is None or anew:
             self._kind = await kind_of(self.client)
+            self.witness = await _newest_id(self.client)
             self.is_back()
         return self._kind
 
     async def look(self, prompt_id: str) -> Seen:
         """Raises NoReply."""
-        return await look(self.client, prompt_id, has_jobs=(await self.kind()).has_jobs)
+        seen = await look(self.client, prompt_id, has_jobs=(await self.kind()).has_jobs)
+        if seen.stage.is_over or not (self.witness or seen.stage is Stage.UNKNOWN):
+            self.witness = prompt_id
+        elif seen.stage is Stage.UNKNOWN and prompt_id == self.witness:
+            self.witness = ""
+        return seen
 
     async def queue(self) -> int:
         """How many prompts wait or run there, with those on their way from here. Raises NoReply."""
@@ -109,6 +117,14 @@ class Backends:
 
     async def close(self) -> None:
         await asyncio.gather(*(backend.events.close() for backend in self))
+
+
+async def _newest_id(client: ComfyClient) -> str:
+    try:
+        newest = await newest_in_history(client)
+    except NoReply:
+        return ""
+    return newest.prompt_id if newest is not None else ""
 
 
 async def _queue_of(backend: Backend) -> float:

@@ -28,6 +28,8 @@ LISTS_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a queue or history, which hold whole graphs."""
 _LARGE_BYTES: Final = 256 * 1024
 """Of JSON that is parsed in a thread."""
+_OF_GATEWAYS: Final = frozenset({502, 503, 504})
+"""What a proxy answers while the server behind it is away."""
 _WHOLE_ANSWER: Final = 4
 """How many times as long as a silence a whole answer may take."""
 _HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -101,7 +103,8 @@ class ComfyClient:
         """Raises NoReply, also for 5xx and 429: nothing was changed, so it can be asked again."""
         reply = await self._asked("GET", path, params=params, max_bytes=max_bytes)
         if reply.status >= httpx.codes.INTERNAL_SERVER_ERROR or reply.status == httpx.codes.TOO_MANY_REQUESTS:
-            raise NoReply(f"it answered {reply.status}", retry_after_s=reply.retry_after_s)
+            is_broken = reply.status in _OF_GATEWAYS
+            raise NoReply(f"it answered {reply.status}", retry_after_s=reply.retry_after_s, is_broken=is_broken)
         return reply
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:

@@ -12,7 +12,7 @@ from typing import Final
 from toolhub_service.adapters.comfyui.backends import Backend
 from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.node_progress import NodeProgress
-from toolhub_service.adapters.comfyui.states import Seen, Stage, newest_number
+from toolhub_service.adapters.comfyui.states import Seen, Stage, newest_in_history
 from toolhub_service.adapters.comfyui.stopping import Stop, stop
 from toolhub_service.adapters.comfyui.stops import Stops
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
@@ -166,12 +166,12 @@ async def _why_lost(backend: Backend, mark: RemoteMark) -> str:
     told = f"The server {backend.name} knows it no more: it is neither running, nor waiting, nor in the history."
     sent = mark.details.get("number", "")
     try:
-        newest = await newest_number(backend.client)
+        newest = await newest_in_history(backend.client)
     except NoReply:
         return told
     if newest is None:
         return f"{told} The history is empty: the server was restarted since, or somebody has cleared it"
-    if sent and newest < int(float(sent)):
+    if sent and newest.number < int(float(sent)):
         return f"{told} The server counts its prompts anew: it was restarted since"
     return f"{told} The server goes on counting its prompts: it was not restarted, so somebody has removed this one"
 

@@ -25,7 +25,7 @@ from toolhub_service.adapters.comfyui.rising_progress import RisingProgress
 from toolhub_service.adapters.comfyui.states import Stage
 from toolhub_service.adapters.comfyui.stopping import Stop, stop
 from toolhub_service.adapters.comfyui.stops import Stops
-from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, Submitter
+from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, KeepMark, Submitter
 from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate, TemplateShelf
 from toolhub_service.adapters.comfyui.uploads import Uploader
 from toolhub_service.domain.artifact_ports import ArtifactDesk
@@ -49,6 +49,7 @@ class ComfyJob:
         desk: ArtifactDesk,
         clock: Clock,
         redact: Redact,
+        keep_mark: KeepMark,
         *,
         strip_metadata: bool = True,
         lost_after_s: float = 15.0,
@@ -60,7 +61,7 @@ class ComfyJob:
         self._redact = redact
         self._strip = strip_metadata
         self._lost_after_s = lost_after_s
-        self._submitter = Submitter(backends, Uploader(desk), redact)
+        self._submitter = Submitter(backends, Uploader(desk), keep_mark, redact)
         self._stops = Stops()
         self.sinks: dict[str, RisingProgress] = {}
         """By job: where progress of its nodes is told."""

@@ -13,6 +13,7 @@ from toolhub_service.adapters.comfyui.client import ComfyClient, NoCookies
 from toolhub_service.adapters.comfyui.event_feed import EventFeed
 from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.job import ComfyJob
+from toolhub_service.adapters.comfyui.submitting import KeepMark
 from toolhub_service.adapters.comfyui.template_shelf import TemplateShelf
 from toolhub_service.adapters.comfyui.terms import BackendTerms, ComfyTerms
 from toolhub_service.adapters.comfyui.websocket import Dialler
@@ -51,6 +52,7 @@ def opened(
     clock: Clock,
     randomness: Randomness,
     redact: Redact,
+    keep_mark: KeepMark,
     *,
     tls: ssl.SSLContext | None = None,
     polls: PollTerms = POLLS,
@@ -81,6 +83,7 @@ def opened(
         desk,
         clock,
         redact,
+        keep_mark,
         strip_metadata=terms.strip_metadata,
         lost_after_s=terms.lost_after_s,
     )

@@ -8,13 +8,16 @@ A stopped prompt stands in the history as an error whose messages hold `executio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyClient, NoReply, Reply
 
+ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+"""Of a prompt, where it may stand in a URL."""
 _OK: Final = 200
 _NUMBERS_END: Final = 2**63
 _NOT_FOUND: Final = 404
@@ -100,11 +103,24 @@ async def graph_of(client: ComfyClient, prompt_id: str) -> Any:
     return None
 
 
-async def newest_number(client: ComfyClient) -> int | None:
-    """Of the newest prompt in the history; None: it is empty. Numbers begin anew with the server. Raises NoReply."""
+class Newest(NamedTuple):
+    """The prompt that ended last, of those that the history has."""
+
+    number: int
+    """Begins anew with the server."""
+    prompt_id: str
+    """Empty where it is none that may stand in a URL."""
+
+
+async def newest_in_history(client: ComfyClient) -> Newest | None:
+    """None: the history is empty. Raises NoReply."""
     reply = await client.get("/history", {"max_items": "1"}, max_bytes=LISTS_MAX_BYTES)
-    numbers = [_item(entry.get("prompt")).number for entry in reply.fields.values() if isinstance(entry, Mapping)]
-    return max(numbers, default=None)
+    found = [
+        Newest(_item(entry.get("prompt")).number, prompt_id if ID.fullmatch(prompt_id) else "")
+        for prompt_id, entry in reply.fields.items()
+        if isinstance(entry, Mapping)
+    ]
+    return max(found, default=None)
 
 
 async def _in_jobs(client: ComfyClient, prompt_id: str) -> Seen:

@@ -1,19 +1,19 @@
 """Getting a prompt onto one server, once.
 
 What can fail before the graph is sent (no connection, an upload) sends it to the next server. Once it may have been
-taken, only an answer counts, or a look: jobs, queue and history, twice around, on the server that it was sent to, or,
-for a run that does not know which that was, on all of them. That it is not there is certain only where the server has
-been there all the time: one that is started anew has forgotten what it ran.
+taken, only an answer counts, or a look: jobs, queue and history, twice around, on the server that it was sent to, which
+the mark names from before it is sent. That it is not there is certain only where the server has been there all the
+time, for one that is started anew has forgotten what it ran, and does not tell since when it runs. What tells is a
+witness: a prompt that it knew before, named in the mark as well, and still knows.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolhub_service.adapters.comfyui import evidence, failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
@@ -21,7 +21,7 @@ from toolhub_service.adapters.comfyui.binding import bound, uploads_of
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.server_kind import ServerKind
-from toolhub_service.adapters.comfyui.states import Stage, graph_of, whole_number
+from toolhub_service.adapters.comfyui.states import ID, Stage, graph_of, whole_number
 from toolhub_service.adapters.comfyui.template import SEED_MAX, Template
 from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate
 from toolhub_service.adapters.comfyui.uploads import Uploader, tenant_of
@@ -38,25 +38,47 @@ NODE_ERRORS: Final = "node_errors"
 _NODE_ERRORS_MAX_CHARS: Final = 8_000
 _LOOKS: Final = 2
 _REQUEST_TIMEOUT: Final = 408
+_SENT_TO: Final = "sent_to"
+_WITNESS: Final = "its_server_knew"
 _MAY_HAVE_FORGOTTEN: Final = (
-    "Its server does not know it, but went away after it was sent: one that was started anew has forgotten what it ran."
+    "Its server does not know it, and may have been started anew since it was sent: then it has forgotten what it ran."
 )
-_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+KeepMark = Callable[[str, RemoteMark], Awaitable[None]]
+"""As `RunningJobs.keep_mark`."""
+
+
+class _Sending(NamedTuple):
+    """Where a prompt is, or may have been, sent."""
+
+    backend: str
+    witness: str
+    """A prompt that its server knew before; empty: none."""
+
+    def noted(self, mark: RemoteMark) -> RemoteMark:
+        return mark._replace(details={**mark.details, _SENT_TO: self.backend, _WITNESS: self.witness})
+
+
+def _noted(mark: RemoteMark) -> _Sending | None:
+    """As an earlier run has kept it; None: nothing was sent."""
+    backend = mark.details.get(_SENT_TO)
+    return _Sending(backend, mark.details.get(_WITNESS, "")) if backend else None
 
 
 class Submitter:
     """Of one source."""
 
-    def __init__(self, backends: Backends, uploader: Uploader, redact: Redact) -> None:
+    def __init__(self, backends: Backends, uploader: Uploader, keep_mark: KeepMark, redact: Redact) -> None:
         self._backends = backends
         self._uploader = uploader
+        self._keep_mark = keep_mark
         self._redact = redact
-        self._sent_to: dict[str, str] = {}
+        self._sent: dict[str, _Sending] = {}
         self._broken_off: set[str] = set()
         """Keys whose server went away, or seemed to, while they were looked up: it may have forgotten them."""
 
     def forget(self, key: str) -> None:
-        self._sent_to.pop(key, None)
+        self._sent.pop(key, None)
         self._broken_off.discard(key)
 
     async def start(self, call: GrantedCall, mark: RemoteMark, shelved: ShelvedTemplate) -> RemoteMark:
@@ -75,21 +97,36 @@ class Submitter:
 
     async def find(self, call: GrantedCall, mark: RemoteMark, template: Template | None) -> RemoteMark | None:
         """As `RemoteJob.find`."""
-        known = self._backends.get(self._sent_to.get(mark.key, ""))
+        sent = self._sent.get(mark.key) or _noted(mark)
         silent: RemoteUnclear | None = None
-        for backend in [known] if known else list(self._backends):
+        for backend in self._places(sent):
             try:
                 if await _is_known(backend, mark.key):
                     return await _found(backend, mark, template)
+                if sent is not None and not (call.safe_to_repeat or await self._was_there(backend, mark.key, sent)):
+                    raise RemoteUnclear(_MAY_HAVE_FORGOTTEN)
             except NoReply as unreached:
                 silent = RemoteUnclear(failures.unclear(backend.name, unreached))
                 if unreached.is_broken:
                     self._broken_off.add(mark.key)
         if silent is not None:
             raise silent
-        if mark.key in self._broken_off and not call.safe_to_repeat:
-            raise RemoteUnclear(_MAY_HAVE_FORGOTTEN)
         return None
+
+    def _places(self, sent: _Sending | None) -> list[Backend]:
+        """Where it may be. Raises RemoteUnclear."""
+        if sent is None:
+            return list(self._backends)
+        backend = self._backends.get(sent.backend)
+        if backend is None:
+            raise RemoteUnclear(f"The server {sent.backend}, to which it was sent, is not configured any more.")
+        return [backend]
+
+    async def _was_there(self, backend: Backend, key: str, sent: _Sending) -> bool:
+        """Whether the server that does not know the prompt has certainly not been started anew since. Raises NoReply."""
+        if sent.witness:
+            return (await backend.look(sent.witness)).stage is not Stage.UNKNOWN
+        return key in self._sent and key not in self._broken_off
 
     async def _submit(self, backend: Backend, template: Template, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         """Raises NoReply when it certainly was not sent, ToolFailure when it was refused, RemoteUnclear."""
@@ -98,14 +135,15 @@ class Submitter:
         names = {"tenant": tenant_of(call.call.principal.id), "job_id": call.call.job_id or mark.key}
         graph = bound(template, call.args, uploads=uploads, seeds=_drawn(mark.key), names=names)
         client_id = await backend.events.ready(SOCKET_WITHIN_S)
+        await self._note(backend, call, mark)
         body: dict[str, Any] = {"prompt": graph.graph, "prompt_id": mark.key}
         if client_id:
             body["client_id"] = client_id
-        reply = await self._posted(backend, mark.key, body)
+        reply = await self._posted(backend, body)
         if 300 <= reply.status < 500 and reply.status != _REQUEST_TIMEOUT:
             raise failures.refused(call, template, reply, self._redact)
         prompt_id = reply.fields.get("prompt_id")
-        if reply.status != 200 or not isinstance(prompt_id, str) or _ID.fullmatch(prompt_id) is None:
+        if reply.status != 200 or not isinstance(prompt_id, str) or ID.fullmatch(prompt_id) is None:
             raise RemoteUnclear(f"The server {backend.name} answered {reply.status}, which says nothing of the job.")
         number = whole_number(reply.fields.get("number"))
         details = evidence.sent_facts(
@@ -129,8 +167,13 @@ class Submitter:
             for upload in uploads_of(template, call.args)
         }
 
-    async def _posted(self, backend: Backend, key: str, body: Mapping[str, Any]) -> Reply:
-        self._sent_to[key] = backend.name
+    async def _note(self, backend: Backend, call: GrantedCall, mark: RemoteMark) -> None:
+        """Keep where it is about to be sent, and by what its server can be known again. Raises ToolFailure."""
+        sending = _Sending(backend.name, backend.witness)
+        await self._keep_mark(call.call.job_id, sending.noted(mark))
+        self._sent[mark.key] = sending
+
+    async def _posted(self, backend: Backend, body: Mapping[str, Any]) -> Reply:
         try:
             return await backend.client.post("/prompt", body)
         except NoReply as broken:

@@ -56,7 +56,14 @@ class ComfyStage:
         self.resolver = SystemResolver()
         randomness = FixedRandomness()
         self.parts: Opened = opened(
-            self.terms, self.resolver, self.artifacts.artifacts, self.clock, randomness, redact, polls=SOON
+            self.terms,
+            self.resolver,
+            self.artifacts.artifacts,
+            self.clock,
+            randomness,
+            redact,
+            self.running.keep_mark,
+            polls=SOON,
         )
         self.source = ComfyToolSource(
             self.terms,
