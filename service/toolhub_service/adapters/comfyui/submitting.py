@@ -123,7 +123,7 @@ class Submitter:
         return [backend]
 
     async def _was_there(self, backend: Backend, key: str, sent: _Sending) -> bool:
-        """Whether the server that does not know the prompt has certainly not been started anew since. Raises NoReply."""
+        """Whether the server that does not know it has certainly not been started anew since. Raises NoReply."""
         if sent.witness:
             return (await backend.look(sent.witness)).stage is not Stage.UNKNOWN
         return key in self._sent and key not in self._broken_off
