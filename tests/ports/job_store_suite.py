@@ -125,6 +125,7 @@ class JobStoreSuite:
             begun=True,
             remote=mark,
             cancel_reason="",
+            cancelled_by="boss",
             approval_id="apr-1",
             deadline_unix_ms=T0 + 5,
             args_digest="b" * 64,

@@ -73,6 +73,10 @@ class Client:
     async def call(self, tool: str, args: Mapping[str, Any] | None = None, **fields: Any) -> result_pb2.ToolResult:
         return await self.running.invoke(tool, args, metadata=self.metadata, **fields)
 
+    @property
+    def approvals(self) -> Any:
+        return ApprovalServiceStub(self.running.channel)
+
     async def job(self, job_id: str) -> job_pb2.Job:
         asked = job_service_pb2.GetJobRequest(job_id=job_id)
         answer = await self.running.jobs.GetJob(asked, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
@@ -117,8 +121,7 @@ class Client:
     async def decide(self, approval_id: str, *, yes: bool = True, comment: str = "") -> approval_pb2.Approval:
         decision = approval_pb2.DECISION_APPROVE if yes else approval_pb2.DECISION_REJECT
         asked = approvals_pb.DecideApprovalRequest(approval_id=approval_id, decision=decision, comment=comment)
-        stub: Any = ApprovalServiceStub(self.running.channel)
-        answer = await stub.DecideApproval(asked, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
+        answer = await self.approvals.DecideApproval(asked, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
         return answer.approval  # type: ignore[no-any-return]
 
 

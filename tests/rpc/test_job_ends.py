@@ -29,9 +29,12 @@ from tests.rpc.sharing import (
     states,
 )
 from tests.rpc.sharing import is_gapless as gapless
-from tests.rpc.statuses import failed_stream
+from tests.rpc.statuses import failed, failed_stream
 from toolhub.v1 import artifact_service_pb2, call_pb2, error_pb2
+from toolhub.v1.approval_pb2 import APPROVAL_STATE_EXPIRED
+from toolhub.v1.approval_service_pb2 import WatchApprovalsRequest
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
+from toolhub_service.domain.event import EventType
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.runtime.jobs import reconcile
 
@@ -54,10 +57,17 @@ class Stage:
         self.tools = [self.waits, self.writes, self.clears, Echo(), Crashes(), Long()]
         self.robot: Client
         self.judge: Client
+        self.boss: Client
 
     def open(self, people: People, running: Any) -> Stage:
         self.running, self.robot, self.judge = running, people.at(running), people.at(running, "judge")
+        self.boss = people.at(running, "boss")
         return self
+
+    async def facts(self, job_id: str, type: EventType) -> list[Any]:
+        """What the audit log tells of a job besides, by events of a type."""
+        events = [chained.event for chained in await self.running.events(types=frozenset({type}))]
+        return [event.attributes for event in events if event.attributes.get("job_id") == job_id]
 
     @property
     def note(self) -> Path:
@@ -108,13 +118,46 @@ async def test_cancelled_side_effect_says_that_a_part_may_have_happened(stage: S
     assert "a part of its effect" in last.error.message
 
 
-async def test_job_that_waits_for_a_person_is_cancelled_and_a_late_yes_changes_nothing(stage: Stage) -> None:
+@pytest.mark.promise("approval.withdrawn")
+async def test_job_that_waits_for_a_person_is_cancelled_and_the_person_is_asked_no_more(stage: Stage) -> None:
+    watch = aiter(stage.judge.approvals.WatchApprovals(WatchApprovalsRequest(), metadata=stage.judge.metadata))
     job = await stage.robot.submit(FILE, NOTE, request_id="work")
     assert state(job.status) == "AWAITING_APPROVAL"
-    assert await stage.robot.cancel(job.job_id) == "CANCELLED"
-    await stage.judge.decide(job.approval_id)
+    assert (await anext(watch)).approval.approval_id == job.approval_id
+    assert await stage.robot.cancel(job.job_id, "not needed") == "CANCELLED"
+    over = (await anext(watch)).approval
+    assert (over.approval_id, over.state) == (job.approval_id, APPROVAL_STATE_EXPIRED)
+    assert over.comment == "robot has cancelled the job that asked for it: not needed"
+    late = await failed(stage.judge.decide(job.approval_id))
+    assert (late.code, late.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "APPROVAL_WITHDRAWN")
+    assert "not needed" in late.message
     assert states(await stage.robot.ended(job.job_id)) == ["CANCELLED"]
     assert not stage.note.exists()
+
+
+async def test_audit_log_tells_why_a_job_ended(stage: Stage) -> None:
+    held = await stage.robot.submit(WRITE)
+    await stage.writes.started.wait()
+    asked = await stage.robot.submit(FILE, NOTE, request_id="work")
+    await stage.boss.cancel(asked.job_id, "token: ghp_0123456789abcdefghijABCDEFGHIJ012345")
+    late = await stage.robot.submit(WAIT, budget={"timeout_s": 0.01})
+    await stage.robot.ended(late.job_id)
+    await stage.boss.cancel(held.job_id, "stop it")
+    await stage.robot.ended(held.job_id)
+    of = stage.facts
+    cancelled, lapsed = await of(asked.job_id, EventType.JOB_STATE), await of(asked.job_id, EventType.APPROVAL_EXPIRED)
+    assert (cancelled[-1]["state"], cancelled[-1]["from"], cancelled[-1]["cancelled_by"]) == (
+        "CANCELLED",
+        "AWAITING_APPROVAL",
+        "boss",
+    )
+    assert cancelled[-1]["cancel_reason"] == "token: ***"
+    assert "boss has cancelled the job" in lapsed[-1]["withdrawn_because"]
+    timed_out = (await of(late.job_id, EventType.JOB_STATE))[-1]
+    assert (timed_out["from"], timed_out["cause"], timed_out["timeout_s"]) == ("QUEUED", "TIMEOUT", "0.01")
+    ended = (await of(held.job_id, EventType.JOB_STATE))[-1]
+    assert (ended["state"], ended["cancelled_by"], ended["from"]) == ("CANCELLED", "boss", "CANCELLING")
+    assert ended["runner"].startswith("runner_")
 
 
 async def test_finished_job_stays_as_it_is(stage: Stage) -> None:

@@ -25,6 +25,7 @@ from toolhub_service.runtime.jobs.reconcile import Reconciler
 from toolhub_service.runtime.jobs.run import JobRuns
 from toolhub_service.runtime.jobs.submit import Submission
 from toolhub_service.runtime.jobs.terms import JobTerms
+from toolhub_service.runtime.jobs.unwaited import Unwaited
 from toolhub_service.runtime.jobs.watch import JobWatch
 from toolhub_service.telemetry.job_telemetry import JobTelemetry
 from toolhub_service.telemetry.trace_context import current_traceparent
@@ -82,7 +83,7 @@ def make_long_work(
     """`describe`: a principal under the policy in force. `tidy`: what else is removed when it has expired."""
     terms, clock, observing = _terms(means), means.clock, means.observing
     observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
-    ledger = JobLedger(stores.jobs, audit, observer, clock)
+    ledger = JobLedger(stores.jobs, audit, observer, clock, approvals.withdraw)
     life = Life(stores.jobs, observer, clock, f"runner_{means.randomness.token_hex(8)}", terms)
     runs = JobRuns(ledger, life, means.redactor, terms, describe)
     watch = JobWatch(stores.jobs, observer)
@@ -109,7 +110,7 @@ def make_long_work(
         awaiting=decisions.look_after,
         give_up=runs.give_up,
         each_time=[approvals.sweep],
-        tidy=tidy,
+        tidy=[*tidy, Unwaited(stores.approvals, ledger).withdraw],
     )
     desk = Desk(ledger, engine, terms)
     return LongWork(engine, runs, watch, desk, acceptance, approvals, approval_news, reconciler, life, stores)

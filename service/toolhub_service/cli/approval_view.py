@@ -83,7 +83,7 @@ def line(approval: Approval) -> str:
     """One change of one approval."""
     state = state_of(approval)
     by = f"  by {approval.decided_by}" if approval.decided_by and state in ("APPROVED", "REJECTED") else ""
-    said = f"  {approval.comment!r}" if by and approval.comment else ""
+    said = f"  {approval.comment!r}" if approval.comment and (by or state == "EXPIRED") else ""
     mark = click.style(state.ljust(8), fg=_COLOURS.get(state))
     what = revealed(f"{approval.approval_id}  {approval.principal}  {approval.tool}{by}{said}")
     return f"{_latest(approval):%H:%M:%S}  {mark}  {what}"
@@ -115,11 +115,11 @@ def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
     if approval.decided_by:
         yield "decided by", f"{approval.decided_by} at {_at(approval.decided_at.ToDatetime())}"
     if approval.comment:
-        yield "comment", revealed(approval.comment)
+        yield "comment" if approval.decided_by else "withdrawn", revealed(approval.comment)
     if approval.HasField("used_at"):
         yield "used at", _at(approval.used_at.ToDatetime())
     if approval.job_id:
-        yield "job", f"{approval.job_id} waits for it"
+        yield "job", f"{approval.job_id} waits for it" if is_open(approval) else approval.job_id
     yield "call", revealed(f"{approval.call_id} of request {approval.request_id}")
     yield "arguments", f"sha256 {approval.args_digest}"
 

@@ -27,6 +27,15 @@ from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.settings_options import read_settings, settings_options
 
 _SUMMARY_CHARS = 80
+_FACTS_CHARS = 300
+_TOLD_BY_FACTS = frozenset(
+    {
+        event_pb2.EVENT_TYPE_JOB_SUBMITTED,
+        event_pb2.EVENT_TYPE_JOB_STATE,
+        event_pb2.EVENT_TYPE_APPROVAL_DECIDED,
+        event_pb2.EVENT_TYPE_APPROVAL_EXPIRED,
+    }
+)
 
 
 @click.group(cls=SuggestingGroup)
@@ -205,6 +214,16 @@ def _line(event: event_pb2.Event) -> str:
     outcome = click.style(event.outcome, fg="red" if refused else "green") if event.outcome else ""
     took = f" {event.duration.ToMicroseconds() / 1_000:.1f} ms" if event.outcome and event.call_id else ""
     rule = f" [{event.rule_id}]" if event.rule_id else ""
-    who, tool, summary = legible(event.principal), legible(event.tool), legible(event.args_summary[:_SUMMARY_CHARS])
+    who, tool, summary = legible(event.principal), legible(event.tool), legible(_summary(event))
     parts = (f"{event.at.ToDatetime():%H:%M:%S}", kind.ljust(13), who, tool, (outcome + took + rule).strip(), summary)
     return "  ".join(part for part in parts if part)
+
+
+def _summary(event: event_pb2.Event) -> str:
+    """The arguments; of a job or an approval, which have none, what became of it and why."""
+    if event.args_summary or event.type not in _TOLD_BY_FACTS:
+        return event.args_summary[:_SUMMARY_CHARS]
+    facts = dict(event.attributes)
+    states = [facts.pop(name) for name in ("from", "state") if name in facts]
+    words = [facts.pop("job_id", ""), " → ".join(states), *(f"{name}={facts[name]}" for name in sorted(facts))]
+    return " ".join(word for word in words if word)[:_FACTS_CHARS]

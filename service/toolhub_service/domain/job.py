@@ -78,6 +78,8 @@ class Job:
     remote: RemoteMark | None = None
     cancel_reason: str | None = None
     """Set once cancellation was asked for; may be empty."""
+    cancelled_by: str = ""
+    """The principal who asked for it; empty when nobody did, or a decision of the hub's own stops it."""
     expires_at_unix_ms: int = 0
     """When a finished job is forgotten; 0 while it is not final."""
     trace_parent: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.principal import Principal
+from toolhub_service.runtime.approval_record import was_withdrawn
 from toolhub_service.runtime.approval_refusals import iso
 
 
@@ -59,6 +60,9 @@ def no_question(approval: Approval) -> HubFailure:
 def already_decided(approval: Approval) -> HubFailure:
     """No longer PENDING."""
     facts = {"approval_id": approval.approval_id, "state": approval.state.value}
+    if was_withdrawn(approval):
+        text = f"There is nothing to decide any more: {approval.comment}"
+        return HubFailure(HubStatus.FAILED_PRECONDITION, "APPROVAL_WITHDRAWN", text, **facts)
     if approval.state is ApprovalState.EXPIRED and not approval.decided_by:
         text = f"Nobody decided before {iso(approval.expires_at_unix_ms)}, which counts as no. The caller can ask anew."
         return HubFailure(HubStatus.FAILED_PRECONDITION, "APPROVAL_EXPIRED", text, **facts)

@@ -44,8 +44,10 @@ def used_event(approval: Approval, call: Call, at_unix_ms: int, *, is_rerun: boo
     return _event(EventType.APPROVAL_USED, approval, at_unix_ms, call_id=call.call_id, facts=facts)
 
 
-def expired_event(approval: Approval, at_unix_ms: int) -> Event:
-    return _event(EventType.APPROVAL_EXPIRED, approval, at_unix_ms, facts={"decided_by": approval.decided_by})
+def expired_event(approval: Approval, at_unix_ms: int, withdrawn_because: str = "") -> Event:
+    """`withdrawn_because`: why it ended before its time; empty when its time is over."""
+    facts = {"decided_by": approval.decided_by, "withdrawn_because": withdrawn_because}
+    return _event(EventType.APPROVAL_EXPIRED, approval, at_unix_ms, facts=facts)
 
 
 def _event(

@@ -15,7 +15,7 @@ from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime import approval_refusals as refusals
 from toolhub_service.runtime.approval_events import asked_event, decided_event, expired_event, used_event
-from toolhub_service.runtime.approval_record import expired, is_over, is_rerun, used
+from toolhub_service.runtime.approval_record import OPEN_STATES, expired, is_over, is_rerun, used, withdrawn
 from toolhub_service.runtime.summary import summarise
 
 PENDING = frozenset({ApprovalState.PENDING})
@@ -103,6 +103,17 @@ class ApprovalLedger:
     async def current(self, approval: Approval) -> Approval:
         """The approval as it stands by the clock, put down as such when that is new."""
         return await self._expire(approval) if is_over(approval, self._clock.unix_ms()) else approval
+
+    async def withdraw(self, approval: Approval, why: str) -> None:
+        """End it before its time unless it has ended: nothing waits for it any more."""
+        while (approval := await self.current(approval)).state in OPEN_STATES:
+            now_unix_ms = self._clock.unix_ms()
+            over = withdrawn(approval, why, now_unix_ms)
+            if await self.store.put(over):
+                self._observer.changed(over)
+                self._audit.append(expired_event(over, now_unix_ms, why))
+                return
+            approval = await self.store.get(approval.approval_id) or over
 
     async def lapse(self, now_unix_ms: int) -> int:
         """Put down which approvals are over; how many were found to be."""

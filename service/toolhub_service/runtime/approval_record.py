@@ -6,7 +6,8 @@
        └───────────────────► REJECTED
 
 An approval is given for its `Binding` and nothing else; one that a tool asks for answers its question, too. One whose
-time is over counts as EXPIRED whether or not a sweep has said so yet.
+time is over counts as EXPIRED whether or not a sweep has said so yet. One that only a job can use, and that job has
+ended, is EXPIRED before its time, and says why where a person's comment would stand: it was withdrawn.
 """
 
 from __future__ import annotations
@@ -120,6 +121,20 @@ def used(approval: Approval, call: Call, now_unix_ms: int) -> Approval:
 
 def expired(approval: Approval) -> Approval:
     return replace(without_reply(approval), state=ApprovalState.EXPIRED, version=approval.version + 1)
+
+
+def withdrawn(approval: Approval, why: str, now_unix_ms: int) -> Approval:
+    """EXPIRED from now on. What a person has said of it stays; where nobody has, `why` is told in its place."""
+    return replace(
+        expired(approval),
+        expires_at_unix_ms=min(now_unix_ms, approval.expires_at_unix_ms),
+        comment=approval.comment if approval.decided_by else why,
+    )
+
+
+def was_withdrawn(approval: Approval) -> bool:
+    """Whether it ended undecided because nothing waited for it any more."""
+    return approval.state is ApprovalState.EXPIRED and not approval.decided_by and approval.comment != ""
 
 
 def is_over(approval: Approval, now_unix_ms: int) -> bool:

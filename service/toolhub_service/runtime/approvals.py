@@ -153,6 +153,12 @@ class Approvals:
         """
         await self._ledger.use(approval, call)
 
+    async def withdraw(self, approval_id: str, job_id: str, why: str) -> None:
+        """The job has ended, or is to stop: nobody is asked any more for what it alone could use."""
+        approval = await self._store.get(approval_id)
+        if approval is not None and approval.binding.job_id == job_id:
+            await self._ledger.withdraw(approval, untrusted_text(why, self._redactor))
+
     async def decide(
         self,
         principal: Principal,

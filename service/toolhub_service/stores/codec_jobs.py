@@ -59,6 +59,7 @@ def job_record(job: Job, *, whole: bool = True) -> JobRecord:
         cancel_reason=job.cancel_reason,
         expires_at_unix_ms=job.expires_at_unix_ms,
         trace_parent=job.trace_parent,
+        cancelled_by=job.cancelled_by,
     )
 
 
@@ -87,6 +88,7 @@ def job_of(record: JobRecord, status: JobStatus | None = None, args: JsonObject 
         cancel_reason=record.cancel_reason,
         expires_at_unix_ms=record.expires_at_unix_ms,
         trace_parent=record.trace_parent,
+        cancelled_by=record.cancelled_by,
     )
 
 

@@ -158,6 +158,7 @@ class JobRecord(Record):
     cancel_reason: str | None = None
     expires_at_unix_ms: int = 0
     trace_parent: str = ""
+    cancelled_by: str = ""
 
 
 class KeyRecordRecord(Record):

@@ -34,7 +34,8 @@ const (
 	ApprovalState_APPROVAL_STATE_APPROVED ApprovalState = 2
 	// A person said no.
 	ApprovalState_APPROVAL_STATE_REJECTED ApprovalState = 3
-	// Nobody decided in time, or it was granted and not used in time. Counts as no.
+	// Nobody decided in time, or it was granted and not used in time. Counts as no. Or the job that asked has ended, and
+	// nobody is asked any more: `comment` says why, where nobody has decided.
 	ApprovalState_APPROVAL_STATE_EXPIRED ApprovalState = 4
 	// Granted and used once; it cannot be used again.
 	ApprovalState_APPROVAL_STATE_USED ApprovalState = 5
@@ -239,13 +240,13 @@ type Approval struct {
 	RequestId string `protobuf:"bytes,15,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// When it was asked.
 	RequestedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=requested_at,json=requestedAt,proto3" json:"requested_at,omitempty"`
-	// When it lapses, decided or not.
+	// When it lapses, decided or not. When it lapsed, once it has.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// When it was decided. Unset while PENDING, or when nobody decided.
 	DecidedAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=decided_at,json=decidedAt,proto3" json:"decided_at,omitempty"`
 	// Who decided; never the one who asked. Empty while PENDING.
 	DecidedBy string `protobuf:"bytes,19,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
-	// What the person said. Empty when nothing.
+	// What the person said, or the hub where the approval was withdrawn before anybody decided. Empty when nothing.
 	Comment string `protobuf:"bytes,20,opt,name=comment,proto3" json:"comment,omitempty"`
 	// When it was used. Unset unless USED.
 	UsedAt *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=used_at,json=usedAt,proto3" json:"used_at,omitempty"`

@@ -33,7 +33,9 @@ class _ApprovalStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Approva
     APPROVAL_STATE_REJECTED: _ApprovalState.ValueType  # 3
     """A person said no."""
     APPROVAL_STATE_EXPIRED: _ApprovalState.ValueType  # 4
-    """Nobody decided in time, or it was granted and not used in time. Counts as no."""
+    """Nobody decided in time, or it was granted and not used in time. Counts as no. Or the job that asked has ended, and
+    nobody is asked any more: `comment` says why, where nobody has decided.
+    """
     APPROVAL_STATE_USED: _ApprovalState.ValueType  # 5
     """Granted and used once; it cannot be used again."""
 
@@ -49,7 +51,9 @@ APPROVAL_STATE_APPROVED: ApprovalState.ValueType  # 2
 APPROVAL_STATE_REJECTED: ApprovalState.ValueType  # 3
 """A person said no."""
 APPROVAL_STATE_EXPIRED: ApprovalState.ValueType  # 4
-"""Nobody decided in time, or it was granted and not used in time. Counts as no."""
+"""Nobody decided in time, or it was granted and not used in time. Counts as no. Or the job that asked has ended, and
+nobody is asked any more: `comment` says why, where nobody has decided.
+"""
 APPROVAL_STATE_USED: ApprovalState.ValueType  # 5
 """Granted and used once; it cannot be used again."""
 Global___ApprovalState: _TypeAlias = ApprovalState  # noqa: Y015
@@ -172,7 +176,7 @@ class Approval(_message.Message):
     decided_by: _builtins.str
     """Who decided; never the one who asked. Empty while PENDING."""
     comment: _builtins.str
-    """What the person said. Empty when nothing."""
+    """What the person said, or the hub where the approval was withdrawn before anybody decided. Empty when nothing."""
     agent_id: _builtins.str
     """The agent for which `principal` acts, bound like it. Empty when it acts for itself."""
     user_id: _builtins.str
@@ -187,7 +191,7 @@ class Approval(_message.Message):
 
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
-        """When it lapses, decided or not."""
+        """When it lapses, decided or not. When it lapsed, once it has."""
 
     @_builtins.property
     def decided_at(self) -> _timestamp_pb2.Timestamp:

@@ -168,7 +168,7 @@ export type Approval = Message<"toolhub.v1.Approval"> & {
   requestedAt?: Timestamp | undefined;
 
   /**
-   * When it lapses, decided or not.
+   * When it lapses, decided or not. When it lapsed, once it has.
    *
    * @generated from field: google.protobuf.Timestamp expires_at = 17;
    */
@@ -189,7 +189,7 @@ export type Approval = Message<"toolhub.v1.Approval"> & {
   decidedBy: string;
 
   /**
-   * What the person said. Empty when nothing.
+   * What the person said, or the hub where the approval was withdrawn before anybody decided. Empty when nothing.
    *
    * @generated from field: string comment = 20;
    */
@@ -274,7 +274,8 @@ export enum ApprovalState {
   REJECTED = 3,
 
   /**
-   * Nobody decided in time, or it was granted and not used in time. Counts as no.
+   * Nobody decided in time, or it was granted and not used in time. Counts as no. Or the job that asked has ended, and
+   * nobody is asked any more: `comment` says why, where nobody has decided.
    *
    * @generated from enum value: APPROVAL_STATE_EXPIRED = 4;
    */

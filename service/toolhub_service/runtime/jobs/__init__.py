@@ -11,5 +11,7 @@ ending.py     which state a result is, and what is told of a job that ended with
 watch.py      watchers: one reader a process, fanned out in memory
 reconcile.py  signs of life, and jobs that nobody looks after
 desk.py       what principals ask: get, list, cancel; and what approvals release
+unwaited.py   questions of jobs that have ended are taken back
+causes.py     why a job is where it is, for the audit log
 ledger.py     every change: compare-and-set in the store, then audit and metrics
 """

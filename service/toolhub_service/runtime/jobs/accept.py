@@ -90,7 +90,17 @@ class Acceptance:
         approval_id = str(asked.details["approval_id"])
         job = self._job(call._replace(approval_id=approval_id), spec, JobState.AWAITING_APPROVAL, None)
         job = replace(job, args_digest=str(asked.details.get("args_digest", "")))
-        return await self._keep(job) or job
+        try:
+            standing = await self._keep(job)
+        except ToolFailure as refused:
+            if refused.error.kind is ErrorKind.IDEMPOTENCY_CONFLICT:
+                await self._ledger.withdraw(job, approval_id)
+            raise
+        if standing is None:
+            return job
+        if standing.approval_id != approval_id or standing.state.is_final:
+            await self._ledger.withdraw(standing, approval_id)  # it does not wait for what was asked just now
+        return standing
 
     async def _keep(self, job: Job) -> Job | None:
         standing = await self._ledger.create(job)

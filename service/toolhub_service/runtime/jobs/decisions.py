@@ -38,7 +38,8 @@ class Decisions:
 
     async def decide(self, approval: Approval) -> None:
         """An approval was decided or has lapsed: its job goes on, or ends."""
-        job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval))
+        told = {"cause": approval.state.value, "decided_by": approval.decided_by}
+        job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval), told)
         if job is not None and job.state in (JobState.QUEUED, JobState.CANCELLING):
             await deliver(self._engine, job.job_id, self._ledger.observer)
 

@@ -48,18 +48,20 @@ class Desk:
         if job.call.principal.id != principal.id and Role.OPERATOR not in principal.roles:
             raise unknown(job_id)
         said = reason.encode("utf-8", "replace").decode()  # a model's words are not always fit to be kept
-        cancelled = await self._ledger.change(job_id, lambda now: self._cancelled(now, said))
+        cancelled = await self._ledger.change(job_id, lambda now: self._cancelled(now, principal.id, said))
         if cancelled is None:
             raise unknown(job_id)
         if cancelled.state is JobState.CANCELLING and not cancelled.runner:
             await deliver(self._engine, job_id, self._ledger.observer)
         return cancelled
 
-    def _cancelled(self, job: Job, reason: str) -> Job | None:
+    def _cancelled(self, job: Job, by: str, reason: str) -> Job | None:
         if job.state.is_final or job.state is JobState.CANCELLING:
             return None
         now_unix_ms = self._ledger.clock.unix_ms()
         if job.state is JobState.RUNNING or job.remote is not None:
-            return moved(job, JobState.CANCELLING, now_unix_ms, cancel_reason=reason)
-        result = without_answer(job, never_ran(), now_unix_ms)
-        return replace(ended(job, JobState.CANCELLED, result, now_unix_ms, self._terms.keep_ms), cancel_reason=reason)
+            return moved(job, JobState.CANCELLING, now_unix_ms, cancel_reason=reason, cancelled_by=by)
+        over = ended(
+            job, JobState.CANCELLED, without_answer(job, never_ran(), now_unix_ms), now_unix_ms, self._terms.keep_ms
+        )
+        return replace(over, cancel_reason=reason, cancelled_by=by)

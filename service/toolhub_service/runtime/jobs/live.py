@@ -42,6 +42,8 @@ class LiveJob:
         """Whether the work was cancelled."""
         self.ending: Step | None = None
         """The last entry, once it is known."""
+        self.cause = ""
+        """Why it is that, as far as the run tells."""
         self._runner = runner
         self._ledger = ledger
         self._one_at_a_time = asyncio.Lock()
@@ -49,12 +51,12 @@ class LiveJob:
         self._heard_of = 0
         self._has_missed = False
 
-    async def change(self, step: Step) -> Job:
-        """Raises Superseded, or ToolFailure when the store cannot be reached."""
+    async def change(self, step: Step, cause: str = "") -> Job:
+        """`cause`: why, for the audit log. Raises Superseded, or ToolFailure when the store cannot be reached."""
         async with self._one_at_a_time:
             while True:
                 before, (after, again) = self.job, self._next(step)
-                if await self._ledger.put(before, after, again=again):
+                if await self._ledger.put(before, after, again=again, told={"cause": cause} if cause else {}):
                     self._sent, self.job = None, after
                     return after
                 self._sent = None

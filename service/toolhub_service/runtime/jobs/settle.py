@@ -7,6 +7,7 @@ life have ended.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import Job
@@ -16,6 +17,7 @@ from toolhub_service.domain.progress import Progress
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.runtime.approval_questions import UNASKED
 from toolhub_service.runtime.failures import crash
+from toolhub_service.runtime.jobs.causes import cause_of
 from toolhub_service.runtime.jobs.ending import (
     ended,
     final_state,
@@ -46,12 +48,13 @@ class Settling:
     async def settle(self, live: LiveJob, progress: Progress | None) -> None:
         """Put down how the work ended, which has, for as long as it takes."""
         if live.ending is None:
-            live.ending = self._ending(live, self._result(live), progress)
+            result = self._result(live)
+            live.ending, live.cause = self._ending(result, progress), cause_of(result.error) if result.error else ""
         try:
-            await self._put_down(live, live.ending)
+            await self._put_down(live, live.ending, live.cause)
         except Exception as defect:  # noqa: BLE001 - a result that no store can keep must not leave the job RUNNING
             self._ledger.observer.troubled(live.job.job_id, defect)
-            live.ending = self._ending(live, self._crashed(live.job), None)
+            live.ending = self._ending(self._crashed(live.job), None)
             await self._put_down(live, live.ending)
 
     async def hand_over(self, live: LiveJob, sink: JobSink) -> None:
@@ -73,7 +76,7 @@ class Settling:
             self._ledger.observer.troubled(live.job.job_id, problem)
 
     async def _give_back(self, live: LiveJob) -> None:
-        await self._put_down(live, self._given_back)
+        await self._put_down(live, self._given_back, "HUB_STOPPED")
 
     def _given_back(self, job: Job) -> Job:
         now_unix_ms = self._clock.unix_ms()
@@ -101,7 +104,7 @@ class Settling:
     def _crashed(self, job: Job) -> ToolResult:
         return without_answer(job, crash(job.call.call_id), self._clock.unix_ms())
 
-    def _ending(self, live: LiveJob, result: ToolResult, progress: Progress | None) -> Step:
+    def _ending(self, result: ToolResult, progress: Progress | None) -> Step:
         error = result.error
         if error is not None and error.kind is ErrorKind.APPROVAL_REQUIRED:
             approval_id = str(error.details.get("approval_id", ""))
@@ -122,7 +125,8 @@ class Settling:
         """A person has been asked: its tool has a question, or policy has changed since it was accepted."""
         now_unix_ms = self._clock.unix_ms()
         if job.state is not JobState.RUNNING:  # it is to be cancelled, and nobody waits any more
-            return self._done(job, without_answer(job, stopped(job), now_unix_ms), None)
+            asked = replace(job, approval_id=approval_id)
+            return self._done(asked, without_answer(job, stopped(job), now_unix_ms), None)
         call = job.call._replace(approval_id=approval_id)
         return moved(
             job,
@@ -134,10 +138,10 @@ class Settling:
             begun=False,
         )
 
-    async def _put_down(self, live: LiveJob, step: Step) -> None:
+    async def _put_down(self, live: LiveJob, step: Step, cause: str = "") -> None:
         while True:
             try:
-                await live.change(step)
+                await live.change(step, cause)
                 return
             except ToolFailure as unreachable:
                 self._ledger.observer.troubled(live.job.job_id, unreachable)

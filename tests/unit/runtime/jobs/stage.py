@@ -24,6 +24,7 @@ from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
 from toolhub_service.engines.inprocess import InprocessEngine
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.approvals import Approvals
 from toolhub_service.runtime.jobs.accept import Acceptance
 from toolhub_service.runtime.jobs.decisions import Decisions
 from toolhub_service.runtime.jobs.desk import Desk
@@ -223,7 +224,8 @@ class Process:
     approvals: MemoryApprovals = field(default_factory=MemoryApprovals)
 
     def __post_init__(self) -> None:
-        self.ledger = JobLedger(self.store, self.audit, self.observer, self.clock)
+        self.asking = Approvals(self.approvals, self.audit, self.clock, FixedRandomness(), Redactor())
+        self.ledger = JobLedger(self.store, self.audit, self.observer, self.clock, self.asking.withdraw)
         self.life = Life(self.store, self.observer, self.clock, self.name, self.terms)
         self.runs = JobRuns(self.ledger, self.life, Redactor(("s3cret-canary",)), self.terms, Principal)
         self.runs.invoker = self
@@ -354,6 +356,8 @@ class Stage:
         told = [
             event.attributes["state"]
             for event in events
-            if event.type is EventType.JOB_STATE and event.attributes["job_id"] == job_id
+            if event.type is EventType.JOB_STATE
+            and event.attributes["job_id"] == job_id
+            and event.attributes["from"] != event.attributes["state"]  # a takeover, which enters nothing
         ]
         assert sorted(told) == sorted(entered), (told, entered)

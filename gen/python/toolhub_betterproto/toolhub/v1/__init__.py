@@ -185,7 +185,8 @@ class ApprovalState(betterproto2.Enum):
 
     EXPIRED = 4
     """
-    Nobody decided in time, or it was granted and not used in time. Counts as no.
+    Nobody decided in time, or it was granted and not used in time. Counts as no. Or the job that asked has ended, and
+    nobody is asked any more: `comment` says why, where nobody has decided.
     """
 
     USED = 5
@@ -1639,7 +1640,7 @@ class Approval(betterproto2.Message):
         17, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it lapses, decided or not.
+    When it lapses, decided or not. When it lapsed, once it has.
     """
 
     decided_at: "datetime.datetime | None" = betterproto2.field(
@@ -1656,7 +1657,7 @@ class Approval(betterproto2.Message):
 
     comment: "str" = betterproto2.field(20, betterproto2.TYPE_STRING)
     """
-    What the person said. Empty when nothing.
+    What the person said, or the hub where the approval was withdrawn before anybody decided. Empty when nothing.
     """
 
     used_at: "datetime.datetime | None" = betterproto2.field(

@@ -1,0 +1,30 @@
+"""One line an event: arguments of a call, and of a job or an approval what became of it and why."""
+
+from __future__ import annotations
+
+from toolhub.v1 import event_pb2
+from toolhub_service.cli.audit import _line
+
+FACTS = {
+    "job_id": "job_1",
+    "from": "RUNNING",
+    "state": "LOST",
+    "cause": "RUNNER_DIED",
+    "runner": "runner_a",
+    "message": "It died.\x1b[2J",
+}
+
+
+def test_job_is_told_with_its_cause() -> None:
+    event = event_pb2.Event(type=event_pb2.EVENT_TYPE_JOB_STATE, principal="ann", tool="x/y", attributes=FACTS)
+    line = _line(event)
+    assert "job_1 RUNNING → LOST cause=RUNNER_DIED message=It died." in line
+    assert "runner=runner_a" in line
+    assert "\x1b" not in line
+
+
+def test_call_is_told_with_its_arguments() -> None:
+    event = event_pb2.Event(
+        type=event_pb2.EVENT_TYPE_TOOL_CALLED, tool="x/y", args_summary='{"a": 1}', attributes={"attempts": "1"}
+    )
+    assert _line(event).endswith('x/y  {"a": 1}')
