@@ -78,12 +78,12 @@ class Job:
     remote: RemoteMark | None = None
     cancel_reason: str | None = None
     """Set once cancellation was asked for; may be empty."""
-    cancelled_by: str = ""
-    """The principal who asked for it; empty when nobody did, or a decision of the hub's own stops it."""
     expires_at_unix_ms: int = 0
     """When a finished job is forgotten; 0 while it is not final."""
     trace_parent: str = ""
     """W3C traceparent of the submitter; empty when it had none."""
+    cancelled_by: str = ""
+    """The principal who asked for cancellation; empty when nobody did, or the hub stops it for another reason."""
 
     @property
     def state(self) -> JobState:
