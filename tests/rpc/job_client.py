@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,11 @@ WITHIN_S: Final = 40.0
 
 def state(status: job_pb2.JobStatus) -> str:
     return JobState.Name(status.state).removeprefix("JOB_STATE_")
+
+
+def tells(words: str) -> Callable[[Sequence[job_pb2.JobStatus]], bool]:
+    """Whether a history has come to these words."""
+    return lambda history: any(words in status.progress.message for status in history)
 
 
 @dataclass

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,16 @@ async def failed(call: Awaitable[Any]) -> Failed:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
     return told(raised.value)
+
+
+async def in_time(call: Awaitable[Answer]) -> Answer | None:
+    """Its answer; None when its own deadline ended the RPC before."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as late:
+        if late.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise
+        return None
 
 
 async def failed_stream(call: Any) -> Failed:

@@ -190,6 +190,7 @@ async def test_defect_never_shows_its_text_and_is_logged_whole(stage: Stage) -> 
 async def test_defect_in_the_middle_of_a_stream_is_told_the_same_way(stage: Stage, name: str) -> None:
     internal(await failed_stream(stage.call(name, "unary_stream")(b"")))
     assert len(stage.crashes) == 1
+    await stage.outer.over.wait()
     assert stage.outer.seen[-1] == "leave"
 
 
@@ -228,6 +229,7 @@ async def test_layer_that_refuses_lets_the_ones_outside_leave(stage: Stage) -> N
     stage.inner.enter = refuses  # type: ignore[method-assign]
     failure = await failed(stage.call("unary")(b""))
     assert failure.code is grpc.StatusCode.PERMISSION_DENIED
+    await stage.outer.over.wait()
     assert stage.outer.seen == ["enter unary", "leave"]
     assert stage.inner.seen == []
 

@@ -14,9 +14,10 @@ import pytest
 
 from tests.fakes.mcp_servers.scripted import Script, question, serving
 from tests.hub import channel_to
+from tests.overtaken import overtaken
 from tests.processes import served
 from tests.rpc import real_servers as real
-from tests.rpc.job_client import JobClient, state
+from tests.rpc.job_client import JobClient, state, tells
 from toolhub.v1 import error_pb2, job_pb2
 from toolhub.v1.registry_service_pb2 import RefreshSourcesRequest
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
@@ -105,10 +106,13 @@ async def test_job_whose_task_is_forgotten_is_lost_and_says_why(tmp_path: Path, 
 @pytest.mark.parametrize(("era", "tool"), ERAS)
 async def test_deadline_of_the_job_reaches_the_task(tmp_path: Path, era: str, tool: str) -> None:
     async with an_agent(tmp_path, era, tool) as agent:
-        job_id = await agent.submit({"polls": ENDLESS}, budget={"timeout_s": 0.6})
-        end = (await agent.ended(job_id))[-1]
-        assert state(end) == "TIMED_OUT"
-        assert agent.script.cancelled == ["t-1"]
+
+        async def late(timeout_s: float) -> list[job_pb2.JobStatus]:
+            return await agent.ended(await agent.submit({"polls": ENDLESS}, budget={"timeout_s": timeout_s}))
+
+        history = await overtaken(late, tells("working"), first_s=0.6)
+        assert state(history[-1]) == "TIMED_OUT"
+        assert agent.script.cancelled[-1] == list(agent.script.tasks)[-1]
 
 
 @pytest.mark.parametrize(("elicitation", "action"), [("defaults", "accept"), ("decline", "decline")])

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.n8n import How, fake_n8n
 from tests.hub import RunningHub
+from tests.overtaken import overtaken
 from tests.rpc.n8n_hub import ASYNC, SOURCE, entry, flows_hub, n8n_hub
 from tests.unit.adapters.n8n.flows import FLOWS, NAMES_ITSELF, flow, sets
 from toolhub.v1 import error_pb2, result_pb2, source_pb2, tool_pb2
@@ -84,7 +85,11 @@ async def test_a_lost_answer_is_no_second_run(tmp_path: Path) -> None:
 
 async def test_time_that_runs_out_is_unknown_and_stops_what_can_be_stopped(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"slow": {}}) as (n8n, running, _):
-        refused = await _refused(running, "slow", budget={"timeout_s": 2.0})
+
+        async def late(timeout_s: float) -> result_pb2.ToolResult:
+            return await _refused(running, "slow", budget={"timeout_s": timeout_s})
+
+        refused = await overtaken(late, lambda _: n8n.starts("slow") > 0, first_s=0.5)
         assert refused.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
         assert n8n.starts("slow") == 1
 

@@ -13,8 +13,9 @@ import pytest
 
 from tests.fakes.n8n import FakeN8n, How, fake_n8n
 from tests.hub import channel_to
+from tests.overtaken import overtaken
 from tests.processes import served
-from tests.rpc.job_client import state
+from tests.rpc.job_client import state, tells
 from tests.rpc.n8n_hub import ASYNC, POLICY, SOURCE, WITHIN_S, Agent, entry, facts, flows_hub, n8n_hub
 from tests.rpc.real_servers import write_sources
 from tests.unit.adapters.n8n.flows import FLOWS
@@ -116,10 +117,13 @@ async def test_a_start_whose_answer_is_lost_is_found(tmp_path: Path) -> None:
 
 async def test_a_deadline_ends_it_and_asks_n8n_to_stop(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
-        end = (await agent.ended(await agent.begin("long", budget={"timeout_s": 1.5})))[-1]
-        assert state(end) == "TIMED_OUT"
-        assert n8n.starts("long") == 1
-        assert (await n8n.reached(1, "canceled")).status == "canceled"
+
+        async def late(timeout_s: float) -> list[job_pb2.JobStatus]:
+            return await agent.ended(await agent.begin("long", budget={"timeout_s": timeout_s}))
+
+        history = await overtaken(late, tells("running"), first_s=0.5)
+        assert state(history[-1]) == "TIMED_OUT"
+        assert (await n8n.reached(n8n.starts("long"), "canceled")).status == "canceled"
 
 
 @pytest.mark.promise("jobs.handed-over")

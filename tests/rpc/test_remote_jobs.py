@@ -15,7 +15,8 @@ import pytest
 from tests.fakes.job_server import JobServer, job_server
 from tests.fakes.job_server_faults import How, Op
 from tests.hub import channel_to, request
-from tests.rpc.job_client import JobClient, state
+from tests.overtaken import overtaken
+from tests.rpc.job_client import JobClient, state, tells
 from tests.rpc.remote_hub import TOOL, HubProcess, remote_hub
 from toolhub.v1 import error_pb2, job_pb2
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
@@ -108,9 +109,12 @@ async def test_what_the_remote_side_forgot_is_lost_and_says_where_to_look(agent:
 
 
 async def test_a_deadline_ends_it_and_asks_the_remote_side_to_stop(agent: Agent, server: JobServer) -> None:
-    end = (await agent.ended(await agent.begin(budget={"timeout_s": 1.0})))[-1]
-    assert state(end) == "TIMED_OUT"
-    assert [task.state for task in server.memory.tasks.values()] == ["cancelling"]
+    async def late(timeout_s: float) -> list[job_pb2.JobStatus]:
+        return await agent.ended(await agent.begin(budget={"timeout_s": timeout_s}))
+
+    history = await overtaken(late, tells("step"), first_s=0.5)
+    assert state(history[-1]) == "TIMED_OUT"
+    assert list(server.memory.tasks.values())[-1].state == "cancelling"
 
 
 @pytest.mark.promise("jobs.handed-over")

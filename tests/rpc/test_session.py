@@ -13,8 +13,9 @@ import grpc.aio
 import pytest
 
 from tests.hub import OPEN_POLICY, RunningHub, channel_to, request, running_hub
+from tests.overtaken import overtaken
 from tests.rpc.props import Crashes, Echo, Waits, WaitsToWrite
-from tests.rpc.statuses import Failed, told
+from tests.rpc.statuses import Failed, in_time, told
 from toolhub.v1 import call_pb2, error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
@@ -230,23 +231,33 @@ async def test_name_in_flight_is_refused_a_second_time_without_touching_the_firs
 
 async def test_call_keeps_to_its_own_timeout_and_leaves_the_others_alone(stage: Stage) -> None:
     client = Client(stage.running)
-    await client.send(
-        call("short", "test/text.wait", budget={"timeout_s": 0.1}),
-        call("short-write", "test/text.waitToWrite", budget={"timeout_s": 0.1}),
-        call("long", "test/text.wait"),
-    )
-    assert (await client.result("short")).error.kind == error_pb2.ERROR_KIND_TIMEOUT
-    assert (await client.result("short-write")).error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
+    await client.send(call("long", "test/text.wait"))
+
+    async def short(timeout_s: float) -> list[result_pb2.ToolResult]:
+        read, write = f"read-{timeout_s}", f"write-{timeout_s}"
+        await client.send(
+            call(read, "test/text.wait", budget={"timeout_s": timeout_s}),
+            call(write, "test/text.waitToWrite", budget={"timeout_s": timeout_s}),
+        )
+        return [await client.result(name) for name in (read, write)]
+
+    read, written = await overtaken(short, lambda _: stage.writes.started.is_set())
+    assert read.error.kind == error_pb2.ERROR_KIND_TIMEOUT
+    assert written.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
     stage.waits.let_go.set()
     assert (await client.result("long")).ok
     await client.rest()
 
 
 async def test_calls_are_answered_before_the_deadline_of_their_stream(stage: Stage) -> None:
-    client = Client(stage.running, timeout_s=1.0)
-    await client.send(call("x", "test/text.wait"), call("y", "test/text.wait", budget={"timeout_s": 60}))
-    assert (await client.result("x")).error.kind == error_pb2.ERROR_KIND_TIMEOUT
-    assert (await client.result("y")).error.kind == error_pb2.ERROR_KIND_TIMEOUT
+    async def answered(timeout_s: float) -> list[result_pb2.ToolResult]:
+        client = Client(stage.running, timeout_s)
+        await client.send(call("x", "test/text.wait"), call("y", "test/text.wait", budget={"timeout_s": 60}))
+        return [await client.result("x"), await client.result("y")]
+
+    results = await overtaken(lambda timeout_s: in_time(answered(timeout_s)), bool, first_s=1.0)
+    assert results
+    assert [result.error.kind for result in results] == [error_pb2.ERROR_KIND_TIMEOUT] * 2
 
 
 async def test_dry_run_is_answered_with_a_plan_and_structs_with_structs(stage: Stage) -> None:
