@@ -45,6 +45,7 @@ def sources(n8n: RealN8n, url: str = "") -> dict[str, dict[str, Any]]:
         "work": {"webhook": "hub-async", "workflow_id": ids["hub-async"], **ASYNC},
         "accepts_late": {"webhook": "own-accepts-late", "workflow_id": ids["own-accepts-late"], **ASYNC},
         "many": {"webhook": "own-many", **ASYNC},
+        "files": {"webhook": "own-filing", **ASYNC},
         "fails_late": {"webhook": "own-fails-late", **ASYNC},
         "fails_last": {"webhook": "hub-error-lastNode", "workflow_id": ids["hub-error-lastNode"]},
         "fails_code": {"webhook": "hub-error-code", "workflow_id": ids["hub-error-code"]},

@@ -90,6 +90,20 @@ def many() -> Json:
     return workflow("own many", nodes, {"Webhook": [["Accepted"]], "Accepted": [["Make"]]})
 
 
+def filing() -> Json:
+    """As async as the others, and ends with two items that are files: one that n8n keeps, one that is in the item."""
+    inline = "{data: {data: Buffer.from('inline').toString('base64'), mimeType: 'text/plain', fileName: 'b.txt'}}"
+    nodes = [
+        webhook("own-filing", "responseNode"),
+        _accepted(),
+        code("Make", "return [{json: {text: 'on disk'}}]"),
+        node("File", "convertToFile", 1.1, operation="toText", sourceProperty="text", options={"fileName": "a.txt"}),
+        code("Both", f"return [...$input.all(), {{json: {{}}, binary: {inline}}}]"),
+    ]
+    links = {"Webhook": [["Accepted"]], "Accepted": [["Make"]], "Make": [["File"]], "File": [["Both"]]}
+    return workflow("own filing", nodes, links)
+
+
 def deduplicating() -> Json:
     """Runs once for one idempotency key; the second time it answers 409."""
     key = "$json.headers['x-idempotency-key']"
@@ -123,7 +137,7 @@ def noted() -> Json:
 
 
 def own_workflows() -> list[Json]:
-    return [business(), failing_late(), accepting_late(), slow(), telling(), many(), deduplicating(), noted()]
+    return [business(), failing_late(), accepting_late(), slow(), telling(), many(), filing(), deduplicating(), noted()]
 
 
 def _accepted() -> Json:

@@ -58,6 +58,15 @@ async def test_several_items_are_a_list(hub: RunningHub) -> None:
     assert [{"n": 0}, {"n": 1}, {"n": 2}] in (value, *(value.values() if isinstance(value, dict) else ()))
 
 
+async def test_files_are_artifacts_or_named_as_missing(hub: RunningHub) -> None:
+    end = (await history(hub, await begun(hub, "flows/files", {})))[-1]
+    on_disk, inline = (item["data"] for item in made(end))
+    assert (on_disk["filename"], "stays in n8n" in on_disk["dropped"], end.result.truncated) == ("a.txt", True, True)
+    assert [artifact.artifact_id for artifact in end.artifacts] == [inline["artifact"]]
+    assert inline["bytes"] == len("inline")
+    assert any("a.txt" in proof.summary for proof in end.result.evidence)
+
+
 async def test_workflow_that_fails_after_its_answer_fails_the_job_with_its_cause(hub: RunningHub) -> None:
     end = (await history(hub, await begun(hub, "flows/fails_late", {"n": 3})))[-1]
     assert state(end) == "FAILED"

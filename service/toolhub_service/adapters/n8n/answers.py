@@ -8,12 +8,13 @@ nothing              None
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, NamedTuple
 
-from toolhub_service.adapters.n8n.client import Reply
+from toolhub_service.adapters.n8n.client import LARGE_BYTES, Reply
 from toolhub_service.adapters.n8n.executions import id_of
 from toolhub_service.domain.artifact import OCTETS, ArtifactRef
 from toolhub_service.domain.artifact_ports import ArtifactDesk
@@ -69,6 +70,11 @@ def read(answer: Reply) -> Read:
         return Read(None, answer.body)
 
 
+async def read_aside(answer: Reply) -> Read:
+    """The same, of a large body in a thread."""
+    return read(answer) if len(answer.body) <= LARGE_BYTES else await asyncio.to_thread(read, answer)
+
+
 def execution_named(answer: Reply, value: JsonValue, pointer: str) -> str:
     """The execution that the answer names; empty when it names none, or in a way that no id is written."""
     found = at(value, pointer)
@@ -88,16 +94,18 @@ def at(value: JsonValue, pointer: str) -> JsonValue:
 
 
 async def kept(
-    data: bytes, answer: Reply, call: Call, desk: ArtifactDesk | None
+    data: bytes, media_type: str, call: Call, desk: ArtifactDesk | None
 ) -> tuple[JsonObject, tuple[ArtifactRef, ...]]:
-    """Bytes as a value: where they are kept, or why they are not. An effect that was had is answered all the same."""
+    """Bytes as a value: where they are kept, or why they are not. An effect that was had is answered all the same.
+
+    `media_type`: as somebody else names it; parameters are put aside, and what is none is not believed.
+    """
     facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     if desk is None:
         return {**facts, "dropped": "this hub keeps no artifacts"}, ()
-    said = answer.headers.get("content-type", "").partition(";")[0].strip()
-    media_type = said if _MEDIA_TYPE.fullmatch(said) else OCTETS
+    said = media_type.partition(";")[0].strip()
     try:
-        artifact = await desk.keep(_chunks(data), call=call, media_type=media_type)
+        artifact = await desk.keep(_chunks(data), call=call, media_type=said if _MEDIA_TYPE.fullmatch(said) else OCTETS)
     except ToolFailure as failure:
         return {**facts, "dropped": f"it could not be kept: {failure.error.kind.value}"}, ()
     return {**facts, "artifact": artifact.artifact_id}, (artifact.ref,)

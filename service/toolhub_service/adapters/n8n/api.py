@@ -8,13 +8,13 @@ the API tells of. `POST /executions/{id}/stop` is there from 2.10 on; before tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from enum import Enum
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlencode
 
-from toolhub_service.adapters.n8n.client import N8nClient, NoReply, Reply
+from toolhub_service.adapters.n8n.client import LARGE_BYTES, N8nClient, NoReply, Reply
 from toolhub_service.adapters.n8n.executions import Execution, execution_of, id_of
 from toolhub_service.adapters.n8n.terms import N8nTerms
 from toolhub_service.adapters.n8n.webhooks import published
@@ -24,6 +24,8 @@ from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.schema.strict_json import loads
+
+Told = TypeVar("Told")
 
 REQUEST_S: Final = 30.0
 """For one answer; the first after a start of n8n took 2.3 s."""
@@ -68,17 +70,34 @@ class N8nApi:
         self._client = client
         self._url = f"{terms.url}{terms.api_path}"
         self._headers = (("x-n8n-api-key", terms.api_key),)
+        self._reading = asyncio.Semaphore(1)
 
     async def execution(self, execution_id: str, *, with_data: bool, within_s: float = REQUEST_S) -> Execution:
         """Raises Absent; ApiTooLarge when what it brought is too large to be read."""
-        query = {"includeData": "true" if with_data else "false"}
-        answer = await self._get(f"/executions/{execution_id}", query, within_s)
-        if (as_object(answer) or {}).get("dataTooLargeToDisplay") is True:  # of newer versions, which take this, too
-            answer = await self._get(f"/executions/{execution_id}", {**query, "ignoreDataSizeLimit": "true"}, within_s)
-        execution = execution_of(answer)
-        if execution is None or execution.id != execution_id:
-            raise ApiTrouble("Its API tells of an execution in a way that cannot be understood.")
-        return execution
+        return await self._execution(execution_id, with_data, within_s, _whole)
+
+    async def judged(self, execution_id: str, judge: Callable[[Execution], Told]) -> Told:
+        """What `judge` makes of an execution with its data, in a thread where they are large. Raises as `execution`."""
+        return await self._execution(execution_id, True, REQUEST_S, judge)
+
+    async def _execution(
+        self, execution_id: str, with_data: bool, within_s: float, judge: Callable[[Execution], Told]
+    ) -> Told:
+        def read(value: JsonValue) -> tuple[Told] | None:
+            if (as_object(value) or {}).get("dataTooLargeToDisplay") is True:
+                return None
+            execution = execution_of(value)
+            if execution is None or execution.id != execution_id:
+                raise ApiTrouble("Its API tells of an execution in a way that cannot be understood.")
+            return (judge(execution),)
+
+        path, query = f"/executions/{execution_id}", {"includeData": "true" if with_data else "false"}
+        found = await self._get(path, query, within_s, read)
+        if found is None:  # of newer versions, which take this, too
+            found = await self._get(path, {**query, "ignoreDataSizeLimit": "true"}, within_s, read)
+        if found is None:
+            raise ApiTooLarge("Its API does not hand the data of the execution out.")
+        return found[0]
 
     async def executions(self, workflow_id: str, status: str, limit: int) -> Sequence[Execution]:
         """The newest of a workflow, or of all (empty); of one status, or, empty, of those that have ended."""
@@ -87,7 +106,7 @@ class N8nApi:
             query["workflowId"] = workflow_id
         if status:
             query["status"] = status
-        page = as_object(await self._get("/executions", query, REQUEST_S)) or {}
+        page = await self._get("/executions", query, REQUEST_S, _fields)
         rows = page.get("data")
         if not isinstance(rows, list):
             raise ApiTrouble("Its API lists executions in a way that cannot be understood.")
@@ -109,7 +128,7 @@ class N8nApi:
 
     async def workflow(self, workflow_id: str) -> JsonObject:
         """As it answers calls, with its description, which lists do not tell. Raises Absent."""
-        found = as_object(await self._get(f"/workflows/{workflow_id}", {}, REQUEST_S)) or {}
+        found = await self._get(f"/workflows/{workflow_id}", {}, REQUEST_S, _fields)
         if id_of(found.get("id")) != workflow_id:
             raise ApiTrouble("Its API tells of a workflow in a way that cannot be understood.")
         return published(found)
@@ -121,7 +140,7 @@ class N8nApi:
             query["tags"] = ",".join(tags)
         seen, cursors = 0, set[str]()
         for _ in range(PAGES_MAX):
-            page = as_object(await self._get("/workflows", query, REQUEST_S)) or {}
+            page = await self._get("/workflows", query, REQUEST_S, _fields)
             rows = page.get("data")
             if not isinstance(rows, list):
                 raise ApiTrouble("Its API lists workflows in a way that cannot be understood.")
@@ -139,7 +158,8 @@ class N8nApi:
             query["cursor"] = cursor
         raise ApiTrouble(f"Its list of workflows has more than {PAGES_MAX} pages and was not read to its end.")
 
-    async def _get(self, path: str, query: dict[str, str], within_s: float) -> JsonValue:
+    async def _get(self, path: str, query: dict[str, str], within_s: float, read: Callable[[JsonValue], Told]) -> Told:
+        """What `read` makes of the answer; of a large one in a thread, one at a time."""
         answer = await self._ask("GET", f"{path}?{urlencode(query)}" if query else path, within_s)
         if answer.status == 404 and said(answer.body)[0] == _NO_EXECUTION:
             raise Absent
@@ -147,10 +167,10 @@ class N8nApi:
             raise _trouble(answer)
         if answer.is_cut:
             raise ApiTooLarge("What its API tells is larger than `max_response_bytes`.")
-        try:
-            return loads(answer.body, max_bytes=len(answer.body), max_depth=_DEPTH_MAX)
-        except ToolFailure:
-            raise ApiTrouble("Its API answered with something that is not JSON, or nested too deeply.") from None
+        if len(answer.body) <= LARGE_BYTES:
+            return read(_value(answer.body))
+        async with self._reading:
+            return await asyncio.to_thread(lambda: read(_value(answer.body)))
 
     async def _ask(self, method: str, path: str, within_s: float) -> Reply:
         deadline_s = inf if within_s == inf else asyncio.get_running_loop().time() + within_s
@@ -164,6 +184,21 @@ class N8nApi:
 
 class ApiTooLarge(ApiTrouble):
     """What it tells is there, and more than may be read."""
+
+
+def _value(body: bytes) -> JsonValue:
+    try:
+        return loads(body, max_bytes=len(body), max_depth=_DEPTH_MAX)
+    except ToolFailure:
+        raise ApiTrouble("Its API answered with something that is not JSON, or nested too deeply.") from None
+
+
+def _fields(value: JsonValue) -> JsonObject:
+    return as_object(value) or {}
+
+
+def _whole(execution: Execution) -> Execution:
+    return execution
 
 
 def _trouble(answer: Reply) -> ApiTrouble:

@@ -11,12 +11,13 @@ from math import inf
 from typing import Final
 
 from toolhub_service.adapters.n8n import evidence, failures
-from toolhub_service.adapters.n8n.answers import STARTED, Read, Unreadable, execution_named, kept, read
+from toolhub_service.adapters.n8n.answers import STARTED, Read, Unreadable, execution_named, kept, read_aside
 from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
+from toolhub_service.adapters.n8n.binary_items import files_in, kept_files
 from toolhub_service.adapters.n8n.client import NoReply
-from toolhub_service.adapters.n8n.executions import AnswerNotKept, Execution, NoData, answer_of, result_of
+from toolhub_service.adapters.n8n.executions import AnswerNotKept, Execution, NoData, answer_of, result_items, result_of
 from toolhub_service.adapters.n8n.failure_signs import failure_in
-from toolhub_service.adapters.n8n.lookup import Found, find
+from toolhub_service.adapters.n8n.lookup import Found, Lookup
 from toolhub_service.adapters.n8n.sending import Sent, Trace, key_of, no_trace, send
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
 from toolhub_service.adapters.n8n.webhooks import Webhook
@@ -91,14 +92,21 @@ class Calling:
             raise failures.cancelled(call, known)
         try:
             value = result_of(execution) if call.spec.cost.is_async else answer_of(execution)
+            found = files_in(result_items(execution))
         except AnswerNotKept:
             if workflow is not None and not workflow.terms.is_async:
                 raise
-            value = None  # its answer was the execution's id
+            value, found = None, []  # its answer was the execution's id
         value = server.mask.value(value)
         self._judge(workflow, call, value, known)
-        proof = evidence.run_evidence(call, known, "ran in n8n")
-        return Outcome(value, (proof,), raw=kept_json(value, RAW_MAX_BYTES) if self._keep_raw else None)
+        files = await kept_files(found, call.call, self._desk, self.redact, execution.id)
+        return Outcome(
+            files.beside(value),
+            (evidence.run_evidence(call, known, "ran in n8n"), *files.evidence),
+            files.artifacts,
+            truncated=bool(files.missing),
+            raw=kept_json(value, RAW_MAX_BYTES) if self._keep_raw else None,
+        )
 
     async def answered(
         self,
@@ -113,7 +121,8 @@ class Calling:
         if server.mask.finds(sent.answer.body):
             value = Read(server.mask.value(value.value), value.binary)
         if value.binary is not None:
-            held, artifacts = await kept(value.binary, sent.answer, call.call, self._desk)
+            media_type = sent.answer.headers.get("content-type", "")
+            held, artifacts = await kept(value.binary, media_type, call.call, self._desk)
             proof = evidence.run_evidence(call, known, "answered with a file")
             return Outcome(held, (proof,), artifacts, truncated=not artifacts)
         self._judge(workflow, call, value.value, known)
@@ -169,17 +178,18 @@ class _Run:
 
     async def stop(self) -> None:
         """Ask n8n to stop it, once and for a bounded time; in a task of its own, for this one is being cancelled."""
-        if self._has_ended or self._server.api is None:
+        api, lookup = self._server.api, self._server.lookup
+        if self._has_ended or api is None or lookup is None:
             return
-        asking = asyncio.create_task(self._stop_once(self._server.api))
+        asking = asyncio.create_task(self._stop_once(api, lookup))
         await asyncio.wait({asking}, timeout=STOP_S)
         asking.cancel()
 
-    async def _stop_once(self, api: N8nApi) -> None:
+    async def _stop_once(self, api: N8nApi, lookup: Lookup) -> None:
         try:
             execution_id = self._execution_id
             if not execution_id:
-                found = await find(api, self._workflow_id, self._key, self._sent_at_unix_ms)
+                found = await lookup.find(self._workflow_id, self._key, self._sent_at_unix_ms)
                 execution_id = found.execution.id if found and not found.execution.is_over else ""
             if execution_id:
                 await api.stop(execution_id)
@@ -200,7 +210,7 @@ class _Run:
             raise failures.refused(call, answer, self._by.redact)
         self._has_ended = True
         try:
-            value = read(answer)
+            value = await read_aside(answer)
         except Unreadable as unreadable:
             raise failures.unreadable(call, unreadable.why) from None
         self._execution_id = execution_named(answer, value.value, self._workflow.terms.execution_id)
@@ -279,14 +289,14 @@ class _Run:
 
     async def _look(self) -> tuple[Found | None, str]:
         """Its execution, and what can be said of the search."""
-        api = self._server.api
-        if api is None:
+        lookup = self._server.lookup
+        if lookup is None:
             return None, _NO_API
         until_s = min(self._now_s() + self._by.looks_s, self._now_s() + self._left_s() - self._by_the_end_s())
         try:
             async with asyncio.timeout_at(max(until_s, self._now_s() + 0.05)):
                 while True:
-                    found = await find(api, self._workflow_id, self._key, self._sent_at_unix_ms)
+                    found = await lookup.find(self._workflow_id, self._key, self._sent_at_unix_ms)
                     if found is not None:
                         return found, ""
                     await self._by.pause()

@@ -32,6 +32,8 @@ _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
 _CONNECTIONS_MAX: Final = 100
 _KEEP_ALIVE_S: Final = 4.0
 _WRITE_S: Final = 30.0
+LARGE_BYTES: Final = 64 * 1024
+"""Of an answer that is read in a thread: of what a workflow says nobody knows how large it is."""
 _FIELDS: Final = (("user-agent", f"tool-hub/{__version__}"), ("accept", "*/*"), ("accept-encoding", "gzip"))
 
 

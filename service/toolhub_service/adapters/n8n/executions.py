@@ -1,7 +1,7 @@
 """Executions as n8n's public API tells of them: how they fare, what they brought, why they failed, whose key they bear.
 
     result   data.resultData.runData[lastNodeExecuted][-1].data.main[0][*].json: one is the object
-             itself, several are an array
+             itself, several are an array; beside `json` stands `binary`, the item's files (binary_items.py)
     error    data.resultData.error.message and .node.name; `finished` stays false on errors, so `status` counts
     answer   of a Respond node with a body of its own: nowhere, for its data are its input, the request with its headers
     start    createdAt: an execution that has waited has the startedAt of its resumption, and a stoppedAt while it waits
@@ -28,6 +28,8 @@ RESPOND: Final = "n8n-nodes-base.respondToWebhook"
 _PASSED_ON: Final = ("firstIncomingItem", "allIncomingItems")
 """What a Respond node answers with that its data hold."""
 KEY_HEADER: Final = "x-idempotency-key"
+KEY_MAX_CHARS: Final = 64
+"""The hub's own are UUIDs."""
 _TIME: Final = re.compile(r"[0-9T:.Z+-]{10,40}", re.ASCII)
 _STATUS: Final = re.compile(r"[!-~]{1,32}", re.ASCII)
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -53,6 +55,8 @@ class Execution:
     started_at: str = ""
     stopped_at: str = ""
     wait_till: str = ""
+    mode: str = ""
+    """How it was started, such as `webhook`; empty: not told."""
     data: JsonObject = field(default_factory=dict, repr=False)
     """The whole answer."""
 
@@ -94,6 +98,7 @@ def execution_of(value: JsonValue) -> Execution | None:
         _time(told.get("createdAt")) or _time(told.get("startedAt")),
         _time(told.get("stoppedAt")),
         _time(told.get("waitTill")),
+        mode if isinstance(mode := told.get("mode"), str) else "",
         told,
     )
 
@@ -107,15 +112,19 @@ def id_of(value: JsonValue) -> str:
 
 def result_of(execution: Execution) -> JsonValue:
     """What the last node gave. Raises NoData when n8n does not tell, AnswerNotKept when only the caller was told."""
-    results = _at(execution.data, "data", "resultData")
+    items = [item.get("json") for item in result_items(execution)]
+    return items[0] if len(items) == 1 else items or None
+
+
+def result_items(execution: Execution) -> list[JsonObject]:
+    """The items of the last node, whole: `json`, and `binary` where they have files. Raises as `result_of`."""
     last = _last_node(execution)
-    runs = _at(results, "runData").get(last)
+    runs = _at(execution.data, "data", "resultData", "runData").get(last)
     if not isinstance(runs, Sequence) or not runs:
         raise NoData
     if _answered_by_itself(execution, last):
         raise AnswerNotKept
-    items = _items(runs[-1])
-    return items[0] if len(items) == 1 else items or None
+    return _items(runs[-1])
 
 
 def answer_of(execution: Execution) -> JsonValue:
@@ -139,7 +148,18 @@ def error_of(execution: Execution) -> tuple[str, str]:
 
 def bears(execution: Execution, key: str) -> bool:
     """Whether it was started by the call that was sent under the key."""
-    return key in _at(execution.data, "customData").values() or key in _keys(execution)
+    return key in keys_of(execution)
+
+
+def keys_of(execution: Execution) -> frozenset[str]:
+    """All that may be the key of the call that started it."""
+    own = _at(execution.data, "customData").values()
+    return _keys(execution) | {value for value in own if isinstance(value, str) and len(value) <= KEY_MAX_CHARS}
+
+
+def has_all_keys(execution: Execution) -> bool:
+    """Whether it will never bear another one than those it has."""
+    return execution.is_over or bool(_keys(execution))
 
 
 def is_of_another_call(execution: Execution, key: str, workflow_id: str) -> bool:
@@ -178,7 +198,7 @@ def _nodes(execution: Execution) -> list[JsonObject]:
 def _keys(execution: Execution) -> frozenset[str]:
     """Under which it was called."""
     found = (_at(item, "headers").get(KEY_HEADER) for item in _beginnings(_at(execution.data, "data")))
-    return frozenset(key for key in found if isinstance(key, str))
+    return frozenset(key for key in found if isinstance(key, str) and key)
 
 
 def _beginnings(data: JsonObject) -> Iterator[JsonObject]:
@@ -194,15 +214,15 @@ def _beginnings(data: JsonObject) -> Iterator[JsonObject]:
 def _first(run: JsonValue) -> list[JsonObject]:
     if (as_object(run) or {}).get("source"):
         return []  # it got its data from another node
-    return [item for item in _items(run)[:1] if isinstance(item, Mapping)]
+    return [told for item in _items(run)[:1] if (told := as_object(item.get("json"))) is not None]
 
 
-def _items(run: JsonValue) -> list[JsonValue]:
+def _items(run: JsonValue) -> list[JsonObject]:
     """What one run of a node gave: on the first of its outputs that gave something."""
     outputs = _at(as_object(run) or {}, "data").get("main")
     for output in outputs if isinstance(outputs, list) else ():
         if isinstance(output, list) and output:
-            return [item.get("json") for item in output if isinstance(item, Mapping)]
+            return [item for item in output if isinstance(item, Mapping)]
     return []
 
 

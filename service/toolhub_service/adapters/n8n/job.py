@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolhub_service.adapters.n8n import evidence, failures
-from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, read
+from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, read_aside
 from toolhub_service.adapters.n8n.api import Absent, ApiRefused, ApiTooLarge, ApiTrouble, N8nApi, Stop
 from toolhub_service.adapters.n8n.calling import Calling
 from toolhub_service.adapters.n8n.client import NoReply
 from toolhub_service.adapters.n8n.executions import ID, Execution, NoData, is_of_another_call
-from toolhub_service.adapters.n8n.lookup import find
+from toolhub_service.adapters.n8n.lookup import Lookup
 from toolhub_service.adapters.n8n.sending import Sent, send
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
 from toolhub_service.adapters.remote_polling import Answer, PollTerms, Unreachable
@@ -33,6 +33,7 @@ START_S: Final = 60.0
 """For the answer that names the execution."""
 _SENT_AT: Final = "sent_at_unix_ms"
 _SAVED: Final = "n8n may have pruned it, or is set not to save executions of this workflow."
+_NO_KEY: Final = "The source has no `api_key` any more, so that nothing can be followed."
 _REFUSED_PAUSE_S: Final = 15.0
 _SILENT_LOOKS: Final = 3
 """Questions without an answer, one after the other, before who watches is told."""
@@ -65,14 +66,14 @@ class N8nJob:
             if not broken.was_sent:
                 raise failures.not_sent(call, broken) from None
             raise RemoteUnclear(broken.reason) from broken
-        return self._accepted(workflow, call, mark, sent)
+        return await self._accepted(workflow, call, mark, sent)
 
     async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
         workflow = self._server.workflows.get(call.spec.resource_id)
         workflow_id = mark.details.get("workflow_id") or _workflow_id(workflow)
         sent_at = mark.details.get(_SENT_AT, "")
         try:
-            found = await find(self._api(), workflow_id, mark.key, int(sent_at) if sent_at.isdecimal() else 0)
+            found = await self._lookup().find(workflow_id, mark.key, int(sent_at) if sent_at.isdecimal() else 0)
         except ApiTrouble as trouble:
             raise RemoteUnclear(trouble.reason) from trouble
         if found is not None:
@@ -139,7 +140,7 @@ class N8nJob:
         if is_of_another_call(execution, mark.key, own_id):
             raise RemoteUnclear(f"The answer named the execution {execution.id}, which another call has begun.")
 
-    def _accepted(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
+    async def _accepted(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
         """The mark of an execution that the answer names. Raises ToolFailure, RemoteUnclear."""
         answer = sent.answer
         if failures.is_gateway(answer):
@@ -151,7 +152,7 @@ class N8nJob:
         if not 200 <= answer.status < 300:
             raise failures.refused(call, answer, self._calling.redact)
         try:
-            execution_id = execution_named(answer, read(answer).value, workflow.terms.execution_id)
+            execution_id = execution_named(answer, (await read_aside(answer)).value, workflow.terms.execution_id)
         except Unreadable:
             execution_id = ""
         if not execution_id:
@@ -160,8 +161,13 @@ class N8nJob:
 
     def _api(self) -> N8nApi:
         if self._server.api is None:
-            raise RemoteUnclear("The source has no `api_key` any more, so that nothing can be followed.")
+            raise RemoteUnclear(_NO_KEY)
         return self._server.api
+
+    def _lookup(self) -> Lookup:
+        if self._server.lookup is None:
+            raise RemoteUnclear(_NO_KEY)
+        return self._server.lookup
 
 
 class _Look:

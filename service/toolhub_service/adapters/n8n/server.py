@@ -7,6 +7,7 @@ from typing import Final
 
 from toolhub_service.adapters.n8n.api import N8nApi
 from toolhub_service.adapters.n8n.client import N8nClient
+from toolhub_service.adapters.n8n.lookup import Lookup
 from toolhub_service.adapters.n8n.terms import N8nTerms, WorkflowTerms
 from toolhub_service.adapters.n8n.webhooks import Webhook, webhooks_of
 from toolhub_service.adapters.remote_polling import Poller
@@ -37,6 +38,7 @@ class N8nServer:
         self.terms = terms
         self.client = N8nClient(terms, resolver)
         self.api = N8nApi(self.client, terms) if terms.api_key else None
+        self.lookup = Lookup(self.api) if self.api is not None else None
         self.poller = poller
         self.mask = mask
         self.workflows: dict[str, Workflow] = {

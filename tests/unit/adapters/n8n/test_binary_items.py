@@ -1,0 +1,127 @@
+"""Files of a workflow's result: artifacts where n8n hands them out, told where it does not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.artifacts import Kept, kept_in
+from tests.fakes.n8n import How
+from tests.unit.adapters.n8n.flows import NAMES_ITSELF, code, flow
+from tests.unit.adapters.n8n.stage import ASYNC, JOB_ID, SYNC, Stage, staged
+from toolhub_service.adapters.n8n.binary_items import FILES_MAX
+from toolhub_service.domain.result import Outcome
+
+PICTURE = b"\x89PNG\xff\x00"
+SHA256 = hashlib.sha256(PICTURE).hexdigest()
+INLINE = {"mimeType": "image/png", "fileName": "a.png", "data": base64.b64encode(PICTURE).decode(), "fileSize": "6 B"}
+ON_DISK = {
+    "mimeType": "application/pdf",
+    "fileName": "report.pdf",
+    "data": "filesystem-v2",
+    "id": "filesystem-v2:workflows/w/executions/7/binary_data/1",
+    "fileSize": "12 kB",
+    "bytes": 12_000,
+}
+"""As n8n 2.8.4 keeps files unless it is told otherwise."""
+
+
+@asynccontextmanager
+async def giving(*items: dict[str, Any], kept: Kept | None = None) -> AsyncIterator[Stage]:
+    """A workflow whose last node gives these items."""
+    flows = [flow("made", "responseNode", NAMES_ITSELF, code("Make")), flow("asked", "lastNode", code("Make"))]
+    desk = kept.artifacts if kept else None
+    async with staged({"made": ASYNC, "asked": SYNC}, flows=flows, desk=desk) as stage:
+        stage.n8n.code("Make", lambda _, __: list(items))
+        yield stage
+
+
+async def ran(stage: Stage, name: str = "made") -> Outcome:
+    outcome = await stage.run(name, job_id=JOB_ID if name == "made" else "")
+    assert isinstance(outcome, Outcome), outcome.message
+    return outcome
+
+
+def told(outcome: Outcome) -> str:
+    return " ".join(proof.summary for proof in outcome.evidence)
+
+
+async def test_a_file_that_is_in_the_execution_becomes_an_artifact(tmp_path: Path) -> None:
+    kept = kept_in(tmp_path)
+    async with giving({"json": {"n": 1}, "binary": {"data": INLINE}}, kept=kept) as stage:
+        outcome = await ran(stage)
+    assert outcome.value == {"n": 1}
+    (ref,) = outcome.artifacts
+    assert (ref.media_type, ref.size_bytes, ref.sha256) == ("image/png", 6, SHA256)
+    assert (ref.artifact_id, SHA256) in [(proof.ref, proof.sha256) for proof in outcome.evidence]
+    assert not outcome.truncated
+
+
+async def test_an_item_that_is_nothing_but_files_is_where_these_are(tmp_path: Path) -> None:
+    items: list[dict[str, Any]] = [
+        {"json": {}, "binary": {"data": INLINE}},
+        {"json": {"n": 2}},
+        {"json": {}, "binary": {"report": ON_DISK}},
+    ]
+    async with giving(*items, kept=kept_in(tmp_path)) as stage:
+        outcome = await ran(stage)
+    value: Any = outcome.value
+    assert value[0]["data"]["artifact"] == outcome.artifacts[0].artifact_id
+    assert value[1] == {"n": 2}
+    assert value[2]["report"]["filename"] == "report.pdf"
+    assert "stays in n8n" in value[2]["report"]["dropped"]
+
+
+async def test_a_file_that_n8n_hands_out_to_nobody_is_told_by_its_name(tmp_path: Path) -> None:
+    kept = kept_in(tmp_path)
+    async with giving({"json": {"n": 1}, "binary": {"report": ON_DISK}}, kept=kept) as stage:
+        outcome = await ran(stage)
+        (began,) = stage.n8n.executions.began
+    assert (outcome.value, outcome.artifacts, outcome.truncated) == ({"n": 1}, (), True)
+    assert f"`report` of item 1 (report.pdf, application/pdf, 12 kB). Look in n8n, at execution {began.id}" in told(
+        outcome
+    )
+    assert kept.records.found == {}
+
+
+async def test_without_a_place_for_artifacts_files_are_told_as_missing() -> None:
+    async with giving({"json": {}, "binary": {"data": INLINE}}) as stage:
+        outcome = await ran(stage)
+    value: Any = outcome.value
+    assert (value["data"]["sha256"], value["data"]["dropped"]) == (SHA256, "this hub keeps no artifacts")
+    assert outcome.truncated
+
+
+async def test_the_execution_of_an_answer_that_was_lost_has_its_files_too(tmp_path: Path) -> None:
+    async with giving({"json": {}, "binary": {"data": INLINE}}, kept=kept_in(tmp_path)) as stage:
+        stage.n8n.fails("/webhook/*", How.LOSE_ANSWER)
+        outcome = await ran(stage, "asked")
+    assert [ref.sha256 for ref in outcome.artifacts] == [SHA256]
+
+
+async def test_what_is_no_base64_is_told_as_missing(tmp_path: Path) -> None:
+    broken = {**INLINE, "data": "%%%", "mimeType": "not a type", "fileName": 7}
+    async with giving({"json": {}, "binary": {"data": broken, "other": "nothing"}}, kept=kept_in(tmp_path)) as stage:
+        outcome = await ran(stage)
+    assert outcome.truncated
+    assert "`data` of item 1 (not a type, 6 B)" in told(outcome)
+
+
+async def test_more_files_than_are_kept_are_counted(tmp_path: Path) -> None:
+    items = [{"json": {"n": n}, "binary": {"data": INLINE}} for n in range(FILES_MAX + 3)]
+    async with giving(*items, kept=kept_in(tmp_path)) as stage:
+        outcome = await ran(stage)
+    assert len(outcome.artifacts) == FILES_MAX
+    assert "3 more" in told(outcome)
+
+
+async def test_names_of_files_are_redacted_and_cut(tmp_path: Path) -> None:
+    named = {**ON_DISK, "fileName": "s3cret " + "x" * 500}
+    async with giving({"json": {"n": 1}, "binary": {"data": named}}, kept=kept_in(tmp_path)) as stage:
+        outcome = await ran(stage)
+    assert "s3cret" not in told(outcome)
+    assert "x" * 200 not in told(outcome)
