@@ -56,6 +56,13 @@ class Crashes(Tool[TextIn, TextOut]):
         raise ValueError(f"secret hunter2 and {args.text}")
 
 
+class CrashesMidway(Crashes):
+    """The same, as a side effect."""
+
+    name = "test/text.crashMidway"
+    annotations = Annotations()
+
+
 class Waits(Tool[TextIn, TextOut]):
     """Reports that it has started, and waits to be let go."""
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from tests.hub import channel_to, request
-from tests.rpc.props import ClearsUp, Crashes, Echo
+from tests.rpc.props import ClearsUp, Crashes, CrashesMidway, Echo
 from tests.rpc.sharing import (
     IMPATIENT,
     POLICY,
@@ -54,7 +54,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.waits, self.writes, self.clears = CountedWaits(), CountedWrites(), ClearsUp()
-        self.tools = [self.waits, self.writes, self.clears, Echo(), Crashes(), Long()]
+        self.tools = [self.waits, self.writes, self.clears, Echo(), Crashes(), CrashesMidway(), Long()]
         self.robot: Client
         self.judge: Client
         self.boss: Client
@@ -201,6 +201,7 @@ async def test_crash_of_a_tool_fails_its_job_without_a_word_of_it(stage: Stage) 
     assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_INTERNAL)
     told = last.SerializeToString()
     assert b"hunter2" not in told
+    assert state((await stage.robot.ended(job.job_id))[-1]) == "FAILED", "it only reads: nothing can have happened"
     assert b"s3cret" not in told
 
 
@@ -229,6 +230,24 @@ async def test_approved_job_goes_on_by_itself(stage: Stage) -> None:
     history = await following
     assert (states(history), gapless(history)) == (["QUEUED", "RUNNING", "SUCCEEDED"], True)
     assert stage.note.read_text() == "hello"
+
+
+@pytest.mark.promise("jobs.lost-is-honest")
+async def test_crash_of_a_side_effect_leaves_its_outcome_unknown_however_it_is_called(stage: Stage) -> None:
+    tool, args = "test/text.crashMidway", {"text": "s3cret"}
+    job = await stage.robot.submit(tool, args)
+    last = (await stage.robot.ended(job.job_id))[-1]
+    assert (state(last), last.error.kind) == ("LOST", error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
+    called = (await stage.robot.call(tool, args, idempotency_key="k")).error
+    again = await stage.robot.call(tool, args, idempotency_key="k")
+    assert again.replayed
+    for error, call_id in ((last.error, job.call_id), (called, again.call_id), (again.error, again.call_id)):
+        assert (error.kind, error.retryable) == (error_pb2.ERROR_KIND_OUTCOME_UNKNOWN, False)
+        assert (error.details["cause"], error.details["call_id"]) == ("INTERNAL", call_id)
+        assert "Check that before you call it again" in error.message
+        assert b"hunter2" not in error.SerializeToString()
+    facts = (await stage.facts(job.job_id, EventType.JOB_STATE))[-1]
+    assert (facts["state"], facts["cause"]) == ("LOST", "INTERNAL")
 
 
 async def test_rejected_job_fails_and_says_what_the_person_said(stage: Stage) -> None:

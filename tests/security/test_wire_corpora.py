@@ -139,6 +139,7 @@ async def answers(hub: RunningHub, calls: Iterable[tuple[str, Mapping[str, Any]]
                 result = await hub.invoke(tool, args, request_id="attack")
         kind = error_pb2.ErrorKind.Name(result.error.kind)
         assert kind != "ERROR_KIND_INTERNAL", (tool, args)
+        assert dict(result.error.details).get("cause") != "INTERNAL", (tool, args)
         assert result.ok != bool(result.error.kind), (tool, args)
         assert OUTSIDE not in str(result), (tool, args)
         return result

@@ -184,6 +184,7 @@ def check(answer: Any, args: Mapping[str, Any], folder: str) -> None:
     if error is None or not error.kind:
         return
     assert error.kind != error_pb2.ERROR_KIND_INTERNAL, (args, error)
+    assert dict(error.details).get("cause") != "INTERNAL", (args, error)
     assert error.message.strip(), args
     told = f"{error.message} {error.details} {error.violations}"
     assert folder not in told, told

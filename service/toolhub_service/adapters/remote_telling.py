@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import Evidence, EvidenceType
@@ -132,17 +132,20 @@ def not_taken(call: GrantedCall, mark: RemoteMark, starts: int, reason: str) -> 
 
 def no_job(call: GrantedCall) -> ToolFailure:
     """A defect of the hub: work on a remote side was about to run without a record by which to find it again."""
-    return refuse(
-        ErrorKind.INTERNAL,
+    message = (
         f"{call.spec.name} runs somewhere else and takes long, so it runs as a job only, and this call has none. "
-        "Nothing was sent. Submit it as a job, and tell an operator.",
+        "Nothing was sent. Submit it as a job, and tell an operator."
     )
+    return ToolFailure(ToolError(ErrorKind.INTERNAL, message, details={NOTHING_HAPPENED: True}))
 
 
 def unforeseen(call: GrantedCall, mark: RemoteMark) -> ToolFailure:
     """A defect of the hub in the middle of it all; whatever runs on the remote side, runs on."""
-    where = facts(call, mark) if may_run(mark) else {}
-    may = "It may still run, and have its effect, on the remote side. Look there first" if where else "Nothing was sent"
+    may = "Nothing was sent"
+    where: JsonObject = {NOTHING_HAPPENED: True}
+    if may_run(mark):
+        may = "It may still run, and have its effect, on the remote side. Look there first"
+        where = facts(call, mark)
     message = f"The hub failed while it ran {call.spec.name}; operators find it logged. {may}."
     return ToolFailure(ToolError(ErrorKind.INTERNAL, message, details=where))
 

@@ -38,6 +38,8 @@ _SAY_NOTHING = frozenset(
         ErrorKind.PATH_OUTSIDE_SANDBOX,
     }
 )
+_DEFECT = ErrorKind.INTERNAL.value
+"""The cause of an unknown outcome that a defect left behind."""
 
 
 class BreakerState(Enum):
@@ -59,12 +61,12 @@ def health(outcome: ErrorKind | ToolError | None, had_fair_time: bool = True) ->
     """What the outcome of a call says about its upstream; None is success.
 
     An upstream that answers 4xx is well (the request was wrong), except 408; a timeout says nothing when the
-    caller gave it no fair time.
+    caller gave it no fair time, and a defect on this side, however it is told, nothing at all.
     """
     if outcome is None:
         return Health.WELL
     kind = outcome.kind if isinstance(outcome, ToolError) else outcome
-    if kind in _SAY_NOTHING:
+    if kind in _SAY_NOTHING or (isinstance(outcome, ToolError) and outcome.details.get("cause") == _DEFECT):
         return Health.SILENT
     if kind not in _FAILURES:
         return Health.WELL

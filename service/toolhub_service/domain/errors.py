@@ -54,6 +54,9 @@ class ErrorKind(Enum):
         return self in _RETRYABLE
 
 
+NOTHING_HAPPENED = "nothing_happened"
+"""Among the details of an INTERNAL error of an adapter: it knows that the call had no effect, whatever broke."""
+
 _RETRYABLE = frozenset(
     {
         ErrorKind.TOOL_UNAVAILABLE,

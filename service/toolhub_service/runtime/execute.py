@@ -32,6 +32,7 @@ class Executor:
         self, walk: Walk, granted: GrantedCall, lease: Lease, adapter: Adapter, sink: EventSink
     ) -> Outcome:
         """The outcome of the last attempt. Raises ToolFailure with the last attempt's error, or QuestionAsked."""
+        walk.granted = granted
         while True:
             walk.attempts += 1
             try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError
+from toolhub_service.runtime.walk import Walk
 
 POLICY_KINDS = frozenset(
     {
@@ -38,4 +39,23 @@ def outcome_unknown(tool: str, cause: ToolError) -> ToolError:
         message=f"{tool} did not answer in time and may have had its effect. Check that before you call it again.",
         retryable=False,
         details={**cause.details, "cause": cause.kind.value},
+    )
+
+
+def of_a_crash(walk: Walk, error: ToolError) -> ToolError:
+    """What a defect (INTERNAL) means for its caller: an adapter that was asked for an effect may have had it."""
+    granted = walk.granted
+    if granted is None or not walk.attempts or granted.safe_to_repeat or error.details.get(NOTHING_HAPPENED) is True:
+        return error
+    return broke_off(walk.call.tool, walk.call.call_id, error)
+
+
+def broke_off(tool: str, call_id: str, cause: ToolError) -> ToolError:
+    """A defect in the middle of a side effect."""
+    return ToolError(
+        kind=ErrorKind.OUTCOME_UNKNOWN,
+        message=f"{tool} broke off and may have had its effect. Check that before you call it again; the operator "
+        f"finds the cause in the log under call_id {call_id}.",
+        retryable=False,
+        details={**cause.details, "call_id": call_id, "cause": cause.kind.value},
     )

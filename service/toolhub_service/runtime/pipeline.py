@@ -41,7 +41,7 @@ from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
 from toolhub_service.runtime.check_policy import approved, check_policy, enforce, is_for_a_person
 from toolhub_service.runtime.execute import Executor
-from toolhub_service.runtime.failures import cancelled, crash
+from toolhub_service.runtime.failures import cancelled, crash, of_a_crash
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
@@ -211,10 +211,12 @@ class Pipeline:
         return self._record(walk, attach_job(walk, job, self.clock.unix_ms(), replayed=stood_already))
 
     def _fail(self, walk: Walk, failure: Exception) -> ToolResult | Plan:
-        """The answer to a call that a step refused or broke: a defect is logged whole and told without its text."""
+        """The answer to a call that a step refused or broke: a defect is logged whole and told without its text, and in
+        the middle of a side effect as what it is to the caller, an unknown outcome."""
         error = failure.error if isinstance(failure, ToolFailure) else crash(walk.call.call_id)
         if error.kind is ErrorKind.INTERNAL:
             self.observer.crashed(walk.call, failure)
+            error = of_a_crash(walk, error)
         return self._refuse(walk, error)
 
     def _refuse(self, walk: Walk, error: ToolError) -> ToolResult | Plan:

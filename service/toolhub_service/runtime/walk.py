@@ -6,7 +6,7 @@ from time import perf_counter_ns
 
 from toolhub_service.budget.lease import Lease
 from toolhub_service.domain.approval import Approval
-from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import Claim
 from toolhub_service.domain.settled import StepTime
@@ -28,6 +28,7 @@ class Walk:
         "call",
         "claim",
         "durations_us",
+        "granted",
         "is_recorded",
         "lease",
         "planned",
@@ -54,6 +55,8 @@ class Walk:
         """Whether its tool has asked a question: nothing happens before the answer, and its key is free."""
         self.lease: Lease | None = None
         """What step 5 has taken; None before."""
+        self.granted: GrantedCall | None = None
+        """What the adapter is asked for; None before step 6."""
         self.claim: Claim | None = None
         """What is held under its idempotency key; None when it has none."""
         self.attempts = 0

@@ -17,6 +17,7 @@ from toolhub_service.telemetry.tracing import Tracing
 
 _OPEN = [state for state in JobState if state not in FINAL_STATES]
 _MAX_TOOLS = 1_000
+_MAX_CAUSES = 50
 
 
 class JobTelemetry:
@@ -30,6 +31,7 @@ class JobTelemetry:
         self._now_unix_ms = now_unix_ms
         self._accepted = metrics.family(names.JOBS_ACCEPTED)
         self._ended = metrics.family(names.JOBS_ENDED)
+        self._lost = metrics.family(names.JOBS_LOST)
         self._running: Any = metrics.family(names.JOBS_RUNNING)
         self._redeliveries = metrics.family(names.JOB_REDELIVERIES)
         self._watchers = metrics.family(names.JOB_WATCHERS)
@@ -39,6 +41,7 @@ class JobTelemetry:
         self._open = {state: open_jobs.labels(state.value) for state in _OPEN}
         self._seconds = {state: seconds.labels(state.value) for state in _OPEN}
         self._tools: set[str] = set()
+        self._causes: set[str] = set()
 
     def accepted(self, job: Job) -> None:
         self._accepted.labels(self._tool(job)).inc()
@@ -48,6 +51,8 @@ class JobTelemetry:
         self._seconds[before.state].observe(max(0, job.status.at_unix_ms - since_unix_ms) / 1_000)
         if job.state.is_final:
             self._ended.labels(self._tool(job), job.state.value).inc()
+        if job.state is JobState.LOST:
+            self._lost.labels(self._tool(job), self._cause(job)).inc()
         if job.state in (JobState.LOST, JobState.TIMED_OUT):
             self._log.warning(
                 names.LOG_JOB_ENDED,
@@ -94,11 +99,18 @@ class JobTelemetry:
 
     def _tool(self, job: Job) -> str:
         """Bounded, as every label: jobs of unknown tools are FAILED at once and kept."""
-        tool = job.call.tool if job.tool_digest else names.UNKNOWN_TOOL
-        if tool in self._tools or len(self._tools) < _MAX_TOOLS:
-            self._tools.add(tool)
-            return tool
-        return names.OTHER
+        return _bounded(job.call.tool if job.tool_digest else names.UNKNOWN_TOOL, self._tools, _MAX_TOOLS)
+
+    def _cause(self, job: Job) -> str:
+        """Bounded, too: a tool of one's own may name any."""
+        return _bounded(_why(job).get("cause") or names.OTHER, self._causes, _MAX_CAUSES)
+
+
+def _bounded(label: str, known: set[str], most: int) -> str:
+    if label in known or len(known) < most:
+        known.add(label)
+        return label
+    return names.OTHER
 
 
 def _why(job: Job) -> dict[str, str]:

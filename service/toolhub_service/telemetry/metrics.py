@@ -118,6 +118,7 @@ class Metrics:
         self._steps: StepTimes = step_times(names.TOOL_STEP, self._registry)
         errors = self._all[names.TOOL_ERRORS.name]
         self._errors: _Children[Counter] = _Children(errors.labels, _MAX_REASONS)
+        self._defects: Counter = self._all[names.TOOL_DEFECTS.name]
         breakers = self._all[names.BREAKER.name]
         self._breakers: _Children[Gauge] = _Children(breakers.labels, _MAX_UPSTREAMS)
         self._rpcs: dict[tuple[str, str, str], RpcMetrics] = {}
@@ -137,6 +138,9 @@ class Metrics:
 
     def call_failed(self, kind: str) -> None:
         self._errors[kind].inc()
+
+    def defect_met(self) -> None:
+        self._defects.inc()
 
     def call_retried(self, tool: str) -> None:
         self._tools[tool].retries.inc()

@@ -64,6 +64,9 @@ TOOL_REPLAYS: Final = Metric(
     "tool_replays_total", _C, "calls", "Calls answered with the stored result of their idempotency key.", ("tool",)
 )
 TOOL_ERRORS: Final = Metric("tool_errors_total", _C, "calls", "Calls that failed, by error kind.", ("kind",))
+TOOL_DEFECTS: Final = Metric(
+    "tool_defects_total", _C, "defects", "Defects that calls met, whatever their callers were told; each is in the log."
+)
 POLICY_DENIED: Final = Metric(
     "policy_denied_total",
     _C,
@@ -98,6 +101,9 @@ _JOB_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.
 JOBS_ACCEPTED: Final = Metric("toolhub_jobs_accepted_total", _C, "jobs", "Jobs put into the store here.", ("tool",))
 JOBS_ENDED: Final = Metric(
     "toolhub_jobs_ended_total", _C, "jobs", "Jobs that this process brought to a final state.", ("tool", "state")
+)
+JOBS_LOST: Final = Metric(
+    "toolhub_jobs_lost_total", _C, "jobs", "Jobs that this process brought to LOST, by cause.", ("tool", "cause")
 )
 JOBS_OPEN: Final = Metric(
     "toolhub_jobs_open", _G, "jobs", "Jobs in the whole store that are not final, by state.", ("state",)
@@ -157,10 +163,11 @@ POLICY_RELOADS: Final = Metric("toolhub_policy_reloads_total", _C, "reloads", "P
 BUILD_INFO: Final = Metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
 
 METRICS: Final = (
-    *(TOOL_INVOCATIONS, TOOL_LATENCY, TOOL_STEP, TOOL_RETRIES, TOOL_REPLAYS, TOOL_ERRORS, POLICY_DENIED, IN_FLIGHT),
+    *(TOOL_INVOCATIONS, TOOL_LATENCY, TOOL_STEP, TOOL_RETRIES, TOOL_REPLAYS, TOOL_ERRORS, TOOL_DEFECTS),
+    *(POLICY_DENIED, IN_FLIGHT),
     *(RPC_STARTED, RPC_HANDLED, RPC_SECONDS, RPC_RECEIVED, RPC_SENT),
     *(AUDIT_EVENTS, AUDIT_FAILURES, AUDIT_DEPTH, AUDIT_COMMIT),
-    *(JOBS_ACCEPTED, JOBS_ENDED, JOBS_OPEN, JOBS_OLDEST_QUEUED, JOBS_RUNNING),
+    *(JOBS_ACCEPTED, JOBS_ENDED, JOBS_LOST, JOBS_OPEN, JOBS_OLDEST_QUEUED, JOBS_RUNNING),
     *(JOB_STATE_SECONDS, JOB_REDELIVERIES, JOB_WATCHERS, JOB_TROUBLES),
     *(APPROVALS, APPROVALS_PENDING, APPROVAL_SECONDS),
     *(SOURCE_UP, SOURCE_WHOLE, SOURCE_TOOLS, SOURCE_QUARANTINED, SOURCE_SECONDS, SOURCE_TROUBLES, PINS),
@@ -233,7 +240,11 @@ LOG_EVENTS: Final = (
     (LOG_CALL, "info", "A call ended; only when the access log is on."),
     (LOG_UNKEPT, "warning", "The answer under an idempotency key could not be stored; its outcome will be unknown."),
     (LOG_RETRY, "info", "An attempt failed and another one follows."),
-    (LOG_CRASH, "error", "A defect: the caller was told INTERNAL and the call id; the traceback is here, redacted."),
+    (
+        LOG_CRASH,
+        "error",
+        "A defect: the caller was told INTERNAL, or OUTCOME_UNKNOWN, and the call id; the traceback is here, redacted.",
+    ),
     (LOG_JOB_TAKEN, "warning", "A job whose process died is run by this one now."),
     (LOG_JOB_ENDED, "warning", "A job is LOST or TIMED_OUT: nobody can say what became of it, or it took too long."),
     (LOG_JOB_TROUBLE, "warning", "A change of a job failed and will be tried again; a defect carries its traceback."),

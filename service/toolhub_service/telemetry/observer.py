@@ -47,6 +47,7 @@ class CallTelemetry:
         )
 
     def crashed(self, call: Call, error: BaseException) -> None:
+        self._metrics.defect_met()
         self._log.error(names.LOG_CRASH, call_id=call.call_id, tool=call.tool, exc_info=error)
 
     def unkept(self, call: Call, problem: ToolError) -> None:

@@ -128,6 +128,8 @@ def test_an_answer_from_before_the_outage_changes_nothing(late: Health) -> None:
         (ErrorKind.OUTPUT_SCHEMA_INVALID, WELL),
         (ErrorKind.CANCELLED, SILENT),
         (ErrorKind.INTERNAL, SILENT),
+        (ToolError(ErrorKind.OUTCOME_UNKNOWN, "", details={"cause": "INTERNAL"}), SILENT),
+        (ToolError(ErrorKind.OUTCOME_UNKNOWN, "", details={"cause": "TIMEOUT"}), ILL),
         (ErrorKind.HTTP_DISALLOWED_HOST, SILENT),
         (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(404)), WELL),
         (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(429)), WELL),

@@ -48,6 +48,31 @@ def test_every_alert_says_how_urgent_it_is_and_what_is_wrong() -> None:
         assert alert["annotations"]["summary"], alert["alert"]
 
 
+@pytest.mark.parametrize("rule", [rule for rule in rules() if "alert" in rule], ids=lambda rule: rule["alert"])
+def test_an_alert_sums_by_labels_that_its_metrics_have(rule: dict[str, Any]) -> None:
+    recorded = {each["record"]: each["expr"] for each in rules() if "record" in each}
+    expression = " ".join([rule["expr"], *(expr for name, expr in recorded.items() if name in rule["expr"])])
+    labels = {label for grouped in re.findall(r"by \(([^)]*)\)", expression) for label in grouped.split(", ")}
+    shown = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+    named = [metric for metric in METRICS if metric.name in expression]
+    assert all(label in (*metric.labels, "le", "instance") for label in labels for metric in named)
+    assert shown <= labels | {"instance"} | {label for metric in named for label in metric.labels}
+
+
+@pytest.mark.parametrize("rule", [rule for rule in rules() if "alert" in rule], ids=lambda rule: rule["alert"])
+def test_an_alert_has_its_line_in_the_runbook(rule: dict[str, Any]) -> None:
+    page = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    assert rule["alert"] in page
+    runbook = rule["annotations"].get("runbook", "docs/operations.md#watch")
+    headings = {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in page.splitlines()}
+    assert runbook.partition("#")[2] in headings
+
+
+def test_lost_jobs_are_told_by_cause_for_a_quarter_of_an_hour() -> None:
+    (lost,) = (rule for rule in rules() if rule.get("alert") == "ToolHubJobsLost")
+    assert lost["expr"] == "sum by (tool, cause) (increase(toolhub_jobs_lost_total[15m])) > 0"
+
+
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.y*ml")), ids=lambda path: path.name)
 def test_every_file_is_yaml(path: Path) -> None:
     assert all(isinstance(document, dict) for document in documents(path))

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, a_call, a_door, a_tool
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
 from toolhub_service.domain.step import StepName
@@ -97,6 +97,23 @@ async def test_a_defect_is_told_as_internal_without_its_text_and_logged_whole() 
     assert result.error.details == {"call_id": "call-1"}
     assert "hunter2" not in repr(result)
     assert door.observer.crashes == [defect]
+
+
+async def test_defect_in_a_side_effect_is_an_unknown_outcome_and_logged_whole() -> None:
+    defect = RuntimeError("password=hunter2")
+    door = a_door(defect)
+    result = await door.result(WRITE)
+    assert result.error is not None
+    assert (result.error.kind, result.error.is_retryable) == (ErrorKind.OUTCOME_UNKNOWN, False)
+    assert result.error.details == {"call_id": "call-1", "cause": "INTERNAL"}
+    assert "hunter2" not in repr(result)
+    assert door.observer.crashes == [defect]
+
+
+async def test_defect_of_an_adapter_that_knows_of_no_effect_is_internal() -> None:
+    door = a_door(ToolError(ErrorKind.INTERNAL, "Nothing was sent.", details={NOTHING_HAPPENED: True}))
+    assert (await door.error(WRITE)).kind is ErrorKind.INTERNAL
+    assert len(door.observer.crashes) == 1
 
 
 async def test_after_a_defect_the_budget_has_been_given_back() -> None:

@@ -61,6 +61,16 @@ def test_jobs_are_counted_by_tool_and_end(watched: Watched) -> None:
     assert 'state="SUCCEEDED"' in ended[0]
 
 
+def test_lost_jobs_are_counted_by_cause_and_no_tool_can_make_labels_without_end(watched: Watched) -> None:
+    job = a_job()
+    for number in range(200):
+        lost = failed(job.call, ErrorKind.OUTCOME_UNKNOWN, cause=f"cause-{number}" if number else "RUNNER_DIED")
+        watched.telemetry.changed(job, moved(job, JobState.LOST, T0, result=lost))
+    assert watched.value('toolhub_jobs_lost_total{cause="RUNNER_DIED",tool="test/text.write"}') == 1
+    assert watched.lines("toolhub_jobs_lost_total{") == 51
+    assert watched.value('toolhub_jobs_lost_total{cause="other",tool="test/text.write"}') == 150
+
+
 def test_time_in_a_state_runs_from_its_first_entry(watched: Watched) -> None:
     running = moved(a_job(), JobState.RUNNING, T0 + 1_000)
     reported = moved(running, JobState.RUNNING, T0 + 1_900)

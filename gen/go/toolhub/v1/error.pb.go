@@ -90,7 +90,8 @@ const (
 	ErrorKind_ERROR_KIND_IDEMPOTENCY_CONFLICT ErrorKind = 28
 	// A side effect may or may not have happened. Look before repeating; the hub will not repeat it.
 	ErrorKind_ERROR_KIND_OUTCOME_UNKNOWN ErrorKind = 29
-	// A defect of the hub. The audit log has the particulars under the call id.
+	// A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
+	// the call id.
 	ErrorKind_ERROR_KIND_INTERNAL ErrorKind = 30
 )
 

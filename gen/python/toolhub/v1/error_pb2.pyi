@@ -94,7 +94,9 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_OUTCOME_UNKNOWN: _ErrorKind.ValueType  # 29
     """A side effect may or may not have happened. Look before repeating; the hub will not repeat it."""
     ERROR_KIND_INTERNAL: _ErrorKind.ValueType  # 30
-    """A defect of the hub. The audit log has the particulars under the call id."""
+    """A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
+    the call id.
+    """
 
 class ErrorKind(_ErrorKind, metaclass=_ErrorKindEnumTypeWrapper):
     """Why a call did not succeed. Set by the hub, never by a tool's own words."""
@@ -166,7 +168,9 @@ ERROR_KIND_IDEMPOTENCY_CONFLICT: ErrorKind.ValueType  # 28
 ERROR_KIND_OUTCOME_UNKNOWN: ErrorKind.ValueType  # 29
 """A side effect may or may not have happened. Look before repeating; the hub will not repeat it."""
 ERROR_KIND_INTERNAL: ErrorKind.ValueType  # 30
-"""A defect of the hub. The audit log has the particulars under the call id."""
+"""A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
+the call id.
+"""
 Global___ErrorKind: _TypeAlias = ErrorKind  # noqa: Y015
 
 @_typing.final

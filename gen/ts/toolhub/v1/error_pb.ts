@@ -375,7 +375,8 @@ export enum ErrorKind {
   OUTCOME_UNKNOWN = 29,
 
   /**
-   * A defect of the hub. The audit log has the particulars under the call id.
+   * A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
+   * the call id.
    *
    * @generated from enum value: ERROR_KIND_INTERNAL = 30;
    */

@@ -16,7 +16,7 @@ from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.progress import Progress
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.runtime.approval_questions import UNASKED
-from toolhub_service.runtime.failures import crash
+from toolhub_service.runtime.failures import broke_off, crash
 from toolhub_service.runtime.jobs.causes import cause_of
 from toolhub_service.runtime.jobs.ending import (
     ended,
@@ -102,7 +102,10 @@ class Settling:
         return self._crashed(live.job)
 
     def _crashed(self, job: Job) -> ToolResult:
-        return without_answer(job, crash(job.call.call_id), self._clock.unix_ms())
+        error = crash(job.call.call_id)
+        if job.begun or job.remote is not None:
+            error = broke_off(job.call.tool, job.call.call_id, error)
+        return without_answer(job, error, self._clock.unix_ms())
 
     def _ending(self, result: ToolResult, progress: Progress | None) -> Step:
         error = result.error

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.runtime.jobs.stage import (
     HOUR_MS,
     MARK,
+    Play,
     Process,
     Stage,
     Stagehand,
@@ -101,12 +102,33 @@ async def test_crash_of_a_run_is_told_and_ends_the_job(stage: Stage, process: Pr
     assert [type(defect) for defect in process.observer.defects] == [RuntimeError]
 
 
-async def test_result_that_no_store_can_keep_ends_the_job_all_the_same(stage: Stage, process: Process) -> None:
+async def test_crash_after_the_effect_began_leaves_the_job_lost(stage: Stage, process: Process) -> None:
+    async def play(hand: Stagehand) -> ToolResult:
+        await hand.begin()
+        hand.act()
+        raise RuntimeError("s3cret-canary")
+
+    stage.world.play = play
+    await stage.kept(a_job())
+    await process.deliver()
+    job = await stage.check()
+    assert job.state is LOST
+    assert job.status.result is not None
+    assert job.status.result.error is not None
+    assert job.status.result.error.kind is ErrorKind.OUTCOME_UNKNOWN
+    assert job.status.result.error.details["cause"] == "INTERNAL"
+
+
+@pytest.mark.parametrize(("play", "then"), [(unsafe, LOST), (safe, FAILED)])
+async def test_result_that_no_store_can_keep_ends_the_job_all_the_same(
+    stage: Stage, process: Process, play: Play, then: JobState
+) -> None:
+    stage.world.play = play
     stage.store.unkept = lambda job: job.state is JobState.SUCCEEDED
     stage.world.go["job-1"].set()
     await stage.kept(a_job())
     await process.deliver()
-    assert (await stage.check()).state is FAILED
+    assert (await stage.check()).state is then
 
 
 async def test_progress_that_no_store_can_keep_ends_nothing(stage: Stage, process: Process) -> None:

@@ -523,7 +523,8 @@ class ErrorKind(betterproto2.Enum):
 
     INTERNAL = 30
     """
-    A defect of the hub. The audit log has the particulars under the call id.
+    A defect of the hub or the tool, in a call that had no effect (else OUTCOME_UNKNOWN). The log has the particulars under
+    the call id.
     """
 
     @classmethod
