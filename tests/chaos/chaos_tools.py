@@ -17,6 +17,7 @@ from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 Seconds = Annotated[float, Meta(description="Seconds.", ge=0, le=60)]
 Marker = Annotated[str, Meta(description="Names the job, of the caller's choice.", min_length=1, max_length=100)]
+_LOOK_S = 0.02
 LIMITS = ToolLimits(timeout_s=120.0, max_concurrency=1_000)
 
 
@@ -52,6 +53,7 @@ class StepsIn(ToolInput, frozen=True):
     marker: Marker
     steps: Annotated[int, Meta(description="How many.", ge=1, le=10_000)]
     step_s: Seconds = 0.0
+    until: Annotated[str, Meta(description="Path of a file without which the last step is not taken.")] = ""
 
 
 class WorkSteps(Tool[StepsIn, Marked]):
@@ -66,6 +68,8 @@ class WorkSteps(Tool[StepsIn, Marked]):
     async def run(self, args: StepsIn, context: ToolContext) -> Marked:
         for step in range(1, args.steps + 1):
             await asyncio.sleep(args.step_s)
+            if step == args.steps and args.until:
+                await _there(Path(args.until))
             context.sink.progress(Progress(step, args.steps, "steps"))
         return Marked(marker=args.marker)
 
@@ -83,6 +87,11 @@ class QuickRead(Tool[ReadIn, Marked]):
 
     async def run(self, args: ReadIn, context: ToolContext) -> Marked:
         return Marked(marker=args.marker)
+
+
+async def _there(path: Path) -> None:
+    while not path.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+        await asyncio.sleep(_LOOK_S)
 
 
 def append(ledger: Path, marker: str) -> None:

@@ -19,8 +19,6 @@ from tests.e2e.terminal import Screen, environment, terminal
 from tests.free_port import free_port
 from tests.processes import WITHIN_S, Served, served
 
-STEPS = ("chaos/work.steps", '{"marker": "a", "steps": 15, "stepS": 0.1}')
-"""May be repeated."""
 EFFECT = ("chaos/effect.once", '{"marker": "a", "afterS": 60}')
 """Must not be."""
 
@@ -40,6 +38,16 @@ class Hub:
     @property
     def ledger(self) -> Path:
         return self.folder / "ledger"
+
+    @property
+    def go_on(self) -> Path:
+        """Without this file no job ends that `steps` begin."""
+        return self.folder / "go-on"
+
+    @property
+    def steps(self) -> tuple[str, str]:
+        """A job that may be repeated."""
+        return "chaos/work.steps", json.dumps({"marker": "a", "steps": 5, "stepS": 0.1, "until": str(self.go_on)})
 
     @asynccontextmanager
     async def life(self) -> AsyncIterator[Served]:
@@ -73,11 +81,12 @@ async def killed(running: Served) -> None:
 async def test_watch_of_a_repeatable_job_survives_kill_9_of_the_hub(hub: Hub) -> None:
     async with AsyncExitStack() as stack:
         async with hub.life() as running:
-            watching = terminal(["toolhub", "jobs", "submit", *STEPS, "--watch"], hub.env)
+            watching = terminal(["toolhub", "jobs", "submit", *hub.steps, "--watch"], hub.env)
             process, screen = stack.enter_context(watching)
-            await seen(screen, "of 15 steps")
+            await seen(screen, "of 5 steps")
             await killed(running)
             await seen(screen, "reconnecting in")
+        hub.go_on.touch()
         async with hub.life():
             text = await asyncio.to_thread(screen.rest)
             assert await asyncio.to_thread(process.wait, WITHIN_S) == 0
@@ -108,7 +117,7 @@ async def test_job_that_must_not_be_repeated_is_lost_with_its_explanation(hub: H
 @pytest.mark.promise("watch.gapless")
 async def test_json_lines_have_every_sequence_once_across_kill_9(hub: Hub) -> None:
     async with hub.life() as running:
-        job_id = hub.ask("submit", *STEPS)["jobId"]
+        job_id = hub.ask("submit", *hub.steps)["jobId"]
         watching = await asyncio.create_subprocess_exec(
             *("toolhub", "jobs", "watch", job_id, "--json"),
             env=hub.env,
@@ -116,11 +125,12 @@ async def test_json_lines_have_every_sequence_once_across_kill_9(hub: Hub) -> No
             stderr=asyncio.subprocess.PIPE,
         )
         assert watching.stdout is not None
-        first = [json.loads(await watching.stdout.readline()) for _ in range(2)]
+        first = json.loads(await watching.stdout.readline())
         await killed(running)
+    hub.go_on.touch()
     async with hub.life(), asyncio.timeout(WITHIN_S):
         out, err = await watching.communicate()
-    told = [*first, *(json.loads(line) for line in out.splitlines())]
+    told = [first, *(json.loads(line) for line in out.splitlines())]
     sequences = [int(status["sequence"]) for status in told]
     assert sequences == list(range(sequences[0], sequences[0] + len(told)))
     assert told[-1]["state"] == "JOB_STATE_SUCCEEDED"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -54,7 +55,9 @@ async def test_watcher_goes_on_when_its_hub_was_killed_and_came_back(
     folder, listen = tmp_path / "hub", f"127.0.0.1:{port}"
     options = ("--config", str(configured(folder, folder / "ledger")))
     address = f"http://{listen}" if example is typescript else listen
-    words = (address, "chaos/work.steps", '{"marker": "a", "steps": 15, "stepS": 0.1}')
+    go_on = tmp_path / "go-on"
+    args = {"marker": "a", "steps": 5, "stepS": 0.1, "until": str(go_on)}
+    words = (address, "chaos/work.steps", json.dumps(args))
     async with served(folder, *options, environment=IMPATIENT, listen=listen) as hub:
         watching = await asyncio.create_subprocess_exec(
             *command, *words, cwd=ROOT, env=environment(tmp_path), stdout=asyncio.subprocess.PIPE
@@ -63,6 +66,7 @@ async def test_watcher_goes_on_when_its_hub_was_killed_and_came_back(
         told = [(await watching.stdout.readline()).decode() for _ in range(3)]
         hub.signal(signal.SIGKILL)
         await hub.process.wait()
+    go_on.touch()
     async with served(folder, *options, environment=IMPATIENT, listen=listen), asyncio.timeout(WITHIN_S):
         rest, _ = await watching.communicate()
     told += rest.decode().splitlines()

@@ -24,7 +24,8 @@ from toolhub.v1 import error_pb2, job_pb2
 pytestmark = pytest.mark.slow
 
 ONCE, AGAIN = HoldOnce.name, HoldSafely.name
-IMPATIENT = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.6", "TOOLHUB_METRICS_LISTEN": ""}
+IMPATIENT = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "3", "TOOLHUB_METRICS_LISTEN": ""}
+"""A worker that was killed is noticed soon; one that starves for a second or two, not at all."""
 CONNECTIONS = 12
 """So many that the kernel gives some to either worker."""
 
