@@ -109,7 +109,8 @@ def make_webhook(means: Means) -> ApprovalWebhook | None:
             settings.webhook_url, secret, clock=means.clock, randomness=means.randomness, log=means.observing.log
         )
     except OSError as unreadable:
-        problem = f"approvals.webhook_secret_file: {unreadable.strerror}"
+        reason = unreadable.strerror if settings.webhook_secret_file else "it is not set"
+        problem = f"approvals.webhook_secret_file: {reason}"
     except ValueError as wrong:
         problem = str(wrong)
     raise HubFailure(HubStatus.FAILED_PRECONDITION, "WEBHOOK_INVALID", f"Approvals cannot be told: {problem}.")

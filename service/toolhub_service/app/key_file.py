@@ -42,7 +42,10 @@ class KeyFile:
         try:
             entries = msgspec.convert(yaml.safe_load(text) or {}, dict[str, _Entry])
         except (yaml.YAMLError, msgspec.ValidationError) as broken:
-            raise KeyFileInvalid(f"{self._path}: not a file of API keys") from broken
+            raise KeyFileInvalid(
+                f"{self._path}: not a file of API keys. Repair or restore it; without it keys must be made anew, with "
+                "`toolhub keys create`."
+            ) from broken
         return {key_id: StoredKey(entry.name, entry.sha256) for key_id, entry in entries.items()}
 
     def create(self, name: str) -> str:

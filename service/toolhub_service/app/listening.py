@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from pathlib import Path
 
 import grpc
@@ -10,17 +11,21 @@ import grpc
 from toolhub_service.settings.document import Settings, Tls
 from toolhub_service.transport.server import Listening
 
+_PORT_MAX = 65_535
+
 
 class ListenRefused(ValueError):
-    """The address does not go together with the auth modes or the workers; the message says what to change."""
+    """Address, certificate, auth modes and workers do not go together; the message says what to change."""
 
 
 def listening_of(settings: Settings) -> Listening:
-    """Raises OSError for unreadable files.
+    """Raises ListenRefused for what is no address or no certificate.
 
-    Raises ListenRefused when `insecure-local` would be served beyond this machine, or one socket by several workers.
+    Also when `insecure-local` would be served beyond this machine, or one socket by several workers.
     """
     address = settings.server.listen
+    if not address.startswith("unix"):
+        host_and_port("server.listen", address)
     if "insecure-local" in settings.auth.modes and not is_local(address):
         raise ListenRefused(
             f"auth mode insecure-local lets whoever connects act as `local`, and {address} is open to others. "
@@ -53,9 +58,45 @@ def is_local(address: str) -> bool:
         return False
 
 
+def host_and_port(setting: str, address: str) -> tuple[str, int]:
+    """The two parts of `host:port`, an IPv6 host without its brackets. Raises ListenRefused, naming the setting."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > _PORT_MAX:
+        wanted = "host:port, such as 127.0.0.1:50051" + (", or unix:/path" if setting == "server.listen" else "")
+        raise ListenRefused(f"{setting} is {address!r}, which is no address: write {wanted}.")
+    return host.strip("[]"), int(port)
+
+
 def _credentials(tls: Tls) -> grpc.ServerCredentials | None:
     if not tls.certificate_file:
         return None
-    pair = (Path(tls.key_file).read_bytes(), Path(tls.certificate_file).read_bytes())
-    ca = Path(tls.client_ca_file).read_bytes() if tls.client_ca_file else None
+    pair = (_read("key_file", tls.key_file), _read("certificate_file", tls.certificate_file))
+    ca = _read("client_ca_file", tls.client_ca_file) if tls.client_ca_file else None
+    _judge(tls)
     return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+
+
+def _read(name: str, file: str) -> bytes:
+    if not file:
+        raise ListenRefused(f"server.tls.{name} is not set, and server.tls.certificate_file is: set both, or neither.")
+    try:
+        return Path(file).read_bytes()
+    except OSError as unreadable:
+        raise ListenRefused(f"server.tls.{name}: {file}: {unreadable.strerror}.") from unreadable
+
+
+def _judge(tls: Tls) -> None:
+    """gRPC says of files that it cannot use no more than that it cannot listen."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.certificate_file, tls.key_file, password=lambda: "")
+    except ssl.SSLError as unfit:
+        raise ListenRefused(
+            f"server.tls: {tls.certificate_file} and {tls.key_file} are not a PEM certificate and the key that belongs "
+            "to it, without a passphrase."
+        ) from unfit
+    try:
+        if tls.client_ca_file:
+            context.load_verify_locations(tls.client_ca_file)
+    except ssl.SSLError as unfit:
+        raise ListenRefused(f"server.tls.client_ca_file: {tls.client_ca_file} holds no PEM certificate.") from unfit

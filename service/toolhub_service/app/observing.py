@@ -12,6 +12,7 @@ from typing import Literal
 from structlog.typing import FilteringBoundLogger
 
 from toolhub_service import __version__
+from toolhub_service.app.listening import host_and_port
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.live import Change, Difference
 from toolhub_service.settings.document import Settings
@@ -95,11 +96,20 @@ class Observing:
 
 
 async def start_endpoint(endpoint: MetricsEndpoint, listen: str) -> int:
-    """Serve metrics on `listen` (host:port); the port, 0 where none is wanted. Raises OSError when it is taken."""
+    """Serve metrics on `listen` (host:port); the port, 0 where none is wanted.
+
+    Raises ListenRefused when it is no address, OSError when it is taken.
+    """
     if not listen:
         return 0
-    host, _, port = listen.rpartition(":")
-    return await endpoint.start(host.strip("[]"), int(port))
+    host, port = host_and_port("metrics.listen", listen)
+    try:
+        return await endpoint.start(host, port)
+    except OSError as taken:
+        raise OSError(
+            f"cannot serve metrics on {listen}: the address is in use or not ours. Stop what listens there, or set "
+            "metrics.listen (TOOLHUB_METRICS_LISTEN) to another address, or to nothing for no metrics."
+        ) from taken
 
 
 def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -> Observing:

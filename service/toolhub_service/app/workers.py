@@ -15,6 +15,8 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from toolhub_service.app.listening import host_and_port
+
 WORKER_VARIABLE = "TOOLHUB_WORKER"
 READY = b"ready\n"
 _RESTART_PAUSE_S = 1.0
@@ -113,8 +115,8 @@ def reserve_port(address: str) -> tuple[socket.socket | None, str]:
     """
     if address.startswith("unix"):
         return None, address
-    host, _, port = address.rpartition(":")
-    family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+    host, port = host_and_port("server.listen", address)
+    family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     try:
         with socket.socket(family, socket.SOCK_STREAM) as alone:
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what lingers of a hub that left is no hub
@@ -124,7 +126,7 @@ def reserve_port(address: str) -> tuple[socket.socket | None, str]:
     held = socket.socket(family, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     held.bind(place)
-    return held, f"{host}:{held.getsockname()[1]}"
+    return held, f"{address.rpartition(':')[0]}:{held.getsockname()[1]}"
 
 
 def worker_number() -> int | None:

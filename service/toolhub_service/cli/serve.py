@@ -39,7 +39,9 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
     try:
         _run(settings, config_file, data_dir)
     except _refusals() as refused:
-        raise click.ClickException(_told(refused)) from refused
+        from toolhub_service.cli.start_refusal import start_refusal
+
+        raise click.ClickException(start_refusal(refused, settings)) from refused
 
 
 def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) -> None:
@@ -97,12 +99,3 @@ def _refusals() -> tuple[type[Exception], ...]:
 
     known = (OSError, KeyFileInvalid, ListenRefused, SecretFileInvalid, SettingsInvalid, StartRefused)
     return (*known, HubFailure, ToolFailure)
-
-
-def _told(refused: Exception) -> str:
-    from toolhub_service.domain.errors import ToolFailure
-
-    if not isinstance(refused, ToolFailure):
-        return str(refused)
-    reason = refused.error.details.get("reason")
-    return f"{refused.error.message} Reason: {reason}." if reason else refused.error.message

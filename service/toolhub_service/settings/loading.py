@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 import yaml
@@ -50,17 +51,21 @@ class Setting:
     description: str
     type: str
     default: Any
+    choices: tuple[str, ...] = ()
+    """All that it may be; empty when there are too many to list."""
 
 
 def load_settings(file: Path | None, environment: Mapping[str, str]) -> Settings:
     """Raises SettingsInvalid."""
     data = _read(file) if file else {}
-    for path, value in _from_environment(environment):
+    given = dict(_from_environment(environment))
+    for path, value in given.items():
         _put(data, path, value)
     try:
         return msgspec.convert(data, Settings, strict=False)
     except msgspec.ValidationError as broken:
-        raise SettingsInvalid(f"{file or 'environment'}: {_explained(broken)}") from broken
+        where = _variable_of(broken, given) or file or "environment"
+        raise SettingsInvalid(f"{where}: {_explained(broken)}") from broken
 
 
 def all_settings() -> Iterator[Setting]:
@@ -90,6 +95,7 @@ def _walk(section: type[msgspec.Struct], above: tuple[str, ...]) -> Iterator[Set
             description=(meta.description if meta else "") or "",
             type=getattr(bare, "__name__", str(bare)).replace("typing.", ""),
             default=default,
+            choices=_choices_of(bare),
         )
 
 
@@ -142,9 +148,32 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
 def _explained(broken: msgspec.ValidationError) -> str:
     """msgspec names the path; an unknown field gets the nearest known one."""
     text = str(broken)
+    if "Invalid enum value" in text:
+        known = {setting.path: setting.choices for setting in all_settings()}
+        return f"{text}; take one of: {', '.join(known.get(_path_in(text), ()))}"
     if "unknown field" not in text:
         return text
     unknown = text.split("`")[1]
     names = {part for setting in all_settings() for part in setting.path.split(".")}
     near = difflib.get_close_matches(unknown, names, n=1)
     return text + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _variable_of(broken: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
+    """The environment variable whose value is refused; empty when it came from the file."""
+    path = _path_in(str(broken))
+    return PREFIX + path.replace(".", "_").upper() if path in given else ""
+
+
+def _path_in(text: str) -> str:
+    """`auth.modes` of a message that ends with "at `$.auth.modes[0]`"."""
+    found = re.search(r"at `\$\.([a-z0-9_.]+)", text)
+    return found[1] if found else ""
+
+
+def _choices_of(type_: Any) -> tuple[str, ...]:
+    """What a value may be where few are known: a Literal, or a tuple of them."""
+    arguments = get_args(type_)
+    if get_origin(type_) is tuple:
+        return _choices_of(arguments[0])
+    return tuple(map(str, arguments)) if get_origin(type_) is Literal else ()

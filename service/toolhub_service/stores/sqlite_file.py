@@ -19,6 +19,10 @@ from toolhub_service.stores.codec import UnreadableRecord
 from toolhub_service.stores.sqlite_file_schema import FileTooNew, connect, connect_to_read
 from toolhub_service.stores.sqlite_file_writer import Asked, Change, FileWriter, Watch, unavailable
 
+_DAMAGED = (
+    "It is damaged: restore it from a backup; or move it away with its -wal and -shm, and what it held is forgotten: "
+    "open jobs and approvals, idempotency keys, pins."
+)
 I = TypeVar("I")  # noqa: E741 — an item
 A = TypeVar("A")
 T = TypeVar("T")
@@ -44,8 +48,10 @@ class SqliteFile:
             opened = await asyncio.to_thread(self._connect)
         except FileTooNew as error:
             raise self._cannot_start(f"{error}. Start the newer hub, or move the file away.") from None
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.OperationalError, OSError) as error:
             raise self._cannot_start(f"{error}. Look at the folder, its owner and the disk.") from None
+        except sqlite3.Error as error:
+            raise self._cannot_start(f"{error}. {_DAMAGED}") from None
         self._reading = ThreadPoolExecutor(self._readers, "hub-db-reader")
         self._writer = FileWriter(self._connect, opened, asyncio.get_running_loop(), self._poll_s)
 

@@ -107,3 +107,12 @@ def test_the_data_folder_follows_the_desktop_convention() -> None:
     assert data_dir_of(Settings(data_dir="/d"), {"XDG_DATA_HOME": "/x"}) == Path("/d")
     assert data_dir_of(Settings(), {"XDG_DATA_HOME": "/x"}) == Path("/x/toolhub")
     assert data_dir_of(Settings(), {}) == Path.home() / ".local/share/toolhub"
+
+
+def test_a_refused_variable_is_named_and_what_it_may_be() -> None:
+    with pytest.raises(SettingsInvalid, match=r"^TOOLHUB_SERVER_WORKERS: Expected `int`"):
+        load_settings(None, {"TOOLHUB_SERVER_WORKERS": "many"})
+    with pytest.raises(SettingsInvalid, match=r"^TOOLHUB_AUTH_MODES: .*; take one of: insecure-local, api-key$"):
+        load_settings(None, {"TOOLHUB_AUTH_MODES": "password"})
+    with pytest.raises(SettingsInvalid, match=r"; take one of: debug, info, warning, error$"):
+        load_settings(None, {"TOOLHUB_LOGS_LEVEL": "loud"})
