@@ -18,8 +18,9 @@ import httpx2
 import orjson
 
 from toolhub_service.adapters.mcp.breakage import Breakage, error_of
-from toolhub_service.adapters.mcp.crowds import is_crowded
+from toolhub_service.adapters.mcp.crowds import counted
 from toolhub_service.adapters.mcp.flights import Flight, Flights, GivenUp
+from toolhub_service.registry.turns import in_turns
 from toolhub_service.tools.egress.body import BoundedBody, Pull, decoder_of
 from toolhub_service.tools.egress.breakage import WireError
 
@@ -116,7 +117,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             return self._broken(Breakage.UNDECODABLE, 502)
         finally:
             await response.aclose()
-        if body.is_cut or is_crowded(content):
+        if body.is_cut or await in_turns(counted(content)):
             return self._broken(Breakage.TOO_LARGE, 502)
         if response.has_redirect_location and not self._leads_on(request, response):
             return self._broken(Breakage.REFUSED, 403)
@@ -167,14 +168,14 @@ class _Events(httpx2.AsyncByteStream):
                 if end := _end_of_events(held, seen):
                     events = bytes(held[:end])
                     del held[:end]
-                    if is_crowded(events):
+                    if await in_turns(counted(events)):
                         yield _failing_event(Breakage.TOO_LARGE)
                         return
                     yield events
                 if len(held) > self._max_event_bytes:
                     yield _failing_event(Breakage.TOO_LARGE)
                     return
-            if not is_crowded(bytes(held)):
+            if not await in_turns(counted(bytes(held))):
                 yield bytes(held)
         except WireError:
             yield _failing_event(Breakage.UNDECODABLE)

@@ -1,4 +1,4 @@
-"""Cuts a stream of bytes into lines of bounded length.
+"""Cuts a stream of bytes into lines of bounded length, and of a bounded number of values (crowds.py).
 
 Of a line that is too long only its first and last bytes are kept, enough to find out which request it would have
 answered: servers write the `id` either first (Python) or last (TypeScript).
@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+
+from toolhub_service.adapters.mcp.crowds import VALUES_MAX, Census
 
 _EDGE_BYTES = 256
 _LATER_MAX = 2
@@ -36,6 +38,10 @@ def _beginning(pieces: Iterable[bytes]) -> bytes:
         if len(beginning) >= _EDGE_BYTES:
             break
     return beginning[:_EDGE_BYTES]
+
+
+def _end(pieces: list[bytes]) -> bytes:
+    return b"".join([piece[-_EDGE_BYTES:] for piece in pieces[-_EDGE_BYTES:]])[-_EDGE_BYTES:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +72,15 @@ class TooLong:
 class Lines:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._short_bytes = min(max_bytes, VALUES_MAX)
+        """So much is never too much."""
         self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._too_long: bytes | None = None
         """The head of the line that is being skipped."""
         self._tail = b""
+        self._census: Census | None = None
+        """Of a line that may hold too many values."""
 
     def feed(self, data: bytes) -> Iterator[bytes | TooLong]:
         """The lines that this piece completes, without their ends. Consume it wholly."""
@@ -82,14 +92,23 @@ class Lines:
         self._take(data[start:])
 
     def _take(self, piece: bytes) -> None:
-        if self._too_long is None and self._held_bytes + len(piece) > self._max_bytes:
-            self._too_long = _beginning((*self._pieces, piece))
-            self._pieces.clear()
         if self._too_long is not None:
             self._tail = (self._tail + piece[-_EDGE_BYTES:])[-_EDGE_BYTES:]
         elif piece:
             self._pieces.append(piece)
             self._held_bytes += len(piece)
+            if self._held_bytes > self._short_bytes and self._is_too_much():
+                self._too_long, self._tail = _beginning(self._pieces), _end(self._pieces)
+                self._pieces.clear()
+
+    def _is_too_much(self) -> bool:
+        """Told after each piece."""
+        if self._held_bytes > self._max_bytes:
+            return True
+        if self._census is None:
+            self._census = Census()
+            return any(map(self._census.take, self._pieces))
+        return self._census.take(self._pieces[-1])
 
     def _finished(self) -> bytes | TooLong:
         line: bytes | TooLong
@@ -97,5 +116,5 @@ class Lines:
             line = TooLong(self._too_long, self._tail)
         else:
             line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces, self._held_bytes, self._too_long, self._tail = [], 0, None, b""
+        self._pieces, self._held_bytes, self._too_long, self._tail, self._census = [], 0, None, b"", None
         return line

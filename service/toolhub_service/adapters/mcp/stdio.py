@@ -28,7 +28,6 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, jsonrpc_message_adapter
 
 from toolhub_service.adapters.mcp.breakage import Breakage, error_of
-from toolhub_service.adapters.mcp.crowds import is_crowded
 from toolhub_service.adapters.mcp.lines import Lines, TooLong, later_messages
 from toolhub_service.adapters.mcp.pipe_lane import PipeLane
 from toolhub_service.adapters.mcp.reaper import REAPER
@@ -148,8 +147,8 @@ class Wire(asyncio.SubprocessProtocol):
         for line in self._lines.feed(data):
             if isinstance(line, TooLong):
                 self._skipped(line)
-            elif line.strip():
-                self._parsed(line)
+            elif line.strip() and not self._taken(line):
+                self._garbled(line)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 0:
@@ -193,12 +192,6 @@ class Wire(asyncio.SubprocessProtocol):
         if self._too_long:
             lines.append(f"{self._too_long} messages were larger than the source allows.")
         return lines
-
-    def _parsed(self, line: bytes) -> None:
-        if is_crowded(line):
-            self._skipped(TooLong.of(line))
-        elif not self._taken(line):
-            self._garbled(line)
 
     def _taken(self, line: bytes) -> bool:
         """Whether it is a message. Read strictly: the SDK's own way lets NaN through, and takes five times as long."""

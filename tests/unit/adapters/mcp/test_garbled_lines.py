@@ -9,18 +9,20 @@ import pytest
 from mcp_types import JSONRPCError, JSONRPCResponse
 
 from toolhub_service.adapters.mcp.breakage import Breakage
-from toolhub_service.adapters.mcp.crowds import VALUES_MAX, is_crowded
+from toolhub_service.adapters.mcp.crowds import VALUES_MAX, Census
 from toolhub_service.adapters.mcp.stdio import Wire
 
 GOOD = b'{"jsonrpc":"2.0","id":9,"result":{"a":1}}'
 DEEP = b"[" * 2_000 + b"]" * 2_000
 
 
-def heard(*lines: bytes) -> tuple[list[Any], list[str]]:
-    """What the client hears of these lines, and why the connection ended."""
+def heard(*lines: bytes, size: int = 10_000_000) -> tuple[list[Any], list[str]]:
+    """What the client hears of these lines, in pieces of that size, and why the connection ended."""
     ended: list[str] = []
     wire = Wire(8 * 1024 * 1024, ended.append)
-    wire.pipe_data_received(1, b"".join(line + b"\n" for line in lines))
+    text = b"".join(line + b"\n" for line in lines)
+    for start in range(0, len(text), size):
+        wire.pipe_data_received(1, text[start : start + size])
     messages = [item.message for item, _ in wire.inbox._held]
     return messages, ended
 
@@ -82,17 +84,31 @@ def test_integers_are_exact_at_any_size() -> None:
     assert message.result == {"n": number}
 
 
+@pytest.mark.parametrize("size", [11, 65_536, 10_000_000])
 @pytest.mark.parametrize("unit", [b"1,", b"[],", b'{"a":1},', b'"a",', b'"\\",[",'])
-def test_a_message_of_too_many_values_is_not_read_and_fails_its_call(unit: bytes) -> None:
+def test_a_message_of_too_many_values_is_not_read_and_fails_its_call(unit: bytes, size: int) -> None:
     crowd = unit * (VALUES_MAX + 1)
-    (failed, good), ended = heard(b'{"jsonrpc":"2.0","id":4,"result":{"a":[' + crowd + b"0]}}", GOOD)
+    (failed, good), ended = heard(b'{"jsonrpc":"2.0","id":4,"result":{"a":[' + crowd + b"0]}}", GOOD, size=size)
     assert told(failed) == (4, Breakage.TOO_LARGE.value)
     assert isinstance(good, JSONRPCResponse)
     assert not ended
 
 
-def test_commas_and_brackets_of_long_texts_are_no_values() -> None:
+def test_a_message_of_too_many_values_tells_whom_it_would_have_answered_at_its_end() -> None:
+    crowd = b"[]," * VALUES_MAX
+    (failed,), _ = heard(b'{"result":{"a":[' + crowd + b'0]},"jsonrpc":"2.0","id":5}', size=65_536)
+    assert told(failed) == (5, Breakage.TOO_LARGE.value)
+
+
+@pytest.mark.parametrize("size", [1_001, 10_000_000])
+def test_commas_and_brackets_of_long_texts_are_no_values(size: int) -> None:
     rows = '1,2,[3],{4}\\"x\\"\\\\\n' * VALUES_MAX
-    assert not is_crowded(json.dumps({"text": rows}).encode())
-    assert not is_crowded(json.dumps({"text": json.dumps([{"a": 1, "b": [2]}] * VALUES_MAX)}).encode())
-    assert not is_crowded(json.dumps([1] * VALUES_MAX).encode())
+    assert not is_crowded({"text": rows}, size)
+    assert not is_crowded({"text": json.dumps([{"a": 1, "b": [2]}] * VALUES_MAX)}, size)
+    assert not is_crowded([1] * VALUES_MAX, size)
+    assert is_crowded([1] * (VALUES_MAX + 1), size)
+
+
+def is_crowded(value: object, size: int) -> bool:
+    census, text = Census(), json.dumps(value).encode()
+    return any(census.take(text[start : start + size]) for start in range(0, len(text), size))
