@@ -28,7 +28,7 @@ def a_source(name: str = "github", **fields: object) -> SourceStatus:
         server="code host 1.2",
         protocol="2026-07-28",
         trust=Trust.APPROVAL,
-        diagnostics=("stderr: starting", "stderr: careful \x1b[2J", "connections: 1 in 1 attempts"),
+        diagnose=lambda: ("stderr: starting", "stderr: careful \x1b[2J", "connections: 1 in 1 attempts"),
     )
     return replace(status, **fields)  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ What is known of it tells "no tools", "denied to you" and "source down" apart.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -92,8 +93,13 @@ class SourceStatus:
     """Name and version that the source gives itself; untrusted."""
     protocol: str = ""
     trust: Trust = Trust.ALWAYS
-    diagnostics: tuple[str, ...] = ()
-    """As `ToolSource.diagnostics`, redacted; for operators only."""
+    diagnose: Callable[[], Sequence[str]] = tuple
+    """`ToolSource.diagnostics`: to look through it for secrets costs milliseconds, and few ask for it."""
+
+    @property
+    def diagnostics(self) -> tuple[str, ...]:
+        """As they are now, redacted; for operators only."""
+        return tuple(self.diagnose())
 
     @property
     def ok(self) -> bool:

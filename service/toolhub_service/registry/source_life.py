@@ -120,7 +120,7 @@ class SourceLife:
             server=self._discovery.server,
             protocol=self._discovery.protocol,
             trust=source.trust,
-            diagnostics=tuple(source.diagnostics()),
+            diagnose=source.diagnostics,
         )
 
     @property

@@ -116,7 +116,7 @@ class McpToolSource:
         self._server.link.listen(changed)
 
     def diagnostics(self) -> Sequence[str]:
-        return tuple(map(self._redact, self._server.link.diagnostics()))
+        return tuple(self._redact("\n".join(self._server.link.diagnostics())).split("\n"))
 
     async def start(self) -> None:
         self._server.link.start()
