@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.unit.adapters.comfyui.template_files import SIDECAR, made, problems, property_of, sidecar, write
-from toolhub_service.adapters.comfyui.png_stripping import CHUNKS_MAX, SIGNATURE, Damaged, stripped
+from toolhub_service.adapters.comfyui.png_sieve import SIGNATURE, PngSieve
+from toolhub_service.adapters.comfyui.sieve import PARTS_MAX, Damaged, sieved
 from toolhub_service.adapters.comfyui.sniffing import accepted_as
 from toolhub_service.adapters.comfyui.template import TemplateInvalid
 from toolhub_service.adapters.comfyui.templates import load_templates
@@ -142,7 +143,7 @@ async def passed(data: bytes, step: int = 1 << 16) -> bytes:
         for at in range(0, len(data), step):
             yield data[at : at + step]
 
-    return b"".join([piece async for piece in stripped(arriving())])
+    return b"".join([piece async for piece in sieved(arriving(), PngSieve())])
 
 
 class TestPictures:
@@ -162,7 +163,7 @@ class TestPictures:
             SIGNATURE[:4],
             b"",
             SIGNATURE,
-            SIGNATURE + _chunk(b"IDAT") * (CHUNKS_MAX + 1) + END,
+            SIGNATURE + _chunk(b"IDAT") * (PARTS_MAX + 1) + END,
         ],
         ids=["archive", "cut", "crc", "endless", "no signature", "nothing", "no end", "more chunks than pixels"],
     )

@@ -144,7 +144,9 @@ class ComfyUiSource(Source, frozen=True, tag="comfyui"):
             description="Seconds a job of its tools gets, from submission to end, its wait in the queue included.", gt=0
         ),
     ] = 3_600.0
-    strip_metadata: Annotated[bool, Meta(description="Remove the graph that ComfyUI writes into its PNG files.")] = True
+    strip_metadata: Annotated[
+        bool, Meta(description="Remove the graph that ComfyUI writes into PNG, JPEG, WebP and GIF files.")
+    ] = True
     tls: Annotated[ClientTls, Meta(description="Certificates.")] = ClientTls()
     connect_timeout_s: Annotated[float, Meta(description="Seconds to connect.", gt=0, le=300)] = 10.0
     read_timeout_s: Annotated[

@@ -104,6 +104,7 @@ def _of_file(record: FileRecord) -> Evidence:
         "etag": record.etag,
         "served_bytes": str(record.served_bytes),
         "served_sha256": record.served_sha256,
+        "metadata": "taken out" if record.is_sieved else "as the server wrote them",
     }
     summary = f"{record.output.name}: {ref.media_type}, {ref.size_bytes:,} bytes"
     return Evidence(EvidenceType.FILE, ref.artifact_id, summary, sha256=ref.sha256, attributes=attributes)

@@ -1,9 +1,9 @@
 """What a run has left behind: fetched, judged by its bytes, kept as artifacts, before anybody calls it a success.
 
-Each file goes from the server into the store of artifacts as it comes: bounded, sniffed, hashed and, where it is a PNG
-and the operator has not said otherwise, without the graph that ComfyUI writes into it. A broken connection begins the
-file anew. An output that is not as the sidecar declares fails the job: a fully cached run names files that somebody may
-have deleted since, and still says success.
+Each file goes from the server into the store of artifacts as it comes: bounded, sniffed, hashed and, where it is a
+picture and the operator has not said otherwise, without the graph that ComfyUI writes into it. A broken connection
+begins the file anew. An output that is not as the sidecar declares fails the job: a fully cached run names files that
+somebody may have deleted since, and still says success.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
 from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.files import ServedFile, served_file
-from toolhub_service.adapters.comfyui.png_stripping import Damaged, stripped
+from toolhub_service.adapters.comfyui.metadata_sieves import SIEVES
+from toolhub_service.adapters.comfyui.sieve import Damaged, sieved
 from toolhub_service.adapters.comfyui.sniffing import SNIFFED_BYTES, accepted_as, extension_of, sniffed
 from toolhub_service.adapters.comfyui.template import OutputTerms, OutputType, Template
 from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
@@ -43,6 +44,8 @@ class FileRecord:
     served_bytes: int
     served_sha256: str
     """Of what the server sent."""
+    is_sieved: bool
+    """Whether metadata were taken out."""
 
 
 @dataclass(slots=True)
@@ -139,8 +142,8 @@ class OutputFetcher:
                 what = f"is {sniffed(beginning) or 'of no known kind'}, which the sidecar does not take"
                 raise failures.bad_output(call, output, "OUTPUT_TYPE", what, filename=file.filename)
             chunks = body.chunks()
-            is_stripped = self._strip and media_type == "image/png"
-            async with aclosing(chunks), aclosing(stripped(chunks) if is_stripped else chunks) as passed:
+            sieve = SIEVES[media_type]() if self._strip and media_type in SIEVES else None
+            async with aclosing(chunks), aclosing(sieved(chunks, sieve) if sieve else chunks) as passed:
                 try:
                     artifact = await self._desk.keep(
                         passed, call=call.call, media_type=media_type, name=_artifact_name(output, left, media_type)
@@ -149,7 +152,7 @@ class OutputFetcher:
                     what = "is a damaged picture"
                     raise failures.bad_output(call, output, "OUTPUT_DAMAGED", what, filename=file.filename) from None
             etag = failures.quoted(response.headers.get("etag", ""), self._redact, _ETAG_MAX_CHARS)
-            return FileRecord(output, file, artifact.ref, etag, body.size_bytes, body.sha256)
+            return FileRecord(output, file, artifact.ref, etag, body.size_bytes, body.sha256, sieve is not None)
 
     def _check_size(
         self, call: GrantedCall, template: Template, output: OutputTerms, size_bytes: int, left: Left

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
-import zlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,45 +14,13 @@ from tests.fakes.remote_stage import ToldSink
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.files import is_file_name, is_folder, served_file
 from toolhub_service.adapters.comfyui.node_progress import NodeProgress
-from toolhub_service.adapters.comfyui.png_stripping import SIGNATURE, Damaged, stripped
+from toolhub_service.adapters.comfyui.png_sieve import SIGNATURE
 from toolhub_service.adapters.comfyui.rising_progress import RisingProgress
 from toolhub_service.adapters.comfyui.sniffing import accepted_as, sniffed
 from toolhub_service.adapters.comfyui.states import Stage, look
 from toolhub_service.domain.progress import Progress
 
 GRAPH: dict[str, Any] = {str(number): {"class_type": "Node", "inputs": {}} for number in range(1, 5)}
-
-
-def chunk(kind: bytes, data: bytes = b"") -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-async def pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), size):
-        yield data[start : start + size]
-
-
-async def strip(data: bytes, size: int = 7) -> bytes:
-    return b"".join([piece async for piece in stripped(pieces(data, size))])
-
-
-PLAIN = SIGNATURE + chunk(b"IHDR", b"x" * 13) + chunk(b"IDAT", b"pixels" * 20) + chunk(b"IEND")
-
-
-@pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"comf", b"tIME", b"prIv"])
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-async def test_a_picture_is_passed_without_what_is_written_into_it(kind: bytes, size: int) -> None:
-    said = chunk(kind, b'prompt\0{"1": {"class_type": "Secret"}}')
-    head = len(SIGNATURE) + len(chunk(b"IHDR", b"x" * 13))
-    assert await strip(PLAIN[:head] + said + PLAIN[head:-12] + said + PLAIN[-12:], size) == PLAIN
-
-
-@pytest.mark.parametrize(
-    "data", [b"", PLAIN[:-1], PLAIN + b"x", PLAIN.replace(b"pixels", b"pixelz", 1), b"GIF89a" + PLAIN, PLAIN[:8]]
-)
-async def test_what_is_no_whole_picture_is_damaged(data: bytes) -> None:
-    with pytest.raises(Damaged):
-        await strip(data)
 
 
 @pytest.mark.parametrize(
