@@ -67,7 +67,7 @@ class Stage:
         asked = pb.ListPinsRequest(source=source, tool=tool, view=tool_pb2.TOOL_VIEW_FULL, **fields)
         return list((await self.hub.registry.ListPins(asked)).pins)
 
-    async def call(self, tool: str, args: Mapping[str, Any] | None = None, within_s: float = 10.0) -> Any:
+    async def call(self, tool: str, args: Mapping[str, Any] | None = None, within_s: float = 20.0) -> Any:
         result = await self.hub.invoke(tool, args, budget={"timeout_s": within_s})
         assert_fit(result)
         return result

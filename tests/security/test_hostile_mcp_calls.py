@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.mcp_servers.hostile_calls import CALLS, KINDS
+from tests.overtaken import overtaken
 from tests.security.hostile_stage import STAGE, Stage, hostile_stage
 from tests.unit.adapters.mcp.stage import descriptors, until
 from toolhub.v1 import error_pb2
@@ -24,6 +25,8 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 }
 SHORT_S = 0.7
 """For calls that nobody answers."""
+ANSWERED_S = 20.0
+"""For those that somebody does."""
 OK = 0
 UNKNOWN = error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
 UPSTREAM = error_pb2.ERROR_KIND_UPSTREAM_ERROR
@@ -41,7 +44,7 @@ class Attack(NamedTuple):
     """What becomes of it where the SDK, and not the hub, reads the answer, or matches it to its call."""
 
 
-def attack(tool: str, kind: int, told: str = "", within_s: float = 10.0, **args: Any) -> Attack:
+def attack(tool: str, kind: int, told: str = "", within_s: float = ANSWERED_S, **args: Any) -> Attack:
     return Attack(tool, kind, told, within_s, args, {})
 
 
@@ -104,8 +107,15 @@ def named(attack: Attack) -> str:
 @pytest.mark.parametrize("attack", ATTACKS, ids=named)
 async def test_a_tool_that_misbehaves_fails_typed_and_the_next_call_works(stage: Stage, attack: Attack) -> None:
     async def on(way: str) -> None:
-        result = await stage.call(f"{way}/{attack.tool}", dict(attack.args), attack.within_s)
         expected = attack.otherwise.get(way, attack.kind)
+
+        async def result_of(timeout_s: float) -> Any:
+            return await stage.call(f"{way}/{attack.tool}", dict(attack.args), timeout_s)
+
+        if expected == UNKNOWN:
+            result = await overtaken(result_of, lambda it: attack.told in it.error.message, first_s=attack.within_s)
+        else:
+            result = await result_of(ANSWERED_S)
         assert (way, result.error.kind) == (way, expected), result.error.message
         assert result.ok == (expected == OK)
         assert attack.told in result.error.message

@@ -17,9 +17,10 @@ import pytest
 from tests.fakes.commands import SCRIPT, TEST_COMMANDS, command_context, confinement_of
 from tests.fakes.tool_context import RecordingSink
 from tests.fakes.util_context import called, refused
+from tests.overtaken import overtaken
 from toolhub_service.domain.capability import EXECUTE_COMMAND
 from toolhub_service.domain.constraints import CommandRule, Sandbox
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.progress import Chunk
 from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.exec_run import ExecRun
@@ -196,7 +197,11 @@ async def test_output_that_is_no_text_is_still_told(tool: ExecRun, folder: Path)
 
 
 async def test_a_timeout_names_what_was_written_until_then(tool: ExecRun, folder: Path) -> None:
-    error = await refused(tool, command_context(folder), argv=["script", "-c", "echo begun; sleep 60"], timeoutS=0.5)
+    async def late(timeout_s: float) -> ToolError:
+        argv = ["script", "-c", "echo begun; sleep 60"]
+        return await refused(tool, command_context(folder), argv=argv, timeoutS=timeout_s)
+
+    error = await overtaken(late, lambda error: error.details["stdout"] != "")
     assert error.kind is ErrorKind.TIMEOUT
     assert error.details["stdout"] == "begun\n"
     assert "look before you repeat" in error.message

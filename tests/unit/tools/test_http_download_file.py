@@ -13,6 +13,7 @@ import pytest
 from tests.fakes.http_server import always, response, serving, silent_after
 from tests.fakes.resolvers import FixedResolver
 from tests.fakes.tool_context import RecordingSink, egress_context
+from tests.overtaken import overtaken
 from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import EvidenceType
@@ -119,10 +120,14 @@ async def test_standing_file_is_kept_unless_overwrite_is_asked_and_allowed(
 @pytest.mark.promise("fs.partial-downloads-vanish")
 async def test_timed_out_and_cancelled_downloads_leave_nothing(tool: HttpDownloadFile, tmp_path: Path) -> None:
     async with serving(silent_after(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")) as server:
-        context = egress_context(server.rule(), folder=tmp_path, timeout_s=0.1)
-        with pytest.raises(ToolFailure) as caught:
-            await tool.run(tool.In(url=server.url(), dest_path="f"), context)
-        assert caught.value.error.kind is ErrorKind.HTTP_TIMEOUT
+
+        async def late(timeout_s: float) -> None:
+            context = egress_context(server.rule(), folder=tmp_path, timeout_s=timeout_s)
+            with pytest.raises(ToolFailure) as caught:
+                await tool.run(tool.In(url=server.url(), dest_path="f"), context)
+            assert caught.value.error.kind is ErrorKind.HTTP_TIMEOUT
+
+        await overtaken(late, lambda _: server.arrived.is_set())
         await asyncio.wait_for(server.gone.wait(), 30)
         server.gone.clear()
         server.arrived.clear()

@@ -15,6 +15,7 @@ import pytest
 from tests.fakes.artifacts import kept_in
 from tests.fakes.mcp_servers.scripted import Script, serving
 from tests.fakes.mcp_stage import McpStage, stage_of, started
+from tests.overtaken import overtaken
 from tests.unit.adapters.mcp.lanes import WAYS, answered, by, events, modern, over, response, said
 from tests.unit.adapters.mcp.stage import plain_http, soon, until, within
 from tests.unit.adapters.mcp.test_http import answering, http
@@ -286,7 +287,11 @@ async def test_a_server_hears_of_a_call_that_is_cancelled_and_of_one_that_is_lat
             await running
         await within(30, script.stopped.wait())
         script.stopped.clear()
-        assert (await failure_of(stage, "hangs", timeout_s=0.2)).kind is ErrorKind.TIMEOUT
+        script.started.clear()
+        late = await overtaken(
+            lambda timeout_s: failure_of(stage, "hangs", timeout_s=timeout_s), lambda _: script.started.is_set()
+        )
+        assert late.kind is ErrorKind.TIMEOUT
         await within(30, script.stopped.wait())
 
 

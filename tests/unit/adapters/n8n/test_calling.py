@@ -14,6 +14,7 @@ from tests.fakes.artifacts import kept_in
 from tests.fakes.http_server import always, response, serving
 from tests.fakes.n8n import FOREVER, How
 from tests.fakes.remote_stage import ToldSink
+from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.flows import FLOWS, code, dedupes, flow, responds, sets
 from tests.unit.adapters.n8n.stage import KEY_HEADER, SYNC, Stage, Terms, against, before, staged
 from toolhub_service.adapters.n8n.terms import FailureSign, WorkflowTerms
@@ -336,15 +337,24 @@ class TestNoAnswer:
 
     async def test_time_that_runs_out_is_an_unknown_outcome_and_n8n_is_asked_to_stop(self) -> None:
         async with staged(ALL, time_scale=None) as stage:
-            call = await stage.call("slow", timeout_s=1.0)
-            running = asyncio.ensure_future(stage.ended(stage.adapter.execute(call, ToldSink())))
-            await stage.n8n.began("slow")
-            await stage.n8n.down()
-            await stage.n8n.up()
-            error = await running
+
+            async def late(timeout_s: float) -> Outcome | ToolError:
+                call = await stage.call("slow", timeout_s=timeout_s)
+                running = asyncio.ensure_future(stage.ended(stage.adapter.execute(call, ToldSink())))
+                beginning = asyncio.ensure_future(stage.n8n.began("slow", stage.n8n.starts("slow") + 1))
+                await asyncio.wait({running, beginning}, return_when=asyncio.FIRST_COMPLETED)
+                beginning.cancel()
+                await stage.n8n.down()
+                await stage.n8n.up()
+                return await running
+
+            def is_canceled(_: object) -> bool:
+                return any(execution.status == "canceled" for execution in stage.n8n.executions.began)
+
+            error = await overtaken(late, is_canceled, first_s=1.0)
             assert isinstance(error, ToolError)
-            assert (error.kind, error.details["execution_id"]) == (ErrorKind.OUTCOME_UNKNOWN, "1")
-            assert stage.n8n.executions[1].status == "canceled"
+            assert error.kind is ErrorKind.OUTCOME_UNKNOWN
+            assert error.details["execution_id"] == str(stage.n8n.starts("slow"))
 
     async def test_a_caller_that_leaves_has_the_execution_stopped(self) -> None:
         async with staged(ALL, time_scale=None) as stage:

@@ -5,6 +5,7 @@ import gzip
 import os
 import ssl
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.fakes.http_server import (
 )
 from tests.fakes.resolvers import FixedResolver
 from tests.fakes.tls import server_and_client_tls
+from tests.overtaken import overtaken
 from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.guards.headers import judge_request_headers
@@ -308,19 +310,26 @@ async def test_location_that_is_no_url_is_a_typed_refusal(client: EgressClient, 
 
 async def test_silent_server_meets_the_deadline(client: EgressClient) -> None:
     async with serving(silent_after(b"")) as server:
-        error = await failed(client, server.url(), server.rule(), timeout_s=0.1)
+
+        async def late(method: str, timeout_s: float) -> ToolError:
+            return await failed(client, HttpRequest(server.url(), method), server.rule(), timeout_s=timeout_s)
+
+        error = await overtaken(partial(late, "GET"), lambda _: bool(server.asked))
         assert (error.kind, error.is_retryable) == (ErrorKind.HTTP_TIMEOUT, True)
         await asyncio.wait_for(server.gone.wait(), 30)
-        post = await failed(client, HttpRequest(server.url(), "POST"), server.rule(), timeout_s=0.1)
+        post = await overtaken(partial(late, "POST"), lambda _: server.asked[-1].method == "POST")
         assert (post.kind, post.is_retryable) == (ErrorKind.HTTP_TIMEOUT, False)
 
 
 async def test_server_that_falls_silent_meets_the_idle_timeout(clients: Clients) -> None:
-    client = clients(NAMES, idle_timeout_s=0.05)
     async with serving(silent_after(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")) as server:
-        error = await failed(client, server.url(), server.rule())
+
+        async def late(idle_timeout_s: float) -> ToolError:
+            client = clients(NAMES, idle_timeout_s=idle_timeout_s)
+            return await failed(client, server.url(), server.rule())
+
+        error = await overtaken(late, lambda error: "stopped sending" in error.message, first_s=0.05)
         assert error.kind is ErrorKind.HTTP_TIMEOUT
-        assert "stopped sending" in error.message
 
 
 async def test_timeout_of_the_reader_itself_is_not_mistaken_for_the_server(client: EgressClient) -> None:
@@ -367,7 +376,7 @@ async def test_no_descriptor_is_left_behind(clients: Clients) -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    client = clients(NAMES, idle_timeout_s=0.05)
+    client, hasty = clients(NAMES), clients(NAMES, idle_timeout_s=0.05)
     answers = {
         "/": response(b"x"),
         "/broken": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
@@ -379,8 +388,9 @@ async def test_no_descriptor_is_left_behind(clients: Clients) -> None:
         for _ in range(10):
             await got(client, server.url(), server.rule())
             for target in ("/broken", "/bad", "/away"):
-                await failed(client, server.url(target), server.rule())
+                await failed(hasty, server.url(target), server.rule())
         await client.aclose()
+        await hasty.aclose()
         for _ in range(5):
             await asyncio.sleep(0)
     assert descriptors() <= before
