@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
 from toolhub_service.app.findings import Finding, fail, ok, warn
+from toolhub_service.app.kept_checks import kept_checks
 from toolhub_service.app.key_file import KeyFileInvalid
-from toolhub_service.app.listening import ListenRefused, listening_of
+from toolhub_service.app.listening import ListenRefused, host_and_port, listening_of
 from toolhub_service.app.offline import CannotLook, configured_tools, policy_file_of, policy_of
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.server_checks import is_hub, is_metrics, server_checks
 from toolhub_service.app.source_checks import source_checks
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.tool import ToolState
@@ -29,32 +32,38 @@ async def settings_checks(settings: Settings) -> list[Finding]:
         _policy(settings),
         _auth(settings),
         *_secret_files(Paths(settings)),
+        *kept_checks(settings),
         _tracing(settings),
         *_stores(settings),
+        *[finding async for finding in server_checks(settings)],
         *await _tools(settings),
         *source_checks(settings),
     ]
 
 
 def _ports(settings: Settings) -> Iterator[Finding]:
-    for name, address in (("server port", settings.server.listen), ("metrics port", settings.metrics.listen)):
-        if not address:
-            yield ok(name, "none is configured")
-        elif address.startswith("unix"):
-            yield ok(name, address)
-        else:
-            yield _port(name, address)
+    server, metrics = settings.server.listen, settings.metrics.listen
+    if server.startswith("unix"):
+        yield ok("server port", server)
+    else:
+        yield _port("server port", "server.listen", server, lambda _host, _port: is_hub(server))
+    yield _port("metrics port", "metrics.listen", metrics, is_metrics) if metrics else ok("metrics port", "none is set")
 
 
-def _port(name: str, address: str) -> Finding:
-    host, _, port = address.rpartition(":")
+def _port(name: str, setting: str, address: str, is_ours: Callable[[str, int], bool]) -> Finding:
     try:
-        found = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM)
+        host, port = host_and_port(setting, address)
+    except ListenRefused as wrong:
+        return fail(name, str(wrong), "Correct it.")
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
         with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(found[0][4])
-    except (OSError, ValueError, OverflowError) as taken:
-        told = f"{address}: {getattr(taken, 'strerror', None) or taken}"
+    except OSError as taken:
+        if taken.errno == errno.EADDRINUSE and is_ours(host, port):
+            return ok(name, f"{address}: a hub serves there")
+        told = f"{address}: {taken.strerror}"
         return warn(name, told, "If that is no hub of yours, stop what listens there or choose another port.")
     return ok(name, f"{address} is free")
 
@@ -78,8 +87,6 @@ def _auth(settings: Settings) -> Finding:
         listening_of(settings)
     except ListenRefused as refused:
         return fail("auth", modes, str(refused))
-    except OSError as unreadable:
-        return fail("auth", f"{unreadable.filename}: {unreadable.strerror}", "Correct server.tls.")
     try:
         keys = Paths(settings).key_file().read()
     except (OSError, KeyFileInvalid) as broken:
@@ -114,7 +121,7 @@ def _tracing(settings: Settings) -> Finding:
 
 
 def _stores(settings: Settings) -> Iterator[Finding]:
-    """What the configuration wants and nobody has installed. Whether a server answers, the start of the hub tells."""
+    """What the configuration wants and nobody has installed."""
     wanted = {
         "stores.redis_url": (settings.stores.redis_url, "redis", "redis"),
         "stores.postgres_url": (settings.stores.postgres_url, "psycopg", "postgres"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,13 +32,15 @@ _NAME_CHARS = 13
 def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path | None, **options: Any) -> None:
     """Look at machine and configuration: what is well, what is missing, what to do, which tools that disables.
 
-    Changes nothing, and needs no running hub but with --live. Exit 1 when something must be put right first.
+    Changes nothing, and needs no running hub but with --live. Reads the hub's files and asks shared stores whether
+    they answer. Exit 1 when something must be put right first.
 
     \b
     Example:
       toolhub doctor --config toolhub.yaml
       toolhub doctor --live
     """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a port that no hub has is told in our own words
     findings = asyncio.run(_examine(read_settings(config_file, data_dir)))
     if live:
         findings += live_findings(options)

@@ -1,0 +1,52 @@
+"""Which servers answer the doctor, and what it says of those that do not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.free_port import free_port
+from tests.hub import running_hub
+from toolhub_service.app.findings import Finding, State
+from toolhub_service.app.server_checks import is_hub, is_metrics, server_checks
+from toolhub_service.settings.loading import load_settings
+
+
+async def found(**environment: str) -> list[Finding]:
+    return [finding async for finding in server_checks(load_settings(None, environment))]
+
+
+async def test_a_hub_alone_shares_no_server() -> None:
+    assert await found() == []
+
+
+async def test_a_redis_that_answers_is_well(redis_url: str) -> None:
+    (finding,) = await found(TOOLHUB_STORES_REDIS_URL=redis_url)
+    assert (finding.name, finding.state) == ("redis", State.OK)
+
+
+async def test_a_postgres_that_answers_is_well(postgres_url: str) -> None:
+    (finding,) = await found(TOOLHUB_STORES_POSTGRES_URL=postgres_url)
+    assert (finding.name, finding.state) == ("postgres", State.OK)
+
+
+@pytest.mark.parametrize(
+    ("setting", "scheme"), [("TOOLHUB_STORES_REDIS_URL", "redis"), ("TOOLHUB_STORES_POSTGRES_URL", "postgresql")]
+)
+async def test_a_server_that_is_away_is_told_without_its_password(setting: str, scheme: str) -> None:
+    (finding,) = await found(**{setting: f"{scheme}://me:hidden-word@127.0.0.1:{free_port()}/0"})
+    assert finding.state is State.FAIL
+    assert "no connection" in finding.told
+    assert "hidden-word" not in finding.told + finding.advice
+
+
+async def test_the_ports_of_a_hub_are_told_from_those_of_strangers(tmp_path: Path) -> None:
+    port = free_port()
+    async with running_hub(tmp_path, settings={"metrics": {"listen": f"127.0.0.1:{port}"}}) as running:
+        assert await asyncio.to_thread(is_hub, running.address)
+        assert await asyncio.to_thread(is_metrics, "127.0.0.1", port)
+        assert not await asyncio.to_thread(is_hub, f"127.0.0.1:{port}")
+        assert not await asyncio.to_thread(is_metrics, "127.0.0.1", running.hub.server.port)
+    assert not await asyncio.to_thread(is_metrics, "127.0.0.1", port)
