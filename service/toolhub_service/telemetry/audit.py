@@ -35,11 +35,15 @@ _ALMOST_FULL: Final = 0.8
 
 
 class CommitObserver(Protocol):
-    """Metrics of the log; called from the writer's thread."""
+    """Metrics of the log."""
 
-    def audit_committed(self, events: int, seconds: float, depth: int) -> None: ...
+    def audit_committed(self, events: int, seconds: float, depth: int) -> None:
+        """Called on the loop's thread."""
+        ...
 
-    def audit_failed(self, reason: str) -> None: ...
+    def audit_failed(self, reason: str) -> None:
+        """Called from the writer's thread."""
+        ...
 
 
 class ChainedAuditLog:
@@ -160,12 +164,12 @@ class ChainedAuditLog:
             raise _broken("disk")
         if group.full:
             raise _broken("queue_full")
-        group.put(event, urgent=urgent)
         self._appended += 1
+        group.put(event, urgent=urgent)
         return self._appended
 
     def _seal(self, events: Sequence[Event]) -> Iterator[Row]:
-        """The next rows of the chain, each sealed when it is asked for; in the writer's thread."""
+        """The next rows of the chain, each sealed when it is asked for; in any thread, never in two at once."""
         self._are_clean = are_clean(events, self._redactor)
         return map(self._sealed, events)
 
@@ -191,9 +195,13 @@ class ChainedAuditLog:
     # What the writer's thread tells
 
     def committed(self, sequence: int, events: int, seconds: float) -> None:
-        self._on_loop(partial(self._settle, sequence, ""))
+        self._on_loop(partial(self._committed, sequence, events, seconds))
+
+    def _committed(self, sequence: int, events: int, seconds: float) -> None:
+        self._settle(sequence, "")
         if self._observer is not None:
-            self._observer.audit_committed(events, seconds, self.depth)
+            assert self._loop is not None  # and those who were woken go first
+            self._loop.call_soon(self._observer.audit_committed, events, seconds, self.depth)
 
     def failed(self, reason: str) -> None:
         self._on_loop(partial(self._settle, 0, reason))

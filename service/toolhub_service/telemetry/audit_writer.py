@@ -2,7 +2,14 @@
 
 Appending only queues. The thread lingers a few milliseconds for company unless somebody waits for the disk, takes all
 there is, seals it event by event (a group at once runs from warm caches, at a third of what it costs between calls) and
-commits it in one transaction (group commit: while one fsync runs, the next group gathers). When the disk
+commits it in one transaction (group commit: while one fsync runs, the next group gathers).
+
+What a call that comes alone waits for is threads that wake up, so none does without need: after a commit the thread
+lingers unasked, which is when the call's answer is appended; the little that is queued when the thread is woken is
+sealed by the one who woke it, in the time that this takes; and of a commit it tells the loop before all else, for
+whoever was woken wants the interpreter to itself.
+
+When the disk
 refuses, nothing is lost and nothing is skipped: the group stays at the head of the queue and is tried again every
 second, while every append is told that the log is broken.
 """
@@ -13,18 +20,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
 from toolhub_service.domain.event import Event
 from toolhub_service.telemetry.audit_store import EventStore, EventTable, Row
+from toolhub_service.telemetry.bell import Bell
 from toolhub_service.telemetry.chain import GENESIS
 from toolhub_service.telemetry.checkpoint import CLOSE, PERIODIC, CheckpointFile
 
 _RETRY_S: Final = 1.0
 _SEALED_AT_ONCE: Final = 64
 """Events that are looked at together for secrets: all of them are looked at again, one by one, where one is found."""
+_SEALED_BY_CALLER: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +85,25 @@ class GroupWriter:
         self._writer = writer
         self._checkpoints = checkpoints
         self._seal = seal
-        """Chains the next events, each when its row is asked for; in this thread only, in the order of `put`."""
+        """Chains the next events, each when its row is asked for; by one thread at a time, in the order of `put`."""
         self._told = told
         self._rhythm = rhythm
         self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
+        """Of whoever puts into the queue, or takes out of it."""
+        self._bell = Bell()
         self._queue: list[Event] = []
         self._taken: deque[Event] = deque()
         """Out of the queue and not sealed yet."""
         self._group: list[Row] = []
+        self._resting = False
+        """Whether the thread waits, is about to, or has been woken and has not taken the queue yet."""
         self._idle = False
+        """Whether it waits and is to be woken even for what nobody waits for."""
         self._urgent = False
+        self._just_wrote = False
         self._closing = False
+        self._ending = False
+        """Whether this pass began when it was closing already."""
         self._tailing = False
         self.failure = ""
         """Why the log is broken now; empty when it is well."""
@@ -101,9 +118,8 @@ class GroupWriter:
 
     def stop(self) -> None:
         """Write what is queued, attest the end of the chain, end the thread. Look at `failure` afterwards."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
+        self._closing = True
+        self._bell.ring()
         self._thread.join()
 
     @property
@@ -116,19 +132,26 @@ class GroupWriter:
         return self.depth >= self._rhythm.queue_limit
 
     def put(self, event: Event, *, urgent: bool) -> None:
-        """Queue one event. The thread is woken only when it sleeps or somebody waits for the disk."""
-        with self._lock:  # The condition's own; entering it this way is quicker.
+        """Queue one event. The thread is woken only when it is idle or somebody waits for the disk."""
+        with self._lock:
             self._queue.append(event)
-            if urgent:
-                self._urgent = True
-            if self._idle or urgent:
-                self._wake.notify()
+        if urgent:
+            self.hurry()
+            self._seal_while_it_wakes()
+        elif self._idle:
+            self._bell.ring()
+
+    def _seal_while_it_wakes(self) -> None:
+        with self._lock:
+            if self._resting and len(self._queue) <= _SEALED_BY_CALLER and not (self._taken or self._group):
+                self._take(_SEALED_BY_CALLER)
+                with suppress(Exception):  # the thread meets it again, and tells everybody
+                    self._seal_taken()
 
     def hurry(self) -> None:
         """Write now what is queued, or feed the watchers."""
-        with self._wake:
-            self._urgent = True
-            self._wake.notify()
+        self._urgent = True
+        self._bell.ring()
 
     def _run(self) -> None:
         table: EventTable | None = None
@@ -150,21 +173,40 @@ class GroupWriter:
                 return
 
     def _gather(self) -> None:
-        """Sleep until there is something to do, then linger for company."""
-        with self._wake:
-            if not (self._queue or self._taken or self._group or self._urgent or self._closing or self.failure):
-                self._idle = True
-                self._wake.wait(self._patience_s())
-                self._idle = False
-            if not (self._urgent or self._closing) and self._queue and not self.failure:
-                self._wake.wait(self._rhythm.linger_s)
-            elif self.failure and not self._closing:
-                self._wake.wait(_RETRY_S)
+        """Sleep until there is something to do, then take it."""
+        self._resting = True
+        if not self.failure:
+            self._rest()
+        elif not self._closing:
+            self._bell.wait(_RETRY_S)
+        with self._lock:
+            self._resting = False
+            self._ending = self._closing
+            self._bell.hush()  # whatever it was rung for is taken, or done, below
             self._urgent = False
-            room = max(0, self._rhythm.group_limit - len(self._group) - len(self._taken))
-            self._taken += self._queue[:room]
-            self._queue = self._queue[room:]
+            self._take(max(0, self._rhythm.group_limit - len(self._group) - len(self._taken)))
             self._urgent = self._urgent or bool(self._queue)
+
+    def _take(self, count: int) -> None:
+        self._taken += self._queue[:count]
+        self._queue = self._queue[count:]
+
+    def _rest(self) -> None:
+        """Linger unasked after a commit; when nothing has come, be idle; then linger for company."""
+        if self._just_wrote:
+            self._linger()
+            if self._queue or self._group:
+                return
+        self._idle = True
+        if not (self._queue or self._group or self._urgent or self._closing):  # looked at once `put` can see `_idle`
+            self._bell.wait(self._patience_s())
+        self._idle = False
+        if self._queue:
+            self._linger()
+
+    def _linger(self) -> None:
+        if not (self._urgent or self._closing):
+            self._bell.wait(self._rhythm.linger_s)
 
     def _patience_s(self) -> float | None:
         if self._tailing:
@@ -174,11 +216,9 @@ class GroupWriter:
         return None
 
     def _commit(self, table: EventTable) -> None:
-        group, taken = self._group, self._taken
-        while taken:
-            for row in self._seal(list(islice(taken, _SEALED_AT_ONCE))):
-                group.append(row)
-                taken.popleft()  # once it is sealed, and never twice
+        self._seal_taken()
+        group = self._group
+        self._just_wrote = bool(group)
         if not group:
             return
         started_s = time.perf_counter()
@@ -190,10 +230,17 @@ class GroupWriter:
         self._told.committed(self.durable[0], len(group), time.perf_counter() - started_s)
         table.announce()
 
+    def _seal_taken(self) -> None:
+        taken = self._taken
+        while taken:
+            for row in self._seal(list(islice(taken, _SEALED_AT_ONCE))):
+                self._group.append(row)
+                taken.popleft()  # once it is sealed, and never twice
+
     def _attest(self, table: EventTable) -> None:
         """Sign what is on disk when it is time, and at the end."""
         count, head = self.durable
-        last = self._closing and not self._queue
+        last = self._ending and not self._queue
         due_s = self._attested_at_s + self._rhythm.checkpoint_s
         due = count - self._attested >= self._rhythm.checkpoint_events or time.monotonic() >= due_s
         if last or (due and count > self._attested):
@@ -207,7 +254,7 @@ class GroupWriter:
 
     def _finished(self) -> bool:
         """At the end a failing disk is tried once more and not for ever."""
-        return self._closing and (bool(self.failure) or not (self._queue or self._taken or self._group))
+        return self._ending and (bool(self.failure) or not (self._queue or self._taken or self._group))
 
 
 def _close(table: EventTable | None) -> None:
