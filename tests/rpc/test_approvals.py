@@ -249,7 +249,7 @@ async def test_hub_that_leaves_ends_watches_with_a_status_that_says_come_again(t
             assert (await anext(answers)).approval.approval_id == approval_id
             ending = asyncio.create_task(failed_stream(answers))
         failure = await ending
-    assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    assert (failure.code, failure.reason, failure.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
 
 
 @pytest.mark.promise("secrets.nowhere")

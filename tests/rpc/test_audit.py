@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.hub import RunningHub
+from tests.hub import RunningHub, running_hub
 from tests.rpc.statuses import failed
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
@@ -79,6 +81,27 @@ async def test_tail_goes_on_where_it_stopped_without_gap_or_repetition(hub: Runn
     seen += [await again.read() for _ in range(2)]
     again.cancel()
     assert [message.event.sequence for message in seen] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.promise("jobs.handed-over")
+async def test_tail_ends_with_a_time_to_come_again_when_the_hub_leaves_and_goes_on_with_the_next(
+    tmp_path: Path,
+) -> None:
+    async with running_hub(tmp_path) as hub:
+        tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=20)
+        await tail.initial_metadata()
+        await calls(hub, 1)
+        seen = [await tail.read(), await tail.read()]
+        leaving = asyncio.ensure_future(hub.hub.server.drain(0, 5))
+        failure = await failed(tail.read())
+        assert (failure.code, failure.reason, failure.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
+        await leaving
+    async with running_hub(tmp_path) as hub:
+        again = hub.audit.TailEvents(pb.TailEventsRequest(resume_token=seen[-1].resume_token), timeout=20)
+        await calls(hub, 1)
+        called = [(await again.read()).event.type for _ in range(2)]
+        again.cancel()
+    assert called == [event_pb2.EVENT_TYPE_TOOL_CALLED, event_pb2.EVENT_TYPE_TOOL_RESULT]
 
 
 async def test_log_verifies_itself(hub: RunningHub) -> None:

@@ -322,7 +322,7 @@ async def test_leaving_hub_sends_watchers_elsewhere_and_hands_its_jobs_over(tmp_
             following = asyncio.create_task(failed_stream(watch))
             running.channel = own
         left = await following
-    assert (left.code, left.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    assert (left.code, left.reason, left.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
     later.waits.let_go.set()
     async with hubs_of(tmp_path, IMPATIENT, later.tools) as (running,):
         later.open(People(running), running)

@@ -94,7 +94,7 @@ async def test_watch_ends_with_a_time_to_come_again_when_the_hub_leaves(tmp_path
         await anext(told_by)
         leaving = asyncio.ensure_future(hub.hub.server.drain(0, 5))
         failure = await failed(anext(told_by))
-        assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+        assert (failure.code, failure.reason, failure.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
         assert failure.retry_after_s
         await leaving
 

@@ -1,7 +1,8 @@
 """Following a job across broken connections and restarted replicas.
 
 Statuses carry a gapless sequence, so a watcher that reconnects with the last one it saw misses nothing and sees
-nothing twice. Waits between attempts grow exponentially with full jitter (Brooker, "Exponential Backoff And Jitter").
+nothing twice. Waits between attempts grow exponentially with full jitter (Brooker, "Exponential Backoff And Jitter"); a
+hub that says when to come back (RetryInfo), as one that leaves does, is not asked before.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
 
 from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
 
@@ -78,5 +80,22 @@ async def watch(
         failed += 1
         if failed >= attempts:
             raise broken
-        longest_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**failed)
-        await asyncio.sleep(random.uniform(0, longest_s))  # noqa: S311 - jitter, not a secret
+        await asyncio.sleep(wait_s(failed, broken))
+
+
+def wait_s(failed: int, broken: Exception) -> float:
+    """Seconds before the next attempt, after so many in a row that brought nothing."""
+    own_s = random.uniform(0, min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**failed))  # noqa: S311 - jitter, not a secret
+    told_s = retry_after_s(broken) if isinstance(broken, grpc.aio.AioRpcError) else 0.0
+    return max(own_s, min(told_s, LONGEST_WAIT_S) * random.uniform(1.0, 1.5))  # noqa: S311 - jitter, not a secret
+
+
+def retry_after_s(error: grpc.aio.AioRpcError) -> float:
+    """RetryInfo of a failed RPC; 0 where it has none."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            for detail in status_pb2.Status.FromString(value).details:
+                told = error_details_pb2.RetryInfo()
+                if detail.Unpack(told):
+                    return float(told.retry_delay.ToMilliseconds() / 1_000)
+    return 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Generator, Iterator
 
@@ -12,9 +11,9 @@ from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub_service.cli.approval_view import is_open
+from toolhub_service.cli.coming_back import Pauses
 from toolhub_service.cli.connection import Connection, status_of
 
-_PAUSE_S = 0.25
 _PAUSE_MAX_S = 5.0
 _REMEMBERED_MAX = 10_000
 _PASSING = frozenset(
@@ -51,18 +50,19 @@ class Following:
 
     def __iter__(self) -> Generator[approval_pb2.Approval, None, None]:
         self._check()
-        failures = 0
+        pauses = Pauses(_PAUSE_MAX_S)
         while True:
+            broken: grpc.RpcError | None = None
             try:
                 for approval in self._watch():
-                    failures = 0
+                    pauses.went_well()
                     yield approval
             except grpc.RpcError as error:
                 code, _, reason = status_of(error)
                 if code not in _PASSING and reason:
                     raise
-            pause_s = min(_PAUSE_S * 2.0**failures, _PAUSE_MAX_S) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
-            failures = min(failures + 1, 10)
+                broken = error
+            pause_s = pauses.after(broken)
             self._lost(pause_s)
             self._pause(pause_s)
 

@@ -12,6 +12,7 @@ import click
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
+from toolhub_service.cli.audit_following import follow as follow_on
 from toolhub_service.cli.connection import EXIT_REFUSED, connected_by, connection_options
 from toolhub_service.cli.events import events, newest
 from toolhub_service.cli.output import (
@@ -78,9 +79,7 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
         if not found and not follow and not wants_json(as_json):
             note("No event fits")
         if follow:
-            request = pb.TailEventsRequest(filter=where)
-            answers = connection.audit.TailEvents(request, metadata=connection.metadata)
-            _print_events((answer.event for answer in answers), as_json)
+            _print_events(follow_on(connection, where, lost=_say_lost), as_json)
 
 
 @audit.command()
@@ -127,6 +126,10 @@ def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
         _show_verification(answer)
     if not answer.ok:
         sys.exit(EXIT_REFUSED)
+
+
+def _say_lost(pause_s: float) -> None:
+    note(f"the hub does not answer; asking again in {pause_s:.1f} s", err=True)
 
 
 def _verify_files(data_dir: Path) -> pb.VerifyAuditResponse:

@@ -7,7 +7,6 @@ know that the hub is back.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Generator, Iterator
 
@@ -16,9 +15,9 @@ import grpc
 from toolhub.v1 import job_pb2, job_state_pb2
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
+from toolhub_service.cli.coming_back import Pauses
 from toolhub_service.cli.connection import Connection, status_of
 
-_PAUSE_S = 0.25
 _PAUSE_MAX_S = 2.0
 _PASSING = frozenset(
     {
@@ -78,19 +77,20 @@ class Following:
         self._is_lost = False
 
     def __iter__(self) -> Generator[job_pb2.JobStatus, None, None]:
-        failures = 0
+        pauses = Pauses(_PAUSE_MAX_S)
         while True:
+            broken: grpc.RpcError | None = None
             try:
                 for status in self._watch():
-                    failures = 0
+                    pauses.went_well()
                     yield status
                     if status.state in FINAL_STATES:
                         return
             except grpc.RpcError as error:
                 if not passes(error):
                     raise
-            pause_s = min(_PAUSE_S * 2.0**failures, _PAUSE_MAX_S) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
-            failures = min(failures + 1, 10)
+                broken = error
+            pause_s = pauses.after(broken)
             self._is_lost = True
             self._lost(pause_s)
             self._pause(pause_s)

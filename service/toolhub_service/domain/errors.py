@@ -155,11 +155,15 @@ class HubFailure(Exception):
     Raised by stores, registry and transport for administrative RPCs; a tool call answers `ToolResult` instead.
     """
 
-    def __init__(self, status: HubStatus, reason: str, message: str, **metadata: str) -> None:
+    def __init__(
+        self, status: HubStatus, reason: str, message: str, *, retry_after_s: float | None = None, **metadata: str
+    ) -> None:
+        """`retry_after_s`: when asking again may help; None: waiting does not, or nobody knows."""
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
+        self.retry_after_s = retry_after_s
         self.metadata = metadata
 
 

@@ -122,6 +122,10 @@ class EventTail(Protocol):
 
     async def __anext__(self) -> ChainedEvent: ...
 
+    def end(self) -> None:
+        """Tell what is waiting, and then no more."""
+        ...
+
     async def aclose(self) -> None: ...
 
 

@@ -59,15 +59,19 @@ def no_question(approval: Approval) -> HubFailure:
 
 def already_decided(approval: Approval) -> HubFailure:
     """No longer PENDING."""
-    facts = {"approval_id": approval.approval_id, "state": approval.state.value}
     if was_withdrawn(approval):
         text = f"There is nothing to decide any more: {approval.comment}"
-        return HubFailure(HubStatus.FAILED_PRECONDITION, "APPROVAL_WITHDRAWN", text, **facts)
+        return _over("APPROVAL_WITHDRAWN", text, approval)
     if approval.state is ApprovalState.EXPIRED and not approval.decided_by:
         text = f"Nobody decided before {iso(approval.expires_at_unix_ms)}, which counts as no. The caller can ask anew."
-        return HubFailure(HubStatus.FAILED_PRECONDITION, "APPROVAL_EXPIRED", text, **facts)
+        return _over("APPROVAL_EXPIRED", text, approval)
     text = (
         f"{approval.decided_by} has decided this already at {iso(approval.decided_at_unix_ms)}; "
         f"it is {approval.state.value}."
     )
-    return HubFailure(HubStatus.FAILED_PRECONDITION, "ALREADY_DECIDED", text, **facts)
+    return _over("ALREADY_DECIDED", text, approval)
+
+
+def _over(reason: str, text: str, approval: Approval) -> HubFailure:
+    state = approval.state.value
+    return HubFailure(HubStatus.FAILED_PRECONDITION, reason, text, approval_id=approval.approval_id, state=state)

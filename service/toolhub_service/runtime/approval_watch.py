@@ -23,6 +23,8 @@ WAITING_MAX = 10_000
 _REMEMBERED_MAX = 10_000
 """Approvals of which a watch knows what it has told last."""
 _PAGE = 256
+_COME_AGAIN_S = 0.5
+"""How long those who are sent away by a hub that leaves do well to wait."""
 
 Heard = Callable[[Approval | None], None]
 
@@ -172,7 +174,8 @@ class ApprovalTail(AsyncIterator[Approval]):
 
 
 def _leaving() -> HubFailure:
-    return HubFailure(HubStatus.UNAVAILABLE, "DRAINING", "This hub is leaving; watch again, at another one.")
+    message = "This hub is leaving; watch again, at another one."
+    return HubFailure(HubStatus.UNAVAILABLE, "DRAINING", message, retry_after_s=_COME_AGAIN_S)
 
 
 def _lagged() -> HubFailure:

@@ -9,7 +9,7 @@ from toolhub_service.domain.job import Job
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.cut import cut_to
+from toolhub_service.runtime.cut import cut_aside
 from toolhub_service.runtime.redact import redact_evidence
 from toolhub_service.runtime.walk import Walk
 from toolhub_service.schema.canonical_json import NotJson
@@ -23,12 +23,14 @@ class Attached(NamedTuple):
     """Canonical JSON of the value where it was cut, to be kept as an artifact; the cut is the last evidence then."""
 
 
-def attach_evidence(walk: Walk, outcome: Outcome, now_unix_ms: int, redactor: Redactor, *, show_raw: bool) -> Attached:
+async def attach_evidence(
+    walk: Walk, outcome: Outcome, now_unix_ms: int, redactor: Redactor, *, show_raw: bool
+) -> Attached:
     """The successful answer, cut to the tool's inline limit. Raises OUTPUT_SCHEMA_INVALID where it is no JSON."""
     spec = walk.spec
     assert spec is not None  # the pipeline calls this step only after resolve
     try:
-        value, cut = cut_to(outcome.value, spec.limits.max_result_bytes)
+        value, cut = await cut_aside(outcome.value, spec.limits.max_result_bytes)
     except NotJson as not_json:
         raise unwritable(spec) from not_json
     evidence = outcome.evidence or (_call_evidence(walk, f"{spec.name} {spec.version} answered"),)

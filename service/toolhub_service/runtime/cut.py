@@ -1,7 +1,11 @@
-"""Cut a result to its inline limit: the longest strings first, then the longest lists, always marked."""
+"""Cut a result to its inline limit: the longest strings first, then the longest lists, always marked.
+
+To write, hash and cut megabytes takes 2 ms each: what is so long is done in a thread, beside other calls.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import NamedTuple, cast
 
@@ -11,6 +15,8 @@ from toolhub_service.schema.canonical_json import dumps
 
 _MARKER_BYTES = 96
 """Room for the marker and its JSON escapes."""
+_LONG = 256 * 1024
+"""Characters, or bytes of JSON."""
 _TOGETHER = 256
 """Items of a list that are measured at once: one by one, small ones cost a second a million."""
 
@@ -30,8 +36,32 @@ def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
     fit even then becomes a string that says so.
     """
     encoded = dumps(value)
+    return (value, None) if len(encoded) <= max_bytes else _cut(value, encoded, max_bytes)
+
+
+async def cut_aside(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
+    """As `cut_to`; holds the event loop no longer than it takes to write many small values."""
+    if _has_long_text(value):
+        return await asyncio.to_thread(cut_to, value, max_bytes)
+    encoded = dumps(value)
     if len(encoded) <= max_bytes:
         return value, None
+    if len(encoded) <= _LONG:
+        return _cut(value, encoded, max_bytes)
+    return await asyncio.to_thread(_cut, value, encoded, max_bytes)
+
+
+def _has_long_text(value: JsonValue) -> bool:
+    """At its top, where tools have theirs."""
+    if isinstance(value, dict):
+        for member in value.values():  # noqa: SIM110 - a generator costs every call three times as much
+            if isinstance(member, str) and len(member) > _LONG:
+                return True
+        return False
+    return isinstance(value, str) and len(value) > _LONG
+
+
+def _cut(value: JsonValue, encoded: bytes, max_bytes: int) -> tuple[JsonValue, Cut]:
     shortened = _shorten(value, len(encoded) - max_bytes + _MARKER_BYTES)
     if len(dumps(shortened)) > max_bytes:
         shortened = f"[result of {len(encoded)} bytes left out: the limit is {max_bytes} bytes]"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import grpc
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import audit_service_pb2_grpc
-from toolhub_service.domain.event import ChainedEvent
-from toolhub_service.domain.ports import AuditLog
+from toolhub_service.domain.event import ChainedEvent, EventFilter
+from toolhub_service.domain.ports import AuditLog, EventTail
 from toolhub_service.transport.convert.event import from_event, from_verification, to_filter
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
 from toolhub_service.transport.rpc import ServicerContext
+from toolhub_service.transport.status import RpcFailure
 
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
@@ -23,6 +26,8 @@ Cursor = tuple[int, str, int]
 @dataclass(slots=True)
 class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     audit: AuditLog
+    _tails: set[EventTail] = field(default_factory=set)
+    _is_leaving: bool = False
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: ServicerContext) -> pb.ListEventsResponse:
         limit = min(request.page_size or _PAGE_DEFAULT, _PAGE_MAX)
@@ -36,7 +41,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         self, request: pb.TailEventsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.TailEventsResponse]:
         where = to_filter(request.filter)
-        async with aclosing(self.audit.tail(where)) as tail:
+        async with self._followed(where) as tail:
             await context.send_initial_metadata(())  # from here on nothing is missed
             shown: set[tuple[str, int]] = set()
             after = read_cursor(request.resume_token)
@@ -49,6 +54,23 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
             async for event in tail:
                 if (event.writer, event.sequence) not in shown:
                     yield _tail_response(event)
+        if self._is_leaving:
+            raise _leaving()
+
+    def drain(self) -> None:
+        """The hub is leaving: every tail tells what waits, and ends with a status that says to come again."""
+        self._is_leaving = True
+        for tail in self._tails:
+            tail.end()
+
+    @asynccontextmanager
+    async def _followed(self, where: EventFilter) -> AsyncIterator[EventTail]:
+        async with aclosing(self.audit.tail(where)) as tail:
+            self._tails.add(tail)
+            try:
+                yield tail
+            finally:
+                self._tails.discard(tail)
 
     async def VerifyAudit(self, request: pb.VerifyAuditRequest, context: ServicerContext) -> pb.VerifyAuditResponse:
         verification = await self.audit.verify()
@@ -64,3 +86,12 @@ def _cursor(event: ChainedEvent) -> Cursor:
 
 def _tail_response(event: ChainedEvent) -> pb.TailEventsResponse:
     return pb.TailEventsResponse(event=from_event(event), resume_token=write_cursor(_cursor(event)))
+
+
+def _leaving() -> RpcFailure:
+    return RpcFailure(
+        grpc.StatusCode.UNAVAILABLE,
+        "DRAINING",
+        "This hub is leaving; watch again, with the last resume_token.",
+        retry_after_s=0.5,
+    )

@@ -147,7 +147,8 @@ def _refused(reports: Sequence[ToolReport]) -> HubFailure:
     first = reports[0].refusal
     assert first is not None  # a refused report carries its refusal
     more = f" ({len(reports) - 1} more were refused; nothing was registered.)" if len(reports) > 1 else ""
-    return HubFailure(first.status, first.reason, first.message + more, **first.metadata)
+    message = first.message + more
+    return HubFailure(first.status, first.reason, message, retry_after_s=first.retry_after_s, **first.metadata)
 
 
 def _told(statuses: Sequence[SourceStatus]) -> list[source_pb2.SourceStatus]:

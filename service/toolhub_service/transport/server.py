@@ -25,6 +25,7 @@ from toolhub.v1 import (
     tool_service_pb2,
     tool_service_pb2_grpc,
 )
+from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.interceptors.admission import AdmissionLayer
 from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.interceptors.stack import Stack
@@ -77,11 +78,12 @@ class Server:
         approvals: approval_service_pb2_grpc.ApprovalServiceServicer,
         artifacts: artifact_service_pb2_grpc.ArtifactServiceServicer,
         registry: RegistryServicer,
-        audit: audit_service_pb2_grpc.AuditServiceServicer,
+        audit: AuditServicer,
     ) -> None:
         self._admission = admission
         self.tools = tools
         self.registry = registry
+        self._audit = audit
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=_options(listening))
         governed: Any = Stack(layers)  # stands in for the server where servicers are added
@@ -126,6 +128,7 @@ class Server:
         self._admission.draining = True
         self.tools.sessions.drain(grace_s)
         self.registry.news.close()
+        self._audit.drain()
         if leaving is None:
             await self._grpc.stop(grace_s)
         else:

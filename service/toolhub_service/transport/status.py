@@ -64,7 +64,9 @@ class RpcFailure(Exception):
 
 
 def from_hub_failure(failure: HubFailure) -> RpcFailure:
-    return RpcFailure(code_of(failure.status), failure.reason, failure.message, dict(failure.metadata))
+    return RpcFailure(
+        code_of(failure.status), failure.reason, failure.message, dict(failure.metadata), failure.retry_after_s
+    )
 
 
 def code_of(status: HubStatus) -> grpc.StatusCode:

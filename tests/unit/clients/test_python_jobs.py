@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.hub import running_hub
 from toolhub.v1 import job_state_pb2
 from toolhub_client import CallFailed, Hub, connect
+from toolhub_client.jobs import wait_s
+from toolhub_service.transport.status import RpcFailure, details_trailer
 
 HASHING = ("core/util.hash.sha256Text", {"text": ""})
 
@@ -50,3 +53,17 @@ async def test_job_that_is_over_is_not_cancelled_any_more(hub: Hub) -> None:
     job = await hub.submit_job(*HASHING)
     await hub.job_answer(job.job_id)
     assert (await hub.cancel_job(job.job_id)).state == job_state_pb2.JOB_STATE_SUCCEEDED
+
+
+@pytest.mark.parametrize(("named_s", "least_s"), [(0.5, 0.5), (None, 0.0), (3_600.0, 5.0)])
+def test_watch_comes_back_when_the_hub_wants_it_and_not_hours_later(named_s: float | None, least_s: float) -> None:
+    failure = RpcFailure(grpc.StatusCode.UNAVAILABLE, "DRAINING", "Leaving.", retry_after_s=named_s)
+    trailers = grpc.aio.Metadata(details_trailer(failure))
+    broken = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), trailers, "Leaving.")
+    waits_s = [wait_s(1, broken) for _ in range(50)]
+    assert all(least_s <= each <= 7.5 for each in waits_s)
+    assert len(set(waits_s)) > 1, "not all at once"
+
+
+def test_connection_that_broke_is_tried_again_soon() -> None:
+    assert all(wait_s(1, ConnectionError()) <= 0.2 for _ in range(50))

@@ -18,9 +18,10 @@ from toolhub_service.domain.job_ports import JobObserver, JobStore
 
 TAIL_ENTRIES = 64
 _READ_ENTRIES = 256
+COME_AGAIN_S = 0.5
+"""How long those who are sent away by a hub that leaves do well to wait."""
 _RETRY_S = 0.5
 """Between attempts to read a store that is away: the watchers stay."""
-
 
 _Read = TypeVar("_Read")
 
@@ -183,5 +184,8 @@ def unknown(job_id: str) -> ToolFailure:
 
 def leaving() -> HubFailure:
     return HubFailure(
-        HubStatus.UNAVAILABLE, "DRAINING", "This hub is leaving; watch again with the last sequence you have seen."
+        HubStatus.UNAVAILABLE,
+        "DRAINING",
+        "This hub is leaving; watch again with the last sequence you have seen.",
+        retry_after_s=COME_AGAIN_S,
     )

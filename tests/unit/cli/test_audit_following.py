@@ -1,0 +1,74 @@
+"""Following the audit log through restarts of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import grpc
+import pytest
+
+from toolhub.v1 import audit_service_pb2 as pb
+from toolhub.v1 import event_pb2
+from toolhub.v1.audit_service_pb2_grpc import AuditServiceServicer, add_AuditServiceServicer_to_server
+from toolhub_service.cli.audit_following import follow
+from toolhub_service.cli.connection import Connection, connected
+from toolhub_service.transport.status import RpcFailure, details_trailer
+
+LEAVING = RpcFailure(grpc.StatusCode.UNAVAILABLE, "DRAINING", "Leaving.", retry_after_s=0.5)
+
+
+@dataclass
+class ScriptedHub(AuditServiceServicer):
+    """Each tail tells the next events, then leaves; the last one stays."""
+
+    tails: list[list[int]]
+    asked_after: list[str] = field(default_factory=list)
+    refuses: bool = False
+
+    def ListEvents(self, request: Any, context: grpc.ServicerContext) -> pb.ListEventsResponse:
+        if self.refuses:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no auditor")
+        return pb.ListEventsResponse()
+
+    def TailEvents(self, request: Any, context: grpc.ServicerContext) -> Iterator[pb.TailEventsResponse]:
+        self.asked_after.append(request.resume_token)
+        for sequence in self.tails.pop(0):
+            yield pb.TailEventsResponse(event=event_pb2.Event(sequence=sequence), resume_token=f"after-{sequence}")
+        context.set_trailing_metadata((details_trailer(LEAVING),))
+        context.abort(grpc.StatusCode.UNAVAILABLE, "Leaving.")
+
+    VerifyAudit = None  # type: ignore[assignment]
+
+
+@contextmanager
+def serving(hub: ScriptedHub) -> Iterator[Connection]:
+    server = grpc.server(ThreadPoolExecutor(4))
+    add_AuditServiceServicer_to_server(hub, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with connected(f"127.0.0.1:{port}", None, None, 20.0) as connection:
+            yield connection
+    finally:
+        server.stop(None)
+
+
+def test_tail_goes_on_after_the_last_event_when_the_hub_wants_it() -> None:
+    hub, pauses, lost = ScriptedHub([[1, 2], [], [3]]), list[float](), list[float]()
+    with serving(hub) as connection:
+        told = follow(connection, event_pb2.EventFilter(), lost=lost.append, pause=pauses.append)
+        assert [event.sequence for event in islice(told, 3)] == [1, 2, 3]
+    assert hub.asked_after == ["", "after-2", "after-2"]
+    assert pauses == lost
+    assert all(pause_s >= 0.5 for pause_s in pauses)
+
+
+def test_refusal_is_told_at_once() -> None:
+    with serving(ScriptedHub([], refuses=True)) as connection, pytest.raises(grpc.RpcError) as refused:
+        next(follow(connection, event_pb2.EventFilter(), pause=lambda _: pytest.fail("a refusal was waited for")))
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
