@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from toolhub_service.app.file_stamp import Stamp, stamp_of
+from toolhub_service.app.source_places import placed
 from toolhub_service.app.source_rules import SourceInvalid, check_whole
 from toolhub_service.registry.names import CORE_NAMESPACE, skeleton
 from toolhub_service.settings.loading import SettingsInvalid
@@ -89,7 +90,7 @@ class SourcesFile:
 
 
 def read_sources(path: Path) -> SourcesDocument:
-    """Raises SettingsInvalid, which names file, key and the nearest known one."""
+    """With whole paths. Raises SettingsInvalid, which names file, key and the nearest known one."""
     try:
         if path.stat().st_size > _FILE_MAX_BYTES:
             raise SettingsInvalid(f"{path}: larger than {_FILE_MAX_BYTES:,} bytes")
@@ -98,11 +99,11 @@ def read_sources(path: Path) -> SourcesDocument:
         raise SettingsInvalid(f"{path}: {os.strerror(missing.errno or 0)}") from missing
     except UnicodeDecodeError as broken:
         raise SettingsInvalid(f"{path}: not UTF-8") from broken
-    return parse_sources(text, str(path))
+    return placed(parse_sources(text, str(path)), path.parent)
 
 
 def parse_sources(text: str, where: str) -> SourcesDocument:
-    """`where` names the text in messages. Raises SettingsInvalid."""
+    """Paths as they are written; `where` names the text in messages. Raises SettingsInvalid."""
     try:
         data = yaml.load(text, _Strict)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, RecursionError) as broken:

@@ -11,7 +11,7 @@ from toolhub_service.settings.document import Section
 
 
 class SecretRef(Section, frozen=True):
-    """A value that does not stand in the file."""
+    """A value that does not stand in the file. Files that are not absolute count from the folder of sources.yaml."""
 
     env: Annotated[str, Meta(description="Environment variable of the hub that holds it.")] = ""
     file: Annotated[str, Meta(description="File that holds it; white space at its end is cut off.")] = ""

@@ -22,7 +22,8 @@
         url: http://gpu-1:8188
         templates: [/etc/toolhub/comfyui]
 
-A running hub follows the file; an invalid one keeps the sources there are.
+A running hub follows the file; an invalid one keeps the sources there are. Files and folders that are not absolute count
+from the file's own folder.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class McpSource(Source, frozen=True, tag="mcp"):
     env: Annotated[
         dict[str, Value], Meta(description="Its environment, besides HOME, PATH, USER, SHELL, TERM, LOGNAME, LANG.")
     ] = msgspec.field(default_factory=dict)
-    cwd: Annotated[str, Meta(description="Its working directory; empty: the hub's.")] = ""
+    cwd: Annotated[
+        str, Meta(description="Its working directory, from the folder of sources.yaml; empty: the hub's.")
+    ] = ""
     url: Annotated[Value, Meta(description="http:// or https:// endpoint of streamable HTTP.")] = ""
     headers: Annotated[dict[str, Value], Meta(description="Sent with each request.")] = msgspec.field(
         default_factory=dict

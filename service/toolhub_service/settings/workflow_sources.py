@@ -137,7 +137,10 @@ class ComfyUiSource(Source, frozen=True, tag="comfyui"):
         dict[ToolName, ComfyUiBackend],
         Meta(description="Several servers by name; the one with the shortest queue is used."),
     ] = msgspec.field(default_factory=dict)
-    templates: Annotated[tuple[str, ...], Meta(description="Sidecar files (JSON or YAML), or folders of them.")] = ()
+    templates: Annotated[
+        tuple[str, ...],
+        Meta(description="Sidecar files (JSON or YAML), or folders of them, from the folder of sources.yaml."),
+    ] = ()
     timeout_s: Annotated[
         float,
         Meta(

@@ -263,3 +263,16 @@ def test_init_refuses_a_name_that_no_tool_can_have(tmp_path: Path) -> None:
 
 def test_a_command_that_is_not_there_is_answered_with_the_nearest() -> None:
     assert "Did you mean `check`?" in cli("chek", code=2).output
+
+
+def test_templates_that_sources_yaml_names_count_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "etc" / "templates").mkdir(parents=True)
+    path = write(tmp_path / "etc" / "templates")
+    named = {"kind": "comfyui", "url": "http://gpu:8188", "templates": ["templates", "none.yaml"]}
+    file = sources(tmp_path / "etc", images=named)
+    monkeypatch.chdir(tmp_path)
+    found = checked("--sources", file, code=1)
+    assert [tool["place"] for tool in found["tools"]] == [str(path)]
+    assert found["problems"] == [f"sources.images.templates: {tmp_path / 'etc' / 'none.yaml'}: there is no such file"]
