@@ -140,11 +140,9 @@ class Pipeline:
         validate_output(spec, outcome, schemas)
 
         walk.enter(StepName.ATTACH_EVIDENCE)
-        result, whole = await attach_evidence(
-            walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw
-        )
-        if whole is not None:
-            result = await keep_whole(result, whole, call, self.artifacts, self.observer)
+        result, rest = await attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
+        if rest is not None:
+            result = await keep_whole(result, rest, call, self.artifacts, self.observer)
         return self._record(walk, result)
 
     async def _goes_on(self, walk: Walk, answer: ToolResult | Plan | None) -> bool:

@@ -35,20 +35,20 @@ async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
     await found.blobs.close()
 
 
-def attached(value: Any, call: Call) -> tuple[ToolResult, bytes | None]:
+async def attached(value: Any, call: Call) -> tuple[ToolResult, bytes | None]:
     walk = Walk(call)
     walk.spec = SMALL
-    return attach_evidence(walk, Outcome(value), ManualClock().unix_ms(), Redactor(), show_raw=False)
+    return await attach_evidence(walk, Outcome(value), ManualClock().unix_ms(), Redactor(), show_raw=False)
 
 
 async def answered(kept: Kept, call: Call, observer: Observer) -> ToolResult:
-    result, rest = attached(VALUE, call)
+    result, rest = await attached(VALUE, call)
     assert rest == dumps(VALUE)
     return await keep_whole(result, rest, call, kept.artifacts, observer)
 
 
-def test_result_within_its_limit_has_nothing_to_keep() -> None:
-    result, rest = attached({"text": "x"}, a_call())
+async def test_result_within_its_limit_has_nothing_to_keep() -> None:
+    result, rest = await attached({"text": "x"}, a_call())
     assert rest is None
     assert not result.truncated
 

@@ -12,8 +12,8 @@ from tests.unit.runtime.door import a_door, a_tool
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolLimits
-from toolhub_service.runtime.cut import cut_to
-from toolhub_service.schema.canonical_json import dumps
+from toolhub_service.runtime.cut import cut_aside, cut_to
+from toolhub_service.schema.canonical_json import NotJson, dumps
 
 CAP = 400
 SMALL = a_tool("test/small", read_only=True, limits=ToolLimits(max_result_bytes=CAP))
@@ -114,3 +114,25 @@ async def test_an_answer_that_is_no_json_is_refused_typed(value: Any) -> None:
 async def test_answer_that_fits_is_marked_only_when_the_tool_says_so(truncated: bool) -> None:
     result = await a_door(Outcome(value={"text": "x"}, truncated=truncated), tools=(SMALL,)).result(SMALL)
     assert result.truncated is truncated
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"n": 1},
+        "short",
+        "ü" * 1_000_000,
+        {"name": "a.txt", "text": "x" * 1_000_000},
+        {"rows": [{"text": "y" * 1_000} for _ in range(1_000)]},
+        [[number] for number in range(100_000)],
+        None,
+    ],
+)
+async def test_what_is_cut_aside_is_cut_the_same(value: Any) -> None:
+    assert await cut_aside(value, CAP) == cut_to(value, CAP)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "x" * 1_000_000 + "\ud800"])
+async def test_what_is_no_json_is_told_whatever_its_length(text: str) -> None:
+    with pytest.raises(NotJson):
+        await cut_aside({"text": text}, CAP)
