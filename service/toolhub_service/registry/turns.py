@@ -1,11 +1,15 @@
 """Long work on the event loop in turns: whoever has held it for 5 ms lets others have it for as long.
 
+Work in a thread takes turns with the loop at the interpreter's lock: every 5 ms, which the loop would wait for after
+each of its steps, or, while such work is under way, every half.
 What such work costs is counted by a `Meter` around it, wherever it runs: in turns on the loop, or in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
@@ -13,6 +17,8 @@ from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 TURN_S: Final = 0.005
+SWITCH_S: Final = 0.0005
+"""Between turns at the interpreter's lock beside work in a thread."""
 
 CpuClock = Callable[[], float]
 _P = ParamSpec("_P")
@@ -72,7 +78,35 @@ async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs)
     """What the work returns, done in a thread; the meter around this counts it."""
     meter = _meter.get()
     step = partial(work, *args, **kwargs)
-    return await asyncio.to_thread(step if meter is None else partial(meter.step, step))
+    return await asyncio.to_thread(_beside_others, step if meter is None else partial(meter.step, step))
+
+
+def _beside_others(work: Callable[[], _T]) -> _T:
+    """In its thread, for as long as it runs there, whether anybody still waits for it or not."""
+    with _short_turns:
+        return work()
+
+
+class _ShortTurns:
+    """At the interpreter's lock, while any thread has asked for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._usual_s = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._asked:
+                self._usual_s = sys.getswitchinterval()
+                sys.setswitchinterval(SWITCH_S)
+            self._asked += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._asked -= 1
+            if not self._asked:
+                sys.setswitchinterval(self._usual_s)
 
 
 class _Stepped:
@@ -97,4 +131,5 @@ class _Stepped:
                 step = partial(self._work.send, None)
 
 
+_short_turns: Final = _ShortTurns()
 _meter: ContextVar[Meter | None] = ContextVar("meter", default=None)
