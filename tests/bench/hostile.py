@@ -1,6 +1,6 @@
 """What a hostile MCP server costs everybody else: p99 of other calls while it attacks, beside quiet moments in between.
 
-    python -m tests.bench.hostile [--rounds 3] [--seconds 3] [--write]
+    python -m tests.bench.hostile [--rounds 3] [--seconds 3] [--only NAME …] [--write]
 
 One hub, a healthy MCP server and a hostile one, each a process of its own, both by pipes. The other calls go to a core
 tool and to the healthy server, four at a time. An attack is a call of the hostile server, or a reading of it after it
@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ LISTS = {
     "a description of 10 MB": "huge-description",
     "exponential schemas": "exponential",
     "cyclic references": "cyclic",
-    "ten schemas of 200 kB": "heavy-schemas",
+    "ten schemas of 200 kB": "heavy-schemas leaves",
     "5,000 tools": "many",
     "1,000 notices of change a second": "storm",
 }
@@ -69,18 +69,19 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=[*CALLS, *LISTS], help="these attacks alone")
     parser.add_argument("--attack", nargs=3, metavar=("PORT", "CONTROL", "NAME"), help="make one attack until killed")
     options = parser.parse_args()
     if options.attack:
         port, control, name = options.attack
         asyncio.run(attack(int(port), Path(control), name))
     else:
-        found = asyncio.run(measure(options.rounds, options.seconds))
+        found = asyncio.run(measure(options.only, options.rounds, options.seconds))
         publish("hostile", found, as_table(found), write=options.write)
 
 
-async def measure(rounds: int, seconds: float) -> dict[str, Any]:
-    measured: dict[str, list[dict[str, float]]] = {name: [] for name in (*CALLS, *LISTS)}
+async def measure(attacks: Iterable[str], rounds: int, seconds: float) -> dict[str, Any]:
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in attacks}
     with hub() as (server, control):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             stub: Any = tool_service_pb2_grpc.ToolServiceStub(channel)

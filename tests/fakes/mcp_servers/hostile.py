@@ -13,6 +13,7 @@ Words about the list (`echo` and `add` are always good tools, and `calls` adds t
     hidden          tag, bidi, ANSI and zero-width characters, HTML comments, orders to the model
     wrong-types, odd-names, duplicates, liar (annotations that call destruction harmless)
     many            5,000 tools on 50 pages; endless: pages for ever; cursor-loop: the same cursor for ever
+    leaves          each tool on a page of its own
     list-never, list-error, list-garbage, list-half    instead of a list; page-error: from the second page on
 Words about the rest
     storm           1,000 list_changed notifications a second to whoever listens

@@ -146,7 +146,8 @@ _LISTS: dict[str, Callable[[], list[Any]]] = {
     "liar": _liar,
     "many": lambda: [tool(f"t{number}", f"Number {number}.") for number in range(5_000)],
 }
-LIST_WORDS = {*_LISTS, "changed", "changed-schema", "renamed", "removed", "remote-ref", "endless", "cursor-loop"}
+LIST_WORDS = {*_LISTS, "changed", "changed-schema", "renamed", "removed", "remote-ref"}
+LIST_WORDS |= {"endless", "cursor-loop", "leaves"}
 
 
 def tools_of(words: set[str], ref_url: str) -> list[Any]:
@@ -164,10 +165,10 @@ def page_of(words: set[str], tools: list[Any], cursor: str) -> Tool:
     """A page of the list. `endless` goes on with ever new tools, `cursor-loop` gives the same cursor again."""
     if "cursor-loop" in words:
         return {"tools": tools[:PAGE], "nextCursor": "again"}
-    start = int(cursor or 0)
+    start, size = int(cursor or 0), 1 if "leaves" in words else PAGE
     if "endless" in words and start >= len(tools):
-        page = [tool(f"endless_{number}") for number in range(start, start + PAGE)]
+        page = [tool(f"endless_{number}") for number in range(start, start + size)]
     else:
-        page = tools[start : start + PAGE]
-    goes_on = start + PAGE < len(tools) or "endless" in words
-    return {"tools": page, **({"nextCursor": str(start + PAGE)} if goes_on else {})}
+        page = tools[start : start + size]
+    goes_on = start + size < len(tools) or "endless" in words
+    return {"tools": page, **({"nextCursor": str(start + size)} if goes_on else {})}
