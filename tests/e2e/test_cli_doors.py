@@ -50,9 +50,32 @@ def test_several_workers_answer_on_one_port_and_keep_one_log(tmp_path: Path) -> 
         assert "several workers" in refused.err
 
 
+def completed(cli: CommandLine, words: str, position: int, **environment: str) -> list[str]:
+    """What bash would offer for the word at `position`."""
+    env = {**cli.env, **environment, "_TOOLHUB_COMPLETE": "bash_complete", "COMP_CWORD": str(position)}
+    done = subprocess.run(["toolhub"], env={**env, "COMP_WORDS": words}, capture_output=True, text=True, check=False)
+    assert not done.stderr
+    return [line.removeprefix("plain,") for line in done.stdout.split(os.linesep) if line]
+
+
 def test_the_shell_completes_commands(tmp_path: Path) -> None:
-    env = {**CommandLine(tmp_path).env, "_TOOLHUB_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
-    done = subprocess.run(
-        ["toolhub"], env={**env, "COMP_WORDS": "toolhub tools se"}, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == f"plain,search{os.linesep}"
+    assert completed(CommandLine(tmp_path), "toolhub tools se", 2) == ["search"]
+    assert completed(CommandLine(tmp_path), "toolhub tools list --kind la", 4) == ["langchain"]
+
+
+def test_the_shell_completes_tools_and_approvals_that_the_hub_knows(tmp_path: Path) -> None:
+    cli = CommandLine(tmp_path)
+    cli.data_dir.mkdir(parents=True)
+    (cli.data_dir / "policy.yaml").write_text("rules: [{id: ask, effect: REQUIRE_APPROVAL, tools: [core/fs.move]}]")
+    with serving(tmp_path) as hub:
+        at_hub = {"TOOLHUB_ADDRESS": hub.address}
+        assert completed(cli, "toolhub call core/fs.read", 2, **at_hub) == ["core/fs.readText"]
+        assert completed(cli, "toolhub tools show core/exec", 3, **at_hub) == []
+        asked = hub("call", "core/fs.move", "source=a", "destination=b").json
+        (approval_id,) = completed(cli, "toolhub approvals show apr_", 3, **at_hub)
+        assert approval_id == asked["error"]["details"]["approval_id"]
+
+
+def test_the_shell_offers_nothing_when_no_hub_answers(tmp_path: Path) -> None:
+    at_nobody = f"unix:{tmp_path}/none.sock"
+    assert completed(CommandLine(tmp_path), "toolhub call core/fs", 2, TOOLHUB_ADDRESS=at_nobody) == []

@@ -212,6 +212,20 @@ def test_a_changed_event_is_named_when_the_hub_is_gone(tmp_path: Path) -> None:
     assert "✗ writer" in shown.text
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--address", "unix:/nowhere.sock"), 3, "no hub answers at unix:/nowhere.sock. Start one"),
+        (("--ca-file", "policy.yaml"), 2, "--ca-file policy.yaml: "),
+        (("--ca-file", __file__), 2, "it holds no PEM certificate"),
+    ],
+)
+def test_why_a_hub_cannot_be_asked_is_told(cli: CommandLine, words: tuple[str, ...], code: int, told: str) -> None:
+    asked = cli("health", *words)
+    assert (asked.code, asked.out) == (code, "")
+    assert told in asked.err
+
+
 def test_serving_on_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
     with serving(tmp_path / "one") as first:
         other = CommandLine(tmp_path)("serve", "--listen", first.address, TOOLHUB_METRICS_LISTEN="")

@@ -21,6 +21,7 @@ from toolhub_service.cli.approval_view import (
     print_approvals,
     state_of,
 )
+from toolhub_service.cli.call_completion import complete_approval
 from toolhub_service.cli.connection import Connection, connected_by, connection_options
 from toolhub_service.cli.output import json_option, message_as_json, note, print_json, print_json_line, wants_json
 from toolhub_service.cli.root import SuggestingGroup
@@ -75,7 +76,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
 
 
 @approvals.command()
-@click.argument("approval_id", metavar="ID")
+@click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
 @json_option
 @connection_options
 def show(approval_id: str, as_json: bool, **options: Any) -> None:
@@ -91,7 +92,7 @@ def show(approval_id: str, as_json: bool, **options: Any) -> None:
 
 
 @approvals.command()
-@click.argument("approval_id", metavar="ID")
+@click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
 @click.option("-m", "--comment", default="", help="Why; kept in the audit log.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask on the terminal.")
 @click.option("--answer", "words", multiple=True, metavar="NAME=VALUE", help="To what the tool asks; for each field.")
@@ -122,7 +123,7 @@ def approve(
 
 
 @approvals.command()
-@click.argument("approval_id", metavar="ID")
+@click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
 @click.option("-m", "--comment", default="", help="Why; the caller is told, and it is kept in the audit log.")
 @json_option
 @connection_options

@@ -12,6 +12,7 @@ import grpc
 from toolhub.v1 import call_pb2, plan_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.arguments import read_arguments
+from toolhub_service.cli.call_completion import complete_tool
 from toolhub_service.cli.connection import EXIT_REFUSED, Connection, connected_by, connection_options, status_of
 from toolhub_service.cli.output import json_option, legible, message_as_json, print_json, wants_json
 from toolhub_service.cli.progress_bar import ProgressBar
@@ -24,7 +25,7 @@ _REQUEST_ID = "cli"
 
 
 @click.command()
-@click.argument("tool")
+@click.argument("tool", shell_complete=complete_tool)
 @click.argument("arguments", nargs=-1)
 @click.option("--purpose", default=_PURPOSE, show_default=True, help="Why; goes into the audit log.")
 @click.option("--dry-run", is_flag=True, help="Show what would happen, step by step, and change nothing.")

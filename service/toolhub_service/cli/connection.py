@@ -39,6 +39,8 @@ _REFUSALS = frozenset(
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 ANSWER_TIMEOUT_S = 60.0
 
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -129,15 +131,34 @@ def _told(address: str, error: grpc.RpcError) -> click.ClickException:
     """What a failed RPC means and what to do."""
     code, details, reason = status_of(error)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:
-        text = f"no hub answers at {address}. Start one with `toolhub serve`, or name another with --address."
+        text = _unanswered(address, details)
     elif code is grpc.StatusCode.DEADLINE_EXCEEDED and not reason:
         text = f"{address} did not answer in time; allow more with --timeout."
     elif code is grpc.StatusCode.UNAUTHENTICATED:
         text = f"{details} Give a key with --api-key or TOOLHUB_API_KEY; `toolhub keys create` makes one."
+    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and not reason:
+        text = (
+            "the hub takes no request that large. `toolhub artifacts put FILE` keeps a large text, and "
+            f'{{"$artifact": "ID"}} stands for it in the arguments. ({details})'
+        )
     else:
         text = f"{details} [{reason or code.name}]" if details else code.name
     kind = HubRefused if code in _REFUSALS else HubUnreachable
     return kind(legible(text))
+
+
+def _unanswered(address: str, details: str) -> str:
+    """What gRPC's own words (`details`) mean to somebody who wants to reach a hub."""
+    if "address lookup failed" in details or "DNS resolution failed" in details:
+        return f"no host has the name in {address}. Name the hub with --address host:port."
+    if "http1.x" in details:
+        return f"what answers at {address} is no hub, but speaks HTTP/1. Is it the port of the metrics?"
+    if "andshake failed" in details:
+        return (
+            f"TLS with {address} fails: the hub's certificate is not from --ca-file or not for this name, or the hub "
+            "speaks no TLS, and then leave --ca-file out."
+        )
+    return f"no hub answers at {address}. Start one with `toolhub serve`, or name another with --address."
 
 
 def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
@@ -153,7 +174,9 @@ def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
 
 
 def _channel(address: str, ca_file: Path | None) -> grpc.Channel:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its connection noise is told in our own words
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "ERROR"
+    )  # NONE would let TLS speak in its own words
     options = [
         ("grpc.max_receive_message_length", -1),
         ("grpc.initial_reconnect_backoff_ms", 200),  # whoever watches wants to see a hub that was started again
@@ -165,6 +188,8 @@ def _channel(address: str, ca_file: Path | None) -> grpc.Channel:
         return grpc.insecure_channel(address, options)
     try:
         certificates = ca_file.read_bytes()
+        if _CERTIFICATE not in certificates:
+            raise click.UsageError(f"--ca-file {ca_file}: it holds no PEM certificate")
     except OSError as missing:
         raise click.UsageError(f"--ca-file {ca_file}: {missing.strerror}") from missing
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(certificates), options)

@@ -12,6 +12,7 @@ from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub_service.cli.arguments import read_arguments
 from toolhub_service.cli.call import input_schema
+from toolhub_service.cli.call_completion import complete_tool
 from toolhub_service.cli.connection import EXIT_REFUSED, Connection, address_options, connected_by
 from toolhub_service.cli.job_view import how_to_approve, styled_state
 from toolhub_service.cli.job_watching import watch_to_the_end
@@ -21,7 +22,7 @@ from toolhub_service.cli.typed_context import typed_context
 
 
 @click.command()
-@click.argument("tool")
+@click.argument("tool", shell_complete=complete_tool)
 @click.argument("arguments", nargs=-1)
 @click.option("--watch", "is_watched", is_flag=True, help="Follow it to its end, as `toolhub jobs watch` does.")
 @click.option(

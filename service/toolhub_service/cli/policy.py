@@ -121,7 +121,8 @@ def explain_command(
     except InvalidPolicy as invalid:
         raise click.ClickException(f"{chosen}: {invalid}") from invalid
     except ToolFailure as refused:
-        raise click.ClickException(f"The call does not get as far as the policy: {refused.error.message}") from refused
+        told = f"The call does not get as far as the policy: {refused.error.message}"
+        raise click.ClickException(told if args else f"{told} Arguments are given with --args.") from refused
     if wants_json(as_json):
         print_json(_plain(explanation))
     else:

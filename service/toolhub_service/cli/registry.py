@@ -9,6 +9,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import tool_pb2
+from toolhub_service.cli.call_completion import complete_tool
 from toolhub_service.cli.connection import connected_by, connection_options
 from toolhub_service.cli.output import counted, json_option, message_as_json, note, print_json, print_table, wants_json
 from toolhub_service.cli.tool_document import NotATool, tools_of
@@ -43,7 +44,7 @@ def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> N
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_tool)
 @json_option
 @connection_options
 def unregister(name: str, as_json: bool, **options: Any) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -12,22 +10,18 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from toolhub_service.cli.connection import Connection
-
-_WAIT_S = 1.0
-_MOST = 200
-
 
 def complete_source(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Sources whose names begin so, each with its state; none when the hub does not say."""
     from click.shell_completion import CompletionItem
 
     from toolhub.v1 import registry_service_pb2 as pb
+    from toolhub_service.cli.completion_asking import WAIT_S, asked
     from toolhub_service.cli.source_view import state_of
 
-    with suppress(click.ClickException), _asked(context) as connection:
+    with suppress(click.ClickException), asked(context) as connection:
         request = pb.ListSourcesRequest()
-        found = connection.registry.ListSources(request, timeout=_WAIT_S, metadata=connection.metadata).sources
+        found = connection.registry.ListSources(request, timeout=WAIT_S, metadata=connection.metadata).sources
         fitting = [status for status in found if status.source.startswith(incomplete)]
         return [CompletionItem(status.source, help=state_of(status).lower()) for status in fitting]
     return []
@@ -56,25 +50,14 @@ def complete_pinned(context: click.Context, _: click.Parameter, incomplete: str)
 
     from toolhub.v1 import pin_pb2
     from toolhub.v1 import registry_service_pb2 as pb
+    from toolhub_service.cli.completion_asking import MOST, WAIT_S, asked
 
-    with suppress(click.ClickException), _asked(context) as connection:
+    with suppress(click.ClickException), asked(context) as connection:
         found: dict[str, str] = {}
         for states in ([pin_pb2.PIN_STATE_PENDING], []):
-            request = pb.ListPinsRequest(page_size=_MOST, states=states)
-            pins = connection.registry.ListPins(request, timeout=_WAIT_S, metadata=connection.metadata).pins
+            request = pb.ListPinsRequest(page_size=MOST, states=states)
+            pins = connection.registry.ListPins(request, timeout=WAIT_S, metadata=connection.metadata).pins
             for pin in pins:
                 found.setdefault(pin.tool, pin_pb2.PinState.Name(pin.state).removeprefix("PIN_STATE_").lower())
         return [CompletionItem(tool, help=state) for tool, state in found.items() if tool.startswith(incomplete)]
     return []
-
-
-@contextmanager
-def _asked(context: click.Context) -> Iterator[Connection]:
-    from toolhub_service.cli.connection import DEFAULT_ADDRESS, connected
-
-    def given(name: str, variable: str) -> str:
-        return str(context.params.get(name) or os.environ.get(variable, ""))
-
-    address = given("address", "TOOLHUB_ADDRESS") or DEFAULT_ADDRESS
-    with connected(address, given("api_key", "TOOLHUB_API_KEY"), context.params.get("ca_file"), _WAIT_S) as connection:
-        yield connection

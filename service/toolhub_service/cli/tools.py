@@ -11,6 +11,7 @@ import click
 
 from toolhub.v1 import source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.cli.call_completion import complete_tool
 from toolhub_service.cli.connection import Connection, connected_by, connection_options
 from toolhub_service.cli.output import (
     counted,
@@ -37,6 +38,7 @@ _STATES = {
     "quarantined": tool_pb2.TOOL_STATE_QUARANTINED,
     "disabled": tool_pb2.TOOL_STATE_DISABLED,
 }
+_KINDS = [name.removeprefix("TOOL_KIND_").lower() for name in tool_pb2.ToolKind.keys()[1:]]
 _FORMATS = {
     "openai": pb.EXPORT_FORMAT_OPENAI,
     "anthropic": pb.EXPORT_FORMAT_ANTHROPIC,
@@ -58,7 +60,13 @@ def _filter_options(command: Any) -> Any:
         click.option("--capability", "capabilities", multiple=True, help="Only tools with this capability."),
         click.option("--tag", "tags", multiple=True, help="Only tools with this tag."),
         click.option("--source", "sources", multiple=True, help="Only tools of this source."),
-        click.option("--kind", "kinds", multiple=True, help="Only tools of this kind: core, mcp, langchain, n8n …"),
+        click.option(
+            "--kind",
+            "kinds",
+            multiple=True,
+            type=click.Choice(_KINDS, case_sensitive=False),
+            help="Only tools of this kind.",
+        ),
     ):
         command = option(command)
     return command
@@ -129,7 +137,7 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
 
 
 @tools.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_tool)
 @json_option
 @connection_options
 def show(name: str, as_json: bool, **options: Any) -> None:
@@ -173,10 +181,7 @@ def export(format_name: str, **options: Any) -> None:
 
 
 def _filter(options: dict[str, Any]) -> tool_pb2.ToolFilter:
-    try:
-        kinds = [tool_pb2.ToolKind.Value(f"TOOL_KIND_{kind.upper()}") for kind in options["kinds"]]
-    except ValueError as unknown:
-        raise click.UsageError(f"--kind: {unknown}") from unknown
+    kinds = [tool_pb2.ToolKind.Value(f"TOOL_KIND_{kind.upper()}") for kind in options["kinds"]]
     return tool_pb2.ToolFilter(
         capabilities=options["capabilities"], tags=options["tags"], sources=options["sources"], kinds=kinds
     )
