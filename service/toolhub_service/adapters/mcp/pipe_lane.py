@@ -44,11 +44,11 @@ class _Asked:
     __slots__ = ("_answer", "_steps", "_wake")
 
     def __init__(self) -> None:
-        self._answer: dict[str, Any] | MCPError | None = None
+        self._answer: dict[str, Any] | MCPError | TimeoutError | None = None
         self._steps: deque[Step] = deque(maxlen=_PROGRESS_HELD_MAX)
         self._wake: asyncio.Future[None] | None = None
 
-    def answered(self, answer: dict[str, Any] | MCPError) -> None:
+    def answered(self, answer: dict[str, Any] | MCPError | TimeoutError) -> None:
         """The first answer counts."""
         if self._answer is None:
             self._answer = answer
@@ -59,11 +59,11 @@ class _Asked:
         self._notify()
 
     async def result(self, on_progress: ProgressFnT | None) -> dict[str, Any]:
-        """Raises MCPError."""
+        """Raises MCPError or TimeoutError, whichever it was told."""
         while True:
             while self._steps and on_progress is not None:
                 await on_progress(*self._steps.popleft())
-            if isinstance(self._answer, MCPError):
+            if isinstance(self._answer, Exception):
                 raise self._answer
             if self._answer is not None:
                 return self._answer
@@ -83,6 +83,8 @@ class PipeLane:
         self._ids = count(FIRST_ID)
         self._asked: dict[int, _Asked] = {}
         self.is_open = True
+        self.meta: dict[str, Any] | None = None
+        """What the session puts into each request, once that is known (`wire.py`)."""
 
     def close(self) -> None:
         """No call may begin any more."""
@@ -107,11 +109,18 @@ class PipeLane:
         number = next(self._ids)
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": number}}
-        asked = self._asked[number] = _Asked()
+        line = _line({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        loop, until_s = asyncio.get_running_loop(), None
+        asked, timer = _Asked(), None
+        self._asked[number] = asked
+        if timeout_s is not None:  # a timer that answers: `asyncio.timeout` would cost as much as the pipe does
+            until_s = loop.time() + timeout_s
+            timer = loop.call_at(until_s, asked.answered, TimeoutError())
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._outbox.line(_line({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
-                return await asked.result(on_progress)
+            if not self._outbox.line_if_open(line):
+                async with asyncio.timeout_at(until_s):
+                    await self._outbox.line(line)
+            return await asked.result(on_progress)
         except TimeoutError:
             self._give_up(number, f"timed out after {timeout_s}s")
             raise MCPError(REQUEST_TIMEOUT, f"Request {method!r} timed out") from None
@@ -122,6 +131,8 @@ class PipeLane:
             raise _closed() from None
         finally:
             del self._asked[number]
+            if timer is not None:
+                timer.cancel()
 
     def heard(self, message: object) -> bool | None:
         """Take a message from the server; None: it is not for here, False: it is, and is none."""
@@ -166,7 +177,7 @@ class PipeLane:
 
 
 def _line(message: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(message, enc_hook=_plain) + b"\n"
+    return _encode(message) + b"\n"
 
 
 def _plain(value: object) -> object:
@@ -174,6 +185,9 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
 def _number(value: object) -> int:

@@ -131,10 +131,12 @@ class Outbox:
             raise anyio.BrokenResourceError
         self._write(data)
 
-    def line_if_open(self, data: bytes) -> None:
-        """Dropped when the pipe is full or gone."""
-        if self._open.is_set() and not self._is_over:
+    def line_if_open(self, data: bytes) -> bool:
+        """Whether it was written: dropped when the pipe is full or gone."""
+        is_open = self._open.is_set() and not self._is_over
+        if is_open:
             self._write(data)
+        return is_open
 
     async def aclose(self) -> None:
         self.end()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
 from toolhub_service.adapters.mcp.lane import Elsewhere
+from toolhub_service.adapters.mcp.pipe_lane import PipeLane
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
@@ -65,6 +66,8 @@ async def ask(
     Raises:
         MCPError: an error response, -32001 after `timeout_s`, or a lost connection.
     """
+    if isinstance(lane, PipeLane) and lane.is_open and not extension:
+        return await lane.ask(method, _stamped(session, lane, params), {}, timeout_s=timeout_s, on_progress=on_progress)
     data: dict[str, Any] = {"method": method, "params": params}
     options: CallOptions = {}
     session._stamp(data, options)  # noqa: SLF001 - see above
@@ -81,6 +84,15 @@ async def ask(
     if on_progress is not None:
         options["on_progress"] = on_progress
     return await session._dispatcher.send_raw_request(method, data["params"], options)  # noqa: SLF001 - see above
+
+
+def _stamped(session: ClientSession, lane: PipeLane, params: dict[str, Any]) -> dict[str, Any]:
+    """`params` as the session's stamp leaves them: the same `_meta` for all, and headers, which no pipe takes."""
+    if lane.meta is None:
+        data: dict[str, Any] = {"method": "", "params": {}}
+        session._stamp(data, {})  # noqa: SLF001 - see above
+        lane.meta = data["params"].get("_meta", {})
+    return {**params, "_meta": {**lane.meta, **params.get("_meta", {})}} if lane.meta else params
 
 
 def _declare(params: dict[str, Any], extension: str) -> None:

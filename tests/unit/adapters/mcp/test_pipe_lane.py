@@ -191,6 +191,18 @@ async def test_a_call_whose_time_is_up_is_cancelled_over_there(pipe: Pipe) -> No
     assert [line["method"] for line in pipe.lines] == ["tools/call", "notifications/cancelled"]
 
 
+async def test_a_call_that_hears_of_progress_for_ever_ends_when_its_time_is_up(pipe: Pipe) -> None:
+    async def on_progress(step: float, total: float | None, message: str | None) -> None:
+        asyncio.get_running_loop().call_soon(lambda: pipe.progress(FIRST_ID, progress=step + 1))
+
+    calling = pipe.call(on_progress=on_progress, timeout_s=0.01)
+    await pipe.sent(1)
+    pipe.progress(FIRST_ID, progress=0)
+    with pytest.raises(MCPError) as caught:
+        await calling
+    assert caught.value.error.code == REQUEST_TIMEOUT
+
+
 async def test_a_program_that_reads_nothing_holds_a_call_no_longer_than_its_time(pipe: Pipe) -> None:
     pipe.outbox.hold(True)
     with pytest.raises(MCPError) as caught:

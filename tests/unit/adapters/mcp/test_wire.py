@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mcp.client.session import ClientSession
+from mcp.client.session import ClientSession, _make_handshake_stamp, _make_modern_stamp
 
 from tests.fakes.mcp_servers.scripted import EXTENSION, Script
 from tests.fakes.mcp_stage import over_http
 from toolhub_service.adapters.mcp import wire
+from toolhub_service.adapters.mcp.pipe_lane import FIRST_ID, PipeLane
 from toolhub_service.adapters.mcp.reporting import PAUSE_S, Reporter
+from toolhub_service.adapters.mcp.streams import Outbox
 from toolhub_service.domain.progress import Chunk, Progress
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -34,6 +39,25 @@ async def test_an_extension_is_declared_with_its_own_request_alone() -> None:
     with_it, without = (call["_meta"][CAPABILITIES] for call in stage.script.calls)
     assert with_it["extensions"] == {EXTENSION: {}}
     assert "extensions" not in without
+
+
+LEGACY: Any = _make_handshake_stamp("2025-11-25")
+MODERN: Any = _make_modern_stamp("2026-07-28", {"name": "tool-hub"}, {"elicitation": {}}, lambda _name, _args: {})
+
+
+@pytest.mark.parametrize("stamp", [LEGACY, MODERN], ids=["legacy", "modern"])
+async def test_each_call_over_pipes_takes_along_what_its_session_stamps(stamp: Any) -> None:
+    session: Any = SimpleNamespace(_stamp=stamp)
+    sent: list[dict[str, Any]] = []
+    lane = PipeLane(Outbox(lambda line: sent.append(json.loads(line)["params"])))
+    for own in ({"_meta": {"key": "k"}}, {}, {"_meta": {"key": "l"}}):
+        stamped: dict[str, Any] = {"method": "tools/call", "params": {"name": "echo", **deepcopy(own)}}
+        stamp(stamped, {})
+        asking = asyncio.create_task(wire.ask(session, "tools/call", {"name": "echo", **own}, lane=lane))
+        await asyncio.sleep(0)
+        assert sent[-1] == stamped["params"]
+        lane.heard({"jsonrpc": "2.0", "id": FIRST_ID + len(sent) - 1, "result": {}})
+        assert await asking == {}
 
 
 class Counting:
