@@ -1,8 +1,7 @@
-"""`toolhub sources add`: from a list that another client has, from a command, from a URL."""
+"""`toolhub sources add`: from a list that another client has, from a command, from a URL, of whichever kind."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,14 +24,38 @@ if TYPE_CHECKING:
     from toolhub_service.cli.source_converting import Converted
 
 _EXIT_REFUSED = 1
-_REFERENCE = re.compile(r"(.*)\{(env|file):\s*([^{}]+?)\s*\}", re.DOTALL)
+_KINDS = ("mcp", "n8n", "comfyui")
+_OF_KIND = {
+    "api_key": "n8n",
+    "webhooks": "n8n",
+    "jobs": "n8n",
+    "discover": "n8n",
+    "tags": "n8n",
+    "templates": "comfyui",
+}
+_OPTIONS = {
+    "api_key": "--api-key",
+    "webhooks": "--webhook",
+    "jobs": "--job",
+    "tags": "--tag",
+    "templates": "--template",
+}
 
 
 @click.command()
 @click.argument("what", metavar="FILE|NAME")
 @click.argument("command", nargs=-1, metavar="[-- COMMAND ARGS…]")
-@click.option("--url", default="", help="Endpoint of an MCP server that speaks streamable HTTP.")
+@click.option("--kind", type=click.Choice(_KINDS), default="mcp", show_default=True, help="Of what stands at --url.")
+@click.option("--url", default="", help="Endpoint of an MCP server (streamable HTTP), or base of n8n or ComfyUI.")
 @click.option("--header", "headers", multiple=True, metavar="NAME: VALUE", help="With --url; may be given often.")
+@click.option("--api-key", default="", metavar="VALUE", help="Of n8n's public API.")
+@click.option("--webhook", "webhooks", multiple=True, metavar="NAME=PATH", help="A tool: an n8n webhook; often.")
+@click.option(
+    "--job", "jobs", multiple=True, metavar="NAME=PATH", help="The same, of one that goes on as a job; often."
+)
+@click.option("--discover", is_flag=True, help="Offer every active n8n workflow that has a webhook.")
+@click.option("--tag", "tags", multiple=True, help="Offer those that bear this tag in n8n, and all others given.")
+@click.option("--template", "templates", multiple=True, type=click.Path(), help="A ComfyUI sidecar, or folder; often.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Of COMMAND; may be given often.")
 @click.option("--name", default="", help="Only this server of FILE; or the name of the one in it.")
 @click.option(
@@ -57,11 +80,13 @@ def add(
     data_dir: Path | None,
     **given: Any,
 ) -> None:
-    """Add MCP servers to sources.yaml.
+    """Add MCP servers, an n8n or a ComfyUI to sources.yaml.
 
     FILE (- for standard input) is what another client keeps its servers in: a document with `mcpServers` or `servers`,
-    the bare block, or one server. Otherwise NAME is added, with its COMMAND or its --url. Secrets in the clear are
-    moved into files that only you can read; VALUE may be {env: VARIABLE} or {file: PATH}, after a prefix like Bearer.
+    the bare block, or one server. Otherwise NAME is added, with its COMMAND or its --url. With --kind n8n its workflows
+    are tools, with --kind comfyui its templates, and what is wrong with them is told before anything is written.
+    Secrets in the clear are moved into files that only you can read; VALUE may be {env: VARIABLE} or {file: PATH},
+    after a prefix like Bearer.
 
     A running hub follows the file. Nothing may be called until the policy grants it.
 
@@ -71,11 +96,13 @@ def add(
       toolhub sources add claude_desktop_config.json --name github --trust approval
       toolhub sources add memory -- npx -y @modelcontextprotocol/server-memory
       toolhub sources add crm --url https://mcp.example.com/mcp --header 'Authorization: Bearer {env: CRM_TOKEN}'
+      toolhub sources add flows --kind n8n --url https://n8n.example.com --api-key '{env: N8N_KEY}' --webhook send=send
+      toolhub sources add images --kind comfyui --url http://gpu-1:8188 --template scale_image.yaml
     """
     settings = read_settings(config_file, data_dir)
     path = sources_path(settings, sources_file)
     _check_usage(what, command, given)
-    found, refused = _converted(_servers(what, command, given), secrets_folder(settings))
+    found, refused = _converted(_servers(what, command, given), secrets_folder(settings), given["kind"])
     for source in found if given["trust"] else ():
         source.entry["trust"] = given["trust"]
     text, added = _merged(path, found, refused, replace=replace)
@@ -95,6 +122,22 @@ def _check_usage(what: str, command: tuple[str, ...], given: dict[str, Any]) -> 
         raise click.UsageError("--env goes with a command: toolhub sources add NAME --env KEY=VALUE -- COMMAND")
     if given["name"] and (command or given["url"]):
         raise click.UsageError(f"--name goes with a FILE; this source is named {what!r}.")
+    _check_kind(command, given)
+
+
+def _check_kind(command: tuple[str, ...], given: dict[str, Any]) -> None:
+    kind = given["kind"]
+    for name, own in _OF_KIND.items():
+        if given[name] and own != kind:
+            raise click.UsageError(f"{_OPTIONS.get(name, f'--{name}')} goes with --kind {own}.")
+    if kind != "mcp" and (command or not given["url"]):
+        raise click.UsageError(f"--kind {kind} goes with --url: toolhub sources add NAME --kind {kind} --url URL")
+    if kind == "comfyui" and given["trust"]:
+        raise click.UsageError("--trust says nothing of templates, which are your own words.")
+    if kind == "comfyui" and not given["templates"]:
+        raise click.UsageError("Name a sidecar or a folder of them with --template; each is a tool.")
+    if kind == "n8n" and not any(given[name] for name in ("webhooks", "jobs", "discover", "tags")):
+        raise click.UsageError("Name workflows with --webhook NAME=PATH or --job NAME=PATH, or say --discover.")
 
 
 def _servers(what: str, command: tuple[str, ...], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -102,10 +145,10 @@ def _servers(what: str, command: tuple[str, ...], given: dict[str, Any]) -> dict
     from toolhub_service.cli.foreign_servers import NotServers, servers_of
 
     if command:
-        env = dict(_pair(text, "=", "--env") for text in given["variables"])
+        env = _pairs(given["variables"], "=", "--env")
         return {what: {"command": command[0], "args": list(command[1:]), "env": env}}
     if given["url"]:
-        return {what: {"url": given["url"], "headers": dict(_pair(text, ":", "--header") for text in given["headers"])}}
+        return {what: {"url": given["url"], "headers": _pairs(given["headers"], ":", "--header"), **_workflows(given)}}
     if what == "-":
         text = sys.stdin.read()
     else:
@@ -120,6 +163,24 @@ def _servers(what: str, command: tuple[str, ...], given: dict[str, Any]) -> dict
         raise click.UsageError(legible(f"{what}: {broken}")) from broken
 
 
+def _workflows(given: dict[str, Any]) -> dict[str, Any]:
+    """What `convert_workflows` takes besides; empty for MCP."""
+    if given["kind"] == "mcp":
+        return {}
+    return {
+        "kind": given["kind"],
+        "api_key": given["api_key"],
+        "webhooks": _pairs(given["webhooks"], "=", "--webhook"),
+        "jobs": _pairs(given["jobs"], "=", "--job"),
+        "discover": given["tags"] if given["discover"] or given["tags"] else None,
+        "templates": given["templates"],
+    }
+
+
+def _pairs(texts: Iterable[str], mark: str, option: str) -> dict[str, str]:
+    return dict(_pair(text, mark, option) for text in texts)
+
+
 def _pair(text: str, mark: str, option: str) -> tuple[str, str]:
     name, found, value = text.partition(mark)
     if not found or not name.strip():
@@ -127,16 +188,18 @@ def _pair(text: str, mark: str, option: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _converted(servers: dict[str, dict[str, Any]], folder: Path) -> tuple[list[Converted], dict[str, str]]:
+def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> tuple[list[Converted], dict[str, str]]:
     """(what can be a source, why the others cannot by their names)."""
     from toolhub_service.cli.source_converting import NotConvertible, convert
+    from toolhub_service.cli.source_workflows import convert_workflows
 
     found: list[Converted] = []
     refused: dict[str, str] = {}
     for name, server in servers.items():
         references: dict[tuple[str, str], dict[str, str]] = {}
         try:
-            source = convert(name, _with_references(server, references), folder)
+            bare = _with_references(server, references)
+            source = (convert if kind == "mcp" else convert_workflows)(name, bare, folder)
         except NotConvertible as why:
             refused[name] = str(why)
             continue
@@ -148,6 +211,8 @@ def _converted(servers: dict[str, dict[str, Any]], folder: Path) -> tuple[list[C
 
 def _with_references(server: dict[str, Any], kept: dict[tuple[str, str], dict[str, str]]) -> dict[str, Any]:
     """The server with a harmless text wherever `{env: …}` or `{file: …}` was written, which goes into `kept`."""
+    from toolhub_service.cli.source_converting import reference_of
+
     changed = dict(server)
     for section in ("env", "headers"):
         values = changed.get(section)
@@ -155,10 +220,9 @@ def _with_references(server: dict[str, Any], kept: dict[tuple[str, str], dict[st
             continue
         changed[section] = dict(values)
         for name, value in values.items():
-            reference = _REFERENCE.fullmatch(value) if isinstance(value, str) and "${" not in value else None
+            reference = reference_of(value) if isinstance(value, str) else None
             if reference:
-                prefix, place, held = reference.groups()
-                kept[section, name] = {place: held, **({"prefix": prefix} if prefix else {})}
+                kept[section, name] = reference
                 changed[section][name] = ""
     return changed
 
@@ -226,7 +290,7 @@ def _tell(path: Path, added: list[Converted], refused: dict[str, str], *, dry_ru
     from toolhub_service.app.sources_text import as_yaml
     from toolhub_service.policy.remedies import grant_line
 
-    grant = grant_line("PRINCIPAL", (f"mcp:{source.name}" for source in added)) if added else ""
+    grant = grant_line("PRINCIPAL", (source.capability for source in added)) if added else ""
     if wants_json(as_json):
         shown = [
             {

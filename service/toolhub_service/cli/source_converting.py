@@ -49,6 +49,7 @@ _ADVICE: Final = dict.fromkeys(
     "excludeTools": "`tools: {NAME: {offered: false}}` leaves a tool out",
     "oauth": "`oauth` takes client credentials; a hub cannot log in by a browser",
 }
+_REFERENCE = re.compile(r"(.*)\{(env|file):\s*([^{}]+?)\s*\}", re.DOTALL)
 _REDACTOR = Redactor()
 
 
@@ -76,6 +77,11 @@ class Converted:
     """What a person should know, a sentence each."""
 
     @property
+    def capability(self) -> str:
+        """What lets a principal call its tools."""
+        return f"{self.entry.get('kind', 'mcp')}:{self.name}"
+
+    @property
     def shown(self) -> dict[str, Any]:
         """`entry` as it may stand on a screen, should an argument hold what no file was made for."""
         shown = dict(self.entry)
@@ -86,9 +92,7 @@ class Converted:
 
 def convert(foreign_name: str, server: dict[str, Any], secrets_folder: Path) -> Converted:
     """Raises NotConvertible."""
-    found = Converted(_name(foreign_name))
-    if found.name != foreign_name:
-        found.notes.append(f"its name {foreign_name!r} became {found.name!r}, the namespace of its tools")
+    found = begun(foreign_name)
     if str(_first(server, "type", "transport", "transportType") or "").lower() == "sse":
         raise NotConvertible(
             "speaks the SSE transport, which was retired in 2025; most such servers offer streamable HTTP beside it: "
@@ -98,7 +102,9 @@ def convert(foreign_name: str, server: dict[str, Any], secrets_folder: Path) -> 
     if "command" in server:
         _put_command(found, server, secrets_folder)
     else:
-        _put_url(found, str(url), _texts(server.get("headers"), "headers"), secrets_folder)
+        put_url(found, str(url), _texts(server.get("headers"), "headers"), secrets_folder)
+        if urlsplit(str(url)).path.rstrip("/").endswith("/sse"):
+            found.notes.append("its URL ends in /sse, which is the retired transport; if it does not answer, try /mcp")
     if server.get("disabled") is True or server.get("enabled") is False:
         found.entry["enabled"] = False
         found.notes.append("it is switched off there, and here: `enabled: false`")
@@ -109,6 +115,23 @@ def convert(foreign_name: str, server: dict[str, Any], secrets_folder: Path) -> 
     except SourceInvalid as invalid:
         raise NotConvertible(str(invalid)) from invalid
     return found
+
+
+def begun(foreign_name: str) -> Converted:
+    """A source without anything but its name. Raises NotConvertible."""
+    found = Converted(_name(foreign_name))
+    if found.name != foreign_name:
+        found.notes.append(f"its name {foreign_name!r} became {found.name!r}, the namespace of its tools")
+    return found
+
+
+def reference_of(text: str) -> dict[str, str] | None:
+    """What `{env: VARIABLE}` or `{file: PATH}`, perhaps after a prefix, refers to; None for any other text."""
+    found = _REFERENCE.fullmatch(text) if "${" not in text else None
+    if found is None:
+        return None
+    prefix, place, held = found.groups()
+    return {place: held, **({"prefix": prefix} if prefix else {})}
 
 
 def _put_command(found: Converted, server: dict[str, Any], folder: Path) -> None:
@@ -145,13 +168,14 @@ def _arguments(found: Converted, command: str, arguments: list[str], folder: Pat
         elif hidden != text:
             option, equals, secret = text.partition("=")
             prefix = option + equals if equals and option.startswith("-") else ""
-            kept.append(_kept(found, f"args.{at}", secret if prefix else text, prefix, folder))
+            kept.append(set_aside(found, f"args.{at}", secret if prefix else text, prefix, folder))
         else:
             kept.append(text)
     return kept
 
 
-def _put_url(found: Converted, url: str, headers: dict[str, str], folder: Path) -> None:
+def put_url(found: Converted, url: str, headers: dict[str, str], folder: Path) -> None:
+    """Where it stands, and what is sent along; secrets are set aside."""
     variables = list(_VARIABLE.finditer(url))
     if variables:
         found.entry["url"] = _reference(found, "url", url, variables)
@@ -167,11 +191,9 @@ def _put_url(found: Converted, url: str, headers: dict[str, str], folder: Path) 
             headers = {**headers, "Authorization": f"Basic {basic}"}
             found.notes.append("the user and password of its URL are sent as a header")
     if _REDACTOR.text(url) != url:
-        found.entry["url"] = _kept(found, "url", url, "", folder)
+        found.entry["url"] = set_aside(found, "url", url, "", folder)
     elif url:
         found.entry["url"] = url
-    if parts.path.rstrip("/").endswith("/sse"):
-        found.notes.append("its URL ends in /sse, which is the retired transport; if it does not answer, try /mcp")
     if headers:
         found.entry["headers"] = {name: _value(found, "headers", name, text, folder) for name, text in headers.items()}
 
@@ -185,10 +207,10 @@ def _value(found: Converted, section: str, name: str, text: str, folder: Path) -
         return text
     scheme = _SCHEME.fullmatch(text)
     prefix, secret = (scheme.group(1), scheme.group(2)) if scheme else ("", text)
-    return _kept(found, f"{section}.{name}", secret, prefix, folder)
+    return set_aside(found, f"{section}.{name}", secret, prefix, folder)
 
 
-def _kept(found: Converted, place: str, secret: str, prefix: str, folder: Path) -> dict[str, str]:
+def set_aside(found: Converted, place: str, secret: str, prefix: str, folder: Path) -> dict[str, str]:
     """The reference to a secret that goes into a file of its own."""
     own_name = place.removeprefix("env.").removeprefix("headers.")
     file = folder / f"{found.name}.{re.sub('[^A-Za-z0-9_-]', '_', own_name)[:100]}"

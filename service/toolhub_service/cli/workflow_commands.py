@@ -51,7 +51,8 @@ def check(
     """Which tools do these become, and what is wrong with them? Exits 1 when anything is.
 
     PATH is a sidecar of ComfyUI or a folder of them; without one, the n8n and ComfyUI sources of sources.yaml are
-    checked, whose paths count from its folder. No server is asked. What a server would say of nodes is told with --object-info:
+    checked, whose paths count from its folder. No server is asked. What a server would say of nodes is told with
+    --object-info:
 
     \b
     Examples:
