@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +20,12 @@ from tests.services import (  # noqa: F401 - fixtures
 )
 
 quick_starts.remember()
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests are no garbage: whoever looks for some need not go through them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ QUIET: Mapping[str, Any] = {
 }
 """What every hub of a test starts from: a free port, no metrics port, few words."""
 
-CALL_TIMEOUT_S = 20.0
+CALL_TIMEOUT_S = 60.0
 """Longer than any call here takes, so that a hub that hangs fails its test by name."""
 
 

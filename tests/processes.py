@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 _SERVING = re.compile(r"serving on (\S+)")
 _METRICS = re.compile(r"metrics: (\S+)")
 

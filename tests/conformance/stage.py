@@ -21,7 +21,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 
 Bearer = Sequence[tuple[str, str]]
-CALL_TIMEOUT_S = 20.0
+CALL_TIMEOUT_S = 60.0
 
 
 @dataclass(slots=True)

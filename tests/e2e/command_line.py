@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.e2e.terminal import ROOT, Shown, environment, in_terminal
 
-_WAIT_S = 30
+_WAIT_S = 60
 
 
 @dataclass(frozen=True, slots=True)

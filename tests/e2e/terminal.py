@@ -20,7 +20,7 @@ from pathlib import Path
 COLUMNS = 100
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).resolve().parents[2]
-_WAIT_S = 30.0
+_WAIT_S = 60.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\r(?=[^\n])")
 
 

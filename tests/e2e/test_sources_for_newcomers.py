@@ -14,7 +14,7 @@ from tests.servers import node_program
 
 pytestmark = pytest.mark.slow
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 def until(cli: CommandLine, *words: str, code: int = 0) -> Told:

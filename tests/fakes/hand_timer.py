@@ -42,7 +42,7 @@ class HandTimer:
     async def until_left(self, *wanted_s: float) -> None:
         """Wait until exactly these times are left to those that wait."""
         wanted = sorted(round(left_s, 6) for left_s in wanted_s)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while self.left_s != wanted:
                 self._more.clear()
                 await self._more.wait()

@@ -85,7 +85,7 @@ async def opened(*names: str, tracer: Tracer | None = None, **terms: Any) -> Asy
         await source.close()
 
 
-async def gone(pid: int, within_s: float = 10.0) -> bool:
+async def gone(pid: int, within_s: float = 60.0) -> bool:
     """Whether the process, of whatever parent, ends in time; a zombie has ended."""
     try:
         descriptor = os.pidfd_open(pid)

@@ -76,7 +76,7 @@ class ScriptedSource:
 
     async def begun(self, count: int) -> None:
         """Wait until so many readings have begun."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while self.readings < count:
                 self._began.clear()
                 await self._began.wait()
@@ -134,7 +134,7 @@ class Witness:
 
     async def readings(self, count: int, source: str = "files") -> SourceStatus:
         """Wait until so many readings of it have ended; the last one's status."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(mine := [status for status in self.statuses if status.name == source]) < count:
                 self._more.clear()
                 await self._more.wait()

@@ -62,7 +62,7 @@ class Ear:
         self._more.set()
 
     async def until(self, enough: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not enough():
                 self._more.clear()
                 await self._more.wait()

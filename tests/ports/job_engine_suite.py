@@ -15,7 +15,7 @@ import pytest
 from toolhub_service.domain.job_ports import JobEngine
 
 Engines = Callable[[int], JobEngine]
-LONG_S = 30.0
+LONG_S = 60.0
 """Longer than anything here takes: an engine that does not deliver fails by name."""
 AT_ONCE_S = 0.0
 

@@ -18,7 +18,7 @@ from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.job_ports import RemoteJob
 from toolhub_service.domain.progress import Progress
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 MINTED = RemoteMark(key="3f2b8f6e-6d0c-5c55-9a4e-0c7a5c1f2a11")
 UNKNOWN_KEY = RemoteMark(key="00000000-0000-5000-8000-000000000000")
 

@@ -26,7 +26,7 @@ from toolhub_service.transport.interceptors.stack import Stack
 from toolhub_service.transport.interceptors.validation import ValidationLayer
 from toolhub_service.transport.rpc import Method, ServicerContext, set_principal
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 MIB = 1024 * 1024
 
 

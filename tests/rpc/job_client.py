@@ -14,7 +14,7 @@ from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub.v1.job_state_pb2 import JobState
 
-WITHIN_S: Final = 40.0
+WITHIN_S: Final = 60.0
 """For what takes a moment on a machine that is not starved."""
 
 

@@ -74,7 +74,7 @@ class HubProcess:
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(*self._command, stdout=asyncio.subprocess.PIPE)
         assert self._process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             self.address = (await self._process.stdout.readline()).decode().split()[-1]
 
     async def end(self, number: signal.Signals) -> None:

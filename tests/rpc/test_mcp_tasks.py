@@ -22,7 +22,7 @@ from toolhub.v1 import error_pb2, job_pb2
 from toolhub.v1.registry_service_pb2 import RefreshSourcesRequest
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 ENDLESS = 1_000_000_000
 ERAS = [("legacy", "long"), ("modern", "perhaps")]
 """With the tool that runs as a task."""

@@ -123,14 +123,14 @@ async def test_revoked_key_is_refused_after_a_hangup(tmp_path: Path) -> None:
 
 async def call_for_ever(stub: Any, metadata: Any) -> None:
     """One call after the other, until one is refused."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             await stub.Invoke(request(TOOL), metadata=metadata, timeout=20)
 
 
 async def fresh_writers(running: Served, known: set[str]) -> set[str]:
     """Writers that have not been seen before: the worker that was started again serves."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (fresh := await writers(running.address) - known):
             assert (await call(running.address)).ok
     return fresh

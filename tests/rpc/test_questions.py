@@ -178,7 +178,7 @@ async def test_job_that_waits_survives_a_restart_with_its_question(tmp_path: Pat
         assert waiting is not None
         assert waiting.state.value == "AWAITING_APPROVAL"
         await office.running.hub.long_work.approvals.decide(ANN, approval_id, APPROVED, answer={"colour": "red"})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             watch = office.running.hub.long_work.watch.watch(waiting, 0)
             *_, last = [status async for status in watch]
         assert last.state.value == "SUCCEEDED"

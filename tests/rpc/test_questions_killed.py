@@ -90,7 +90,7 @@ async def a_process(folder: Path, *names: str) -> AsyncIterator[Process]:
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             said = json.loads(await process.stdout.readline())
         async with channel_to(said["address"]) as channel:
             yield Process(process, channel, said["keys"])

@@ -100,7 +100,7 @@ async def sleeps(hub: RunningHub, source: str, fate: str) -> int:
 
 
 async def until(hub: RunningHub, source: str, fate: str, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await sleeps(hub, source, fate) < count:  # noqa: ASYNC110 - what a server counts has no event here
             await asyncio.sleep(0.01)
 

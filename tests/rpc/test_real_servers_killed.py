@@ -171,7 +171,7 @@ async def test_fifty_kills_leave_no_process_and_no_descriptor(tmp_path: Path) ->
 async def settled() -> tuple[int, int]:
     """Descriptors and live descendants of this process, once they do not change any more."""
     seen = -1, -1
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (now := (len(os.listdir("/proc/self/fd")), len(descendants(os.getpid())))) != seen:  # noqa: PTH208
             seen = now
             await asyncio.sleep(0.3)  # pipes of what has died close by themselves; nobody tells when

@@ -22,7 +22,7 @@ from toolhub.v1 import error_pb2, job_pb2
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 
 HELD = {"holds": True, "result": "made"}
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 class Agent(JobClient):

@@ -159,7 +159,7 @@ async def test_decision_at_one_hub_is_followed_by_the_other(tmp_path: Path, redi
         (pending,) = await pins(two, pin_pb2.PIN_STATE_PENDING)
         await decide(one, pending)
         assert (await one.invoke("far/echo", {"text": "x"})).ok
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (await two.invoke("far/echo", {"text": "x"})).ok:  # noqa: ASYNC110 - the other polls its store
                 await asyncio.sleep(0.05)
 

@@ -24,7 +24,7 @@ roles: [{principals: [local], roles: [agent, operator, approver, auditor]}]
 MESSAGE_MAX_CHARS = 5_000
 ANSWER_MAX_BYTES = 1_100_000
 """1 MiB of result, and what stands around it."""
-SETTLED_S = 40.0
+SETTLED_S = 60.0
 STAGE = "HOSTILE_STAGE"
 """In the environment of every program of a stage, and of what these start: its folder."""
 READY, PARTIAL, DOWN = (source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_PARTIAL, source_pb2.SOURCE_STATE_DOWN)

@@ -109,7 +109,7 @@ async def test_a_watcher_sees_the_events_of_other_processes(tmp_path: Path) -> N
     second = await started_log(tmp_path, name="second")
     tail = first.tail(EVERYTHING)
     await second.append_durably(called(1))
-    assert (await asyncio.wait_for(anext(tail), 30)).writer == second.writer
+    assert (await asyncio.wait_for(anext(tail), 60)).writer == second.writer
     await first.close()
     await second.close()
 

@@ -58,7 +58,7 @@ async def hub_with(tmp_path: Path, sources: Mapping[str, Any]) -> AsyncIterator[
         "tools": {"trusted_namespaces": ["tests.fakes"]},
     }
     async with running_hub(tmp_path, policy=POLICY, settings=settings) as hub:
-        assert await hub.hub.sourcing.sources.settled(timeout_s=30)
+        assert await hub.hub.sourcing.sources.settled(timeout_s=60)
         yield hub
 
 

@@ -21,7 +21,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "web": {"over": "http", "era": "legacy"},
     "new": {"over": "http", "era": "modern"},
 }
-NOTICED_S = 15.0
+NOTICED_S = 60.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

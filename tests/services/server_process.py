@@ -15,7 +15,7 @@ from tests.services.programs import Unavailable
 
 READY = "ready to accept connections"
 """Redis and PostgreSQL say so in the same words."""
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 def identity() -> dict[str, object]:

@@ -138,7 +138,7 @@ def test_lists_are_what_a_json_writer_gives(word: str) -> None:
 
 async def test_http_troubles_are_no_answers() -> None:
     for word in ("http-redirect", "http-401", "http-500", "http-html", "http-no-head"):
-        async with asyncio.timeout(20), hostile_http(word) as (_, url):
+        async with asyncio.timeout(60), hostile_http(word) as (_, url):
             with pytest.raises((MCPError, ExceptionGroup, httpx.HTTPError)):
                 async with Client(url):
                     pass
@@ -158,7 +158,7 @@ async def test_undead_one_outlives_its_input_and_the_request_to_end(words: tuple
         assert len([await process.stdout.readline() for _ in range(200)][-1]) > 0
         process.kill()
     process.stdin.close()
-    assert await asyncio.wait_for(process.wait(), 20) == (-9 if survives else 0)
+    assert await asyncio.wait_for(process.wait(), 60) == (-9 if survives else 0)
 
 
 async def test_one_that_exits_says_so_in_its_own_way() -> None:
@@ -169,7 +169,7 @@ async def test_one_that_exits_says_so_in_its_own_way() -> None:
     assert process.stderr is not None
     process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "initialize"}\n')
     assert b"canary-4711" in await process.stderr.readline()
-    assert await asyncio.wait_for(process.wait(), 20) == 3
+    assert await asyncio.wait_for(process.wait(), 60) == 3
 
 
 def test_word_that_is_unknown_is_refused() -> None:

@@ -215,7 +215,7 @@ async def test_the_example_loads_and_runs(packages: Packages, monkeypatch: pytes
 def test_the_examples_own_tests_pass() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), str(EXAMPLE)]
     search = f"{EXAMPLE}:{ROOT / 'service'}"
-    done = subprocess.run(command, env={"PYTHONPATH": search}, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, env={"PYTHONPATH": search}, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
 

@@ -127,7 +127,7 @@ async def test_who_is_hurried_asks_at_once() -> None:
     await asked.wait()
     poller.hurry("another")
     poller.hurry("job-1")
-    assert await asyncio.wait_for(following, 30) == [1, 2]
+    assert await asyncio.wait_for(following, 60) == [1, 2]
     poller.hurry("job-1")  # which is over
 
 

@@ -32,7 +32,7 @@ class HeardPolicyFile(PolicyFile):
         """What the hub makes of a new file that it was told of."""
         self._where.write_text(DENY % rule)
         reload.set()
-        return await asyncio.wait_for(self.loads.get(), 30)
+        return await asyncio.wait_for(self.loads.get(), 60)
 
 
 async def test_files_are_followed_while_the_audit_log_cannot_be_written(tmp_path: Path) -> None:

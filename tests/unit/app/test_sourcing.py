@@ -40,7 +40,7 @@ class Followed:
         await self.sourcing.look(asked=False)
 
     async def read(self) -> None:
-        assert await self.sourcing.sources.settled(timeout_s=30)
+        assert await self.sourcing.sources.settled(timeout_s=60)
 
     def opened(self, name: str) -> object:
         """Another object each time that it is opened."""
@@ -162,7 +162,7 @@ async def test_nothing_tells_of_a_source_that_was_removed_nor_binds_the_one_that
         await hub.write(files={**budgets, "max_concurrency": 2})
         await hub.read()
         hanging = [asyncio.create_task(hub.running.invoke("files/hangs", timeout_s=20)) for _ in range(2)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while hub.running.hub.budgets.in_flight("mcp:files") < 2:  # noqa: ASYNC110 - budgets tell nobody
                 await asyncio.sleep(0)
         for call in hanging:
@@ -185,7 +185,7 @@ async def test_revoked_keys_do_not_wait_for_a_source_that_takes_its_time_to_go(
         reload = asyncio.Event()
         follower = asyncio.create_task(follow(hub.running.hub, reload))
         write_sources(tmp_path, {})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             reload.set()
             await goes.wait()
             while not looks.empty():

@@ -178,7 +178,7 @@ class Follower:
         self._answers = iter(Following(connection, "", **told))
 
     async def next(self, count: int) -> list[tuple[str, str]]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             taken = [await asyncio.to_thread(next, self._answers) for _ in range(count)]
         return [(a.approval_id, state_of(a)) for a in taken]
 
@@ -195,7 +195,7 @@ class TestWatch:
         )
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 told = [json.loads(await process.stdout.readline())]
                 await hub.door.decide(first, REJECTED, comment="no")
                 told.append(json.loads(await process.stdout.readline()))

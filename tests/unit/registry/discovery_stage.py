@@ -68,7 +68,7 @@ class Stage:
         changed = asyncio.Event()
         stop = self.catalog.subscribe(lambda _: changed.set())
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not is_so():
                     changed.clear()
                     await changed.wait()

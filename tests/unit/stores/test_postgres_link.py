@@ -83,13 +83,13 @@ class TestOutages:
         await store.start()
         job = await kept(store, a_job())
         own_postgres.stop()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             for attempt in (store.get("job-1"), store.put(running(job)), store.create(a_job("job-2"))):
                 with pytest.raises(ToolFailure) as caught:
                     await attempt
                 reason(caught)
         own_postgres.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await store.get("job-1") == job
             assert await store.put(running(job))
         await store.close()
@@ -128,7 +128,7 @@ class TestOutages:
             assert await answer_of(link) in ("no answer in time", (1,)), "the latter by a connection made in time"
         finally:
             os.kill(backend, signal.SIGCONT)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await link.run(one, repeatable=False) == (1,)
             await link.close()
 

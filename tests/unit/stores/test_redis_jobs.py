@@ -52,7 +52,7 @@ async def own_link(own_redis: RedisServer) -> AsyncIterator[RedisLink]:
 
 async def until_served(attempt: Callable[[], Awaitable[T]]) -> T:
     """The answer once the server is back."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await attempt()

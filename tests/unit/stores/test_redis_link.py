@@ -19,7 +19,7 @@ from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_script import RedisScript
 
 SHORT_S = 0.3
-LONG_S = 30.0
+LONG_S = 60.0
 TELL = RedisScript("return tell('test', ARGV[1])")
 INCREMENT = RedisScript("return call('INCRBY', P .. 'number', ARGV[1])")
 Links = Callable[..., RedisLink]

@@ -41,7 +41,7 @@ class Scene:
 
     async def told(self) -> None:
         """Everything that waited has been told, or given up."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.hook._waiting.join()
 
     @property

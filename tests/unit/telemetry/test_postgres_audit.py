@@ -181,7 +181,7 @@ class TestMachines:
 
         async with aclosing(log.tail(EVERYTHING)) as tail:
             writing = asyncio.gather(*map(write, others))
-            seen = [await asyncio.wait_for(anext(tail), 20) for _ in range(90)]
+            seen = [await asyncio.wait_for(anext(tail), 60) for _ in range(90)]
             await writing
         for other in others:
             assert [event.sequence for event in seen if event.writer == other.writer] == list(range(1, 31))
@@ -293,7 +293,7 @@ class TestOutages:
             own_postgres.restart()
             other = await started_postgres_log(own_postgres.url, tmp_path, rhythm=AT_ONCE)
             await other.append_durably(called(2))
-            assert (await asyncio.wait_for(anext(tail), 20)).writer == other.writer
+            assert (await asyncio.wait_for(anext(tail), 60)).writer == other.writer
         await other.close()
         await log.close()
 

@@ -128,15 +128,15 @@ async def test_timed_out_and_cancelled_downloads_leave_nothing(tool: HttpDownloa
             assert caught.value.error.kind is ErrorKind.HTTP_TIMEOUT
 
         await overtaken(late, lambda _: server.arrived.is_set())
-        await asyncio.wait_for(server.gone.wait(), 30)
+        await asyncio.wait_for(server.gone.wait(), 60)
         server.gone.clear()
         server.arrived.clear()
         context = egress_context(server.rule(), folder=tmp_path)
         call = asyncio.create_task(tool.run(tool.In(url=server.url(), dest_path="f"), context))
-        await asyncio.wait_for(server.arrived.wait(), 30)
+        await asyncio.wait_for(server.arrived.wait(), 60)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(server.gone.wait(), 30)
+        await asyncio.wait_for(server.gone.wait(), 60)
         context.close()
     assert names_in(tmp_path) == []

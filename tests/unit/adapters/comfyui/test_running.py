@@ -97,7 +97,7 @@ async def test_a_seed_that_nobody_gave_is_drawn_and_told_and_another_for_each_jo
 
 async def test_progress_goes_from_the_first_node_to_the_last_and_never_back(stage: ComfyStage) -> None:
     sink = ToldSink()
-    await asyncio.wait_for(stage.begin("paint", {"words": "x"}, sink), 20)
+    await asyncio.wait_for(stage.begin("paint", {"words": "x"}, sink), 60)
     steps = [progress.step for progress in sink.progresses]
     assert steps == sorted(steps)
     assert (steps[0], steps[-1], sink.progresses[-1].total) == (0, 7, 7)
@@ -119,7 +119,7 @@ async def test_everything_works_without_the_websocket(stage: ComfyStage, fault: 
     if fault == "dropped":
         stage.comfy.drop_sockets()
     stage.comfy.release()
-    outcome = await asyncio.wait_for(running, 20)
+    outcome = await asyncio.wait_for(running, 60)
     assert len(outcome.artifacts) == 1
     assert [progress.step for progress in sink.progresses][-1] == 5
 
@@ -134,7 +134,7 @@ async def test_waiting_is_told_by_its_place_in_the_queue(stage: ComfyStage) -> N
     third = stage.begin("blur", sink=sink, job_id="job-3")
     await sink.said("3rd of 3 in the queue of gpu-1")
     stage.comfy.release()
-    await asyncio.wait_for(asyncio.gather(first, second, third), 20)
+    await asyncio.wait_for(asyncio.gather(first, second, third), 60)
 
 
 @pytest.mark.promise("workflow.never-twice")
@@ -202,7 +202,7 @@ async def test_a_history_that_comes_late_is_waited_for(tmp_path: Path) -> None:
         await stage.comfy.until(lambda: stage.comfy.count(Op.HISTORY) > 6)
         assert not running.done()
         stage.comfy.release_history()
-        assert len((await asyncio.wait_for(running, 20)).artifacts) == 1
+        assert len((await asyncio.wait_for(running, 60)).artifacts) == 1
 
 
 async def test_reads_that_fail_for_a_while_change_nothing(stage: ComfyStage) -> None:
@@ -210,7 +210,7 @@ async def test_reads_that_fail_for_a_while_change_nothing(stage: ComfyStage) -> 
     await stage.comfy.until_submitted()
     for how in (How.DROP, How.ERROR, How.GARBAGE, How.CUT, How.EMPTY):
         stage.comfy.fault(Op.READ, how, 3)
-    assert len((await asyncio.wait_for(running, 20)).artifacts) == 1
+    assert len((await asyncio.wait_for(running, 60)).artifacts) == 1
     assert never_twice(stage)
 
 
@@ -302,7 +302,7 @@ async def test_the_wait_in_the_queue_is_not_counted_as_running(tmp_path: Path) -
         await stage.comfy.until_asked(Op.JOB, stage.comfy.count(Op.JOB) + 20)
         assert stage.comfy.count(Op.CANCEL) == 0
         stage.comfy.release()
-        assert len((await asyncio.wait_for(first, 20)).artifacts) == 1
+        assert len((await asyncio.wait_for(first, 60)).artifacts) == 1
         await asyncio.wait({second}, timeout=20)
 
 
@@ -341,7 +341,7 @@ async def test_who_watches_is_told_when_the_server_does_not_answer(stage: ComfyS
     await sink.said("gpu-1 does not answer (it answered 500)")
     stage.comfy.faults.clear()
     stage.comfy.release()
-    assert len((await asyncio.wait_for(running, 20)).artifacts) == 1
+    assert len((await asyncio.wait_for(running, 60)).artifacts) == 1
 
 
 @pytest.mark.promise("workflow.never-false-done")
@@ -366,7 +366,7 @@ async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(
     stage.comfy.lose(stage.comfy.submitted[1].prompt_id)
     assert (await failure_of(second)).kind is ErrorKind.OUTCOME_UNKNOWN
     stage.comfy.release()
-    await asyncio.wait_for(first, 20)
+    await asyncio.wait_for(first, 60)
 
 
 @pytest.mark.promise("workflow.found-again")
@@ -381,7 +381,7 @@ async def test_the_next_process_follows_what_the_last_one_began(stage: ComfyStag
     successor = await stage.successor()
     following = successor.begin("blur")
     stage.comfy.release()
-    outcome = await asyncio.wait_for(following, 20)
+    outcome = await asyncio.wait_for(following, 60)
     assert len(outcome.artifacts) == 1
     assert len(stage.comfy.submitted) == 1
     assert proven(outcome)["attached"] == "2"

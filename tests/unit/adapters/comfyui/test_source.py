@@ -111,7 +111,7 @@ async def test_the_shorter_queue_is_chosen_and_equals_take_turns(tmp_path: Path)
         await first.until_submitted(2)
         for server in stage.servers:
             server.release()
-        await asyncio.wait_for(asyncio.gather(*running), 20)
+        await asyncio.wait_for(asyncio.gather(*running), 60)
         for number in range(4, 8):
             await stage.run("blur", job_id=f"job-{number}")
         assert (offers(first), offers(second)) == (4, 4)

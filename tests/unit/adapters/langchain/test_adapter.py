@@ -202,7 +202,7 @@ async def test_a_tool_of_a_source_that_went_away_is_unavailable(desk: Opened) ->
 async def test_a_source_may_be_replaced_while_a_call_runs(desk: Opened) -> None:
     stage = langchain_tools.new_stage()
     running = asyncio.create_task(desk("waits"))
-    await asyncio.wait_for(stage.started.wait(), 30)
+    await asyncio.wait_for(stage.started.wait(), 60)
     desk.adapter.remove("desk")
     stage.let_go.set()
     assert await running == {"text": "let go"}

@@ -41,7 +41,7 @@ class Workers:
         return worker
 
     async def said(self, word: str) -> str:
-        while not (line := await asyncio.wait_for(self.lines.get(), 30)).startswith(word):
+        while not (line := await asyncio.wait_for(self.lines.get(), 60)).startswith(word):
             pass
         return line
 
@@ -75,7 +75,7 @@ async def test_no_worker_is_started_before_it_is_needed_and_one_serves_calls_in_
 async def test_a_warm_pool_has_one_worker_ready_before_the_first_call(pool: WorkerPool, workers: Workers) -> None:
     pool.warm()
     pool.warm()
-    await asyncio.wait_for(workers.ready.wait(), 30)
+    await asyncio.wait_for(workers.ready.wait(), 60)
     assert (await asked(pool))["pid"] == pool.pids[0]
     pool.warm()
     assert len(workers.started) == 1
@@ -101,7 +101,7 @@ async def test_a_cancelled_call_takes_its_worker_with_it_and_a_fresh_one_takes_i
         async with asyncio.timeout(0.05):
             await asked(pool, "sleep")
     assert await gone(pid, within_s=0)
-    await asyncio.wait_for(workers.ready.wait(), 30)
+    await asyncio.wait_for(workers.ready.wait(), 60)
     assert (await asked(pool))["pid"] == workers.started[-1] != pid
 
 
@@ -127,7 +127,7 @@ async def test_a_worker_that_dies_fails_its_own_call_only(pool: WorkerPool, work
 async def test_a_worker_that_dies_between_calls_is_replaced_unseen(pool: WorkerPool, workers: Workers) -> None:
     first = (await asked(pool))["pid"]
     os.kill(first, signal.SIGKILL)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while pool.pids:  # noqa: ASYNC110  the loop hears of it soon, and tells nobody
             await asyncio.sleep(0)
     assert (await asked(pool))["pid"] != first
@@ -198,7 +198,7 @@ async def test_a_killed_hub_takes_its_workers_and_their_children_even_where_pyth
     )
     assert hub.stdout is not None
     pids: list[int] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(pids) < 2:
             pids.append(int((await hub.stdout.readline()).split()[-1]))
     hub.kill()

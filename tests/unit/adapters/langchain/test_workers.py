@@ -100,14 +100,14 @@ async def test_nobody_knows_what_a_side_effect_came_to_whose_process_died() -> N
 @pytest.mark.promise("langchain.timeout-kills")
 async def test_children_that_ignore_sigterm_end_with_the_cancelled_call(desk: Opened, door: Door) -> None:
     call = asyncio.create_task(desk("forks", then=door.path))
-    child = int(await asyncio.wait_for(door.words.get(), 30))
+    child = int(await asyncio.wait_for(door.words.get(), 60))
     (pid,) = desk.source.pool.pids
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert await gone(child)
     assert await gone(pid, within_s=0)
-    assert await asyncio.wait_for(door.left.get(), 30) == str(child)
+    assert await asyncio.wait_for(door.left.get(), 60) == str(child)
 
 
 async def test_a_fork_that_comes_back_from_the_tool_does_not_answer_too(desk: Opened) -> None:
@@ -119,7 +119,7 @@ async def test_a_fork_that_comes_back_from_the_tool_does_not_answer_too(desk: Op
 
 async def test_twenty_calls_at_once_share_two_workers(desk: Opened, door: Door) -> None:
     calls = [asyncio.create_task(desk("holds_on", door=door.path)) for _ in range(20)]
-    first = {int(await asyncio.wait_for(door.words.get(), 30)) for _ in range(2)}
+    first = {int(await asyncio.wait_for(door.words.get(), 60)) for _ in range(2)}
     assert first == set(desk.source.pool.pids)
     assert door.words.empty()
     door.let_go.set()
@@ -131,7 +131,7 @@ async def test_twenty_calls_at_once_share_two_workers(desk: Opened, door: Door) 
 async def test_a_call_that_waits_for_a_worker_can_be_cancelled(desk: Opened, door: Door) -> None:
     running = [asyncio.create_task(desk("holds_on", door=door.path)) for _ in range(2)]
     for _ in running:
-        await asyncio.wait_for(door.words.get(), 30)
+        await asyncio.wait_for(door.words.get(), 60)
     pids = set(desk.source.pool.pids)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
@@ -143,7 +143,7 @@ async def test_a_call_that_waits_for_a_worker_can_be_cancelled(desk: Opened, doo
 
 async def test_closing_the_source_ends_its_workers_and_what_runs_there(desk: Opened, door: Door) -> None:
     running = asyncio.create_task(desk.refused("holds_on", door=door.path))
-    pid = int(await asyncio.wait_for(door.words.get(), 30))
+    pid = int(await asyncio.wait_for(door.words.get(), 60))
     await desk.source.close()
     assert (await running).kind is ErrorKind.TOOL_UNAVAILABLE
     assert await gone(pid, within_s=0)

@@ -79,7 +79,7 @@ def text_of(result: CallToolResult) -> str:
     return block.text
 
 
-async def until(fits: Callable[[], bool], within_s: float = 10.0) -> None:
+async def until(fits: Callable[[], bool], within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         while not fits():  # noqa: ASYNC110  what the kernel knows has no event
             await asyncio.sleep(0.01)

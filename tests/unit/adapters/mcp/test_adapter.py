@@ -119,7 +119,7 @@ async def test_cancelling_the_call_cancels_it_over_there(way: str) -> None:
 async def until_started(stage: McpStage) -> None:
     """Until the server has the call of `hangs`."""
     if stage.script.calls:
-        await asyncio.wait_for(stage.script.started.wait(), 30)
+        await asyncio.wait_for(stage.script.started.wait(), 60)
         return
     while "hangs" not in str(await stage.value("seen")):
         pass
@@ -128,9 +128,9 @@ async def until_started(stage: McpStage) -> None:
 async def was_cancelled(stage: McpStage) -> None:
     """Until the server has seen its work of `hangs` cancelled."""
     if stage.script.calls:
-        await asyncio.wait_for(stage.script.stopped.wait(), 30)
+        await asyncio.wait_for(stage.script.stopped.wait(), 60)
         return
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await stage.value("seen"))["cancelled"] != ["hangs"]:
             pass
 

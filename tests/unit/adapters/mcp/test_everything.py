@@ -66,5 +66,5 @@ def _call(stage: McpStage, found: Discovery, name: str, args: dict[str, object])
 
 
 async def _run(stage: McpStage, call: GrantedCall) -> Outcome:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await stage.adapter.execute(call, stage.sink)

@@ -26,7 +26,7 @@ class Pipe:
 
     async def sent(self, count: int) -> list[dict[str, Any]]:
         """Once so many lines were written."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(self.lines) < count:
                 self._more.clear()
                 await self._more.wait()

@@ -79,7 +79,7 @@ async def _everything(port: int) -> asyncio.subprocess.Process:
 
 
 async def _connected(link: McpLink) -> McpSession:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await link.session(soon())
@@ -88,7 +88,7 @@ async def _connected(link: McpLink) -> McpSession:
 
 
 async def _listens(port: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

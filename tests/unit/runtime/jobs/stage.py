@@ -38,7 +38,7 @@ from toolhub_service.stores.memory_approvals import MemoryApprovals
 
 T0 = 1_700_000_000_000
 HOUR_MS = 3_600_000
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 AGENT = Principal("agent-a")
 TERMS = JobTerms(heartbeat_s=0.001, dead_after_s=5.0, max_open=1_000)
 MARK = RemoteMark("key-1", "r-1", accepted=True)

@@ -66,7 +66,7 @@ async def test_processes_come_and_go_and_jobs_are_cancelled_while_the_store_fail
     stage.store.faults = {}
     await process.steady()
     await process.engine.start(process.runs.run)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while sum((await stage.store.tally()).by_state.values()):
             await process.life.beat()
             await process.reconciler.sweep()

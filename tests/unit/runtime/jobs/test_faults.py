@@ -59,7 +59,7 @@ async def patient_remote(hand: Stagehand) -> ToolResult:
 
 async def _settled(stage: Stage, process: Process) -> None:
     """Deliver as the sweep would, until it is over."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (await stage.job()).state.is_final:
             await process.deliver()
 
@@ -204,7 +204,7 @@ async def test_change_that_may_not_be_ends_in_no_loop(stage: Stage, process: Pro
     stage.world.play = safe
     stage.world.go["job-1"].set()
     await stage.kept(a_job())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await process.deliver()
     assert process.observer.defects
     assert not any(isinstance(defect, ForbiddenTransition) for defect in process.observer.defects)

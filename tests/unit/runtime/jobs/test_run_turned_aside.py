@@ -250,7 +250,7 @@ async def test_process_that_leaves_does_not_wait_for_ever_for_a_store(
     await stage.started()
     stage.store.is_away = True
     await stage.until(lambda: len(process.observer.troubles) > 1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await _left(run)
     stage.store.is_away = False
     assert (await stage.job()).state is JobState.RUNNING, "for others to judge, once its runner has left"

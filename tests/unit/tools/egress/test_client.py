@@ -152,7 +152,7 @@ async def test_body_left_unread_closes_the_connection(client: EgressClient) -> N
     async with serving(always(response(b"x" * 1_000_000))) as server:
         answer, body = await got(client, server.url(), server.rule(), max_bytes=10)
         assert body == b"x" * 10
-        await asyncio.wait_for(server.gone.wait(), 30)
+        await asyncio.wait_for(server.gone.wait(), 60)
         assert answer.status == 200
 
 
@@ -316,7 +316,7 @@ async def test_silent_server_meets_the_deadline(client: EgressClient) -> None:
 
         error = await overtaken(partial(late, "GET"), lambda _: bool(server.asked))
         assert (error.kind, error.is_retryable) == (ErrorKind.HTTP_TIMEOUT, True)
-        await asyncio.wait_for(server.gone.wait(), 30)
+        await asyncio.wait_for(server.gone.wait(), 60)
         post = await overtaken(partial(late, "POST"), lambda _: server.asked[-1].method == "POST")
         assert (post.kind, post.is_retryable) == (ErrorKind.HTTP_TIMEOUT, False)
 
@@ -362,14 +362,14 @@ async def test_cancelled_call_closes_its_connection(client: EgressClient) -> Non
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(server.gone.wait(), 30)
+        await asyncio.wait_for(server.gone.wait(), 60)
 
 
 async def test_closed_client_keeps_no_connection(client: EgressClient) -> None:
     async with serving(always(response())) as server:
         await got(client, server.url(), server.rule())
         await client.aclose()
-        await asyncio.wait_for(server.gone.wait(), 30)
+        await asyncio.wait_for(server.gone.wait(), 60)
 
 
 async def test_no_descriptor_is_left_behind(clients: Clients) -> None:

@@ -98,7 +98,7 @@ async def test_more_exchanges_than_places_wait_for_one(transport: GuardedTranspo
         ]
         calls = [asyncio.create_task(answered(transport, request_for(url))) for url in urls]
         for _ in range(4):
-            await asyncio.wait_for(under_way.acquire(), 30)
+            await asyncio.wait_for(under_way.acquire(), 60)
         assert server.connections == 4
         assert under_way.locked()
         hold.set()
@@ -125,7 +125,7 @@ async def test_connections_of_networks_long_unused_are_closed(transport: Guarded
             await answered(transport, request_for(judge_url(url, "GET", (opening(number),))))
         assert server.connections == POOLS_MAX
         await answered(transport, request_for(judge_url(url, "GET", (opening(POOLS_MAX),))))
-        await asyncio.wait_for(server.gone.wait(), 30)
+        await asyncio.wait_for(server.gone.wait(), 60)
         await answered(transport, request_for(judge_url(url, "GET", (opening(0),))))
         assert server.connections == POOLS_MAX + 1
 
@@ -137,7 +137,7 @@ async def test_exchange_under_way_outlives_the_closing_of_its_transport(transpor
         await transport.aclose()
         assert await answer.aread() == b"hello"
         await answer.aclose()
-        await asyncio.wait_for(server.gone.wait(), 30)
+        await asyncio.wait_for(server.gone.wait(), 60)
 
 
 async def test_local_sockets_are_refused() -> None:
