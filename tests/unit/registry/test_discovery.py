@@ -40,7 +40,7 @@ async def begun(stage: Stage, *sources: ScriptedSource, **terms: object) -> Stag
     for source in sources:
         stage.sources.add(source, **terms)  # type: ignore[arg-type]
     await stage.sources.start()
-    assert await stage.sources.settled(timeout_s=5)
+    assert await stage.sources.settled(timeout_s=60)
     return stage
 
 
@@ -73,7 +73,7 @@ async def test_start_returns_before_anything_is_read_and_the_source_is_pending(s
     assert "not been read" in stage.sources.unread("files/read")
     assert not await stage.sources.settled(timeout_s=0)
     source.gate.set()
-    assert await stage.sources.settled(["files"], timeout_s=5)
+    assert await stage.sources.settled(["files"], timeout_s=60)
     assert stage.status().state is SourceState.READY
     assert stage.sources.unread("files/nosuch") == ""
 
@@ -102,7 +102,7 @@ async def test_a_source_that_never_answers_delays_no_other(staged: Staged) -> No
 async def begun_beside(stage: Stage, source: ScriptedSource) -> None:
     stage.sources.add(source)
     await stage.sources.start()
-    assert await stage.sources.settled([source.name], timeout_s=5)
+    assert await stage.sources.settled([source.name], timeout_s=60)
 
 
 async def test_a_reading_that_takes_too_long_is_cancelled_and_the_source_down(staged: Staged) -> None:
@@ -331,7 +331,7 @@ async def test_a_source_can_be_added_while_others_run_and_again_after_it_was_rem
     stage = await begun(staged(), ScriptedSource("desk"))
     for _ in range(2):
         stage.sources.add(ScriptedSource("files", READ))
-        assert await stage.sources.settled(["files"], timeout_s=5)
+        assert await stage.sources.settled(["files"], timeout_s=60)
         assert stage.state("files/read") is ToolState.ACTIVE
         await stage.sources.remove("files")
 
@@ -374,7 +374,7 @@ async def test_closing_closes_every_source_even_where_one_fails_at_it(staged: St
     assert stubborn.is_closed
     assert other.is_closed
     assert [source for source, _ in stage.witness.troubles] == ["stubborn"]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await reading
 
 

@@ -75,7 +75,7 @@ async def staged() -> AsyncIterator[Staged]:
 async def begun(stage: Stage, source: ScriptedSource, **terms: object) -> Stage:
     stage.sources.add(source, **terms)  # type: ignore[arg-type]
     await stage.sources.start()
-    assert await stage.sources.settled(timeout_s=5)
+    assert await stage.sources.settled(timeout_s=60)
     return stage
 
 
