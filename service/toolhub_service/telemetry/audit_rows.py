@@ -48,6 +48,7 @@ def connect(path: Path, *, max_size_bytes: int = 0) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA journal_size_limit = 67108864")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages, in a commit: where there was no quiet moment before
     if max_size_bytes:
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
         connection.execute(f"PRAGMA max_page_count = {max_size_bytes // page_bytes}")

@@ -33,6 +33,10 @@ class EventTable(Protocol):
         """Wake the watchers of other processes; nothing where they look by themselves."""
         ...
 
+    def tidy(self) -> None:
+        """What the store has to do now and then and nobody should wait for. May do nothing; never fails."""
+        ...
+
     def keep_copy(self, number: int, line: str) -> None:
         """Remember a checkpoint beside the events, so that a checkpoint file that was cut is noticed."""
         ...

@@ -35,6 +35,8 @@ _RETRY_S: Final = 1.0
 _SEALED_AT_ONCE: Final = 64
 """Events that are looked at together for secrets: all of them are looked at again, one by one, where one is found."""
 _SEALED_BY_CALLER: Final = 4
+_TIDY_EVENTS: Final = 250
+"""After so many the store is tidied in the next moment in which nothing comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class GroupWriter:
         """Whether it waits and is to be woken even for what nobody waits for."""
         self._urgent = False
         self._just_wrote = False
+        self._untidy = 0
+        """Events since the store was last tidied."""
         self._closing = False
         self._ending = False
         """Whether this pass began when it was closing already."""
@@ -162,6 +166,7 @@ class GroupWriter:
                     table = self._events.open()
                 self._commit(table)
                 self._attest(table)
+                self._tidy(table)
                 self._tailing = self._told.publish(table)
                 self.failure = ""
             except Exception as error:  # noqa: BLE001 — a dead writer would leave everyone waiting for ever
@@ -195,7 +200,7 @@ class GroupWriter:
         """Linger unasked after a commit; when nothing has come, be idle; then linger for company."""
         if self._just_wrote:
             self._linger()
-            if self._queue or self._group:
+            if self._queue or self._group or self._untidy >= _TIDY_EVENTS:
                 return
         self._idle = True
         if not (self._queue or self._group or self._urgent or self._closing):  # looked at once `put` can see `_idle`
@@ -227,6 +232,7 @@ class GroupWriter:
             self._attested_at_s = time.monotonic()
         self.durable = (group[-1][1], group[-1][10])
         self._group = []
+        self._untidy += len(group)
         self._told.committed(self.durable[0], len(group), time.perf_counter() - started_s)
         table.announce()
 
@@ -247,6 +253,11 @@ class GroupWriter:
             checkpoint = self._checkpoints.append(CLOSE if last else PERIODIC, self._writer, count, head)
             table.keep_copy(checkpoint.number, checkpoint.line())
             self._attested, self._attested_at_s = count, time.monotonic()
+
+    def _tidy(self, table: EventTable) -> None:
+        if self._untidy >= _TIDY_EVENTS and not self._just_wrote:
+            table.tidy()
+            self._untidy = 0
 
     def _fail(self, error: Exception) -> None:
         self.failure = f"{type(error).__name__}: {error}"

@@ -149,6 +149,9 @@ class PostgresEventTable:
         with suppress(psycopg.OperationalError):  # The events are written, and watchers look by themselves too.
             self._connection.execute(sql.ANNOUNCE, (str(self._events.last_row()),))
 
+    def tidy(self) -> None:
+        """Nothing: the server does that by itself."""
+
     def keep_copy(self, number: int, line: str) -> None:
         self._do(sql.KEEP_COPY, (self._events.site, number, line))
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.ports.audit_log_suite import EVERYTHING, called
-from tests.unit.telemetry.logs_in import started_log, verified
+from tests.unit.telemetry.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.event import Event
 from toolhub_service.telemetry import chain
 from toolhub_service.telemetry.audit import Rhythm
+from toolhub_service.telemetry.audit_sqlite import SqliteEventTable
 
 NEVER_BY_ITSELF = Rhythm(linger_s=3_600.0)
 
@@ -121,3 +122,25 @@ async def test_event_that_cannot_be_sealed_is_refused_and_written_once_it_can(
     await log.close()
     verification = verified(tmp_path)
     assert (verification.ok, verification.events_checked) == (True, 2)
+
+
+async def test_write_ahead_log_is_carried_over_once_nothing_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidied, tidy = threading.Event(), SqliteEventTable.tidy
+
+    def noticed(table: SqliteEventTable) -> None:
+        tidy(table)
+        tidied.set()
+
+    monkeypatch.setattr(SqliteEventTable, "tidy", noticed)
+    log = await started_log(tmp_path)
+    database = files_in(tmp_path)[0]
+    size_bytes = database.stat().st_size
+    for number in range(1, 300):
+        log.append(called(number))
+    await log.append_durably(called(300))
+    assert await asyncio.to_thread(tidied.wait, 60)
+    assert database.stat().st_size > size_bytes
+    await log.close()
+    assert verified(tmp_path).events_checked == 300
