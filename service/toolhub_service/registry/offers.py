@@ -1,7 +1,7 @@
 """What a source offers, made ready for judgement: the digest of each definition and what looks wrong with it.
 
 Both are CPU on text that a stranger wrote, so the work is bounded for each definition, done once for each that is new,
-and lets others run in between.
+lets others run in between, and is done in a thread for a large one, which takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.pin import pin_digest
 from toolhub_service.domain.source import Definition
 from toolhub_service.guards.descriptions import Finding, judge_definition
-from toolhub_service.registry.turns import Turns
+from toolhub_service.registry.turns import Turns, in_thread
 
 DEFINITION_MAX_CHARS: Final = 1024 * 1024
 """Of keys and texts; a larger one cannot be kept in a pin, so nobody can approve it."""
+SMALL_CHARS: Final = 8 * 1024
+"""So much is judged in 2 ms."""
 LEVELS_MAX: Final = 200
 """Arrays and objects within each other; stores write 254."""
 _VALUE_CHARS: Final = 4
@@ -48,10 +50,13 @@ async def offers_of(
     """In the order given. What stood word for word in `before` is not looked at again."""
     same = {id(offer.definition): offer for offer in before}
     known = {offer.digest: offer for offer in before if offer.digest}
-    offers = []
+    offers: list[Offer] = []
     turns = Turns()
     for definition in definitions:
-        offers.append(same.get(id(definition)) or _offer(source, definition, known, judge))
+        offer = same.get(id(definition))
+        if offer is None and fits(definition.remote, SMALL_CHARS):
+            offer = _kept_offer(source, definition, known, judge)
+        offers.append(offer or await in_thread(_offer, source, definition, known, judge))
         await turns.given()
     return tuple(offers)
 
@@ -67,16 +72,26 @@ def _offer(
     known: Mapping[str, Offer],
     judge: Callable[[JsonObject], tuple[Finding, ...]],
 ) -> Offer:
-    if not _can_be_kept(definition.remote):
+    if not fits(definition.remote, DEFINITION_MAX_CHARS):
         return Offer(definition, "")
+    return _kept_offer(source, definition, known, judge)
+
+
+def _kept_offer(
+    source: str,
+    definition: Definition,
+    known: Mapping[str, Offer],
+    judge: Callable[[JsonObject], tuple[Finding, ...]],
+) -> Offer:
     digest = pin_digest(source, definition.remote)
     seen = known.get(digest)
     return Offer(definition, digest, seen.findings if seen else judge(definition.remote))
 
 
-def _can_be_kept(definition: JsonObject) -> bool:
-    """Whether it is of bounded size and depth, and has no number and no text that JSON cannot hold."""
-    left = DEFINITION_MAX_CHARS
+def fits(definition: JsonObject, max_chars: int) -> bool:
+    """Whether it is of bounded size and depth, and has no number and no text that JSON cannot hold; walked no further
+    than `max_chars` go."""
+    left = max_chars
     waiting: list[tuple[JsonValue, int]] = [(definition, LEVELS_MAX)]
     while waiting:
         value, levels = waiting.pop()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tests.fakes.tool_sources import definition
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
+from toolhub_service.registry.offers import SMALL_CHARS
 from toolhub_service.registry.source_tools import BATCH, SourceTools
 from toolhub_service.schema.compiled import compile_schema
 
@@ -65,6 +66,19 @@ async def test_many_changes_let_others_run_in_between_and_what_may_not_be_called
     assert shelf.catalog.all() == ()
     assert shelf.tools.count == 0
     running.cancel()
+
+
+async def test_a_large_definition_is_the_last_of_its_batch() -> None:
+    shelf, small = Shelf(), specs(6)
+    large = {"type": "object", "title": "x" * 2 * SMALL_CHARS}
+    await shelf.tools.publish(
+        replace(each, input_schema=large) if at in {1, 2} else each for at, each in enumerate(small)
+    )
+    assert [[spec.name[-1] for spec in change.added] for change in shelf.changes] == [
+        ["0", "1"],
+        ["2"],
+        ["3", "4", "5"],
+    ]
 
 
 async def test_what_is_refused_of_many_is_told_and_harms_no_other() -> None:
