@@ -19,7 +19,7 @@ from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.schema.compiled import check_schema
 from toolhub_service.settings.document import Settings
 from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.egress.client import EgressClient
@@ -84,7 +84,7 @@ def open_toolbox(
     ]
     workspaces = Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(settings.workspace.per))
     adapter = CoreAdapter(built_in, workspaces, custom_tools=custom.tools, desk=artifacts)
-    catalog = ToolCatalog(check_schema=compile_schema)
+    catalog = ToolCatalog(check_schema=check_schema)
     catalog.register_builtins(adapter.specs())
     catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])
     is_disabled = _disabled(settings.tools.disabled)

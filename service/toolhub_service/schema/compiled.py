@@ -33,6 +33,7 @@ from toolhub_service.schema.work_bound import WorkBound, bound_work
 _CACHED_SCHEMAS: Final = 4096
 _CACHED_BYTES: Final = 32 * 1024 * 1024
 """Of JSON; compiled it takes about ten times as much. A source that sends ever new large schemas fills no memory."""
+_KNOWN_GOOD: Final = 65_536
 _MAX_DETAILED_WORK: Final = 20_000
 """The engine collects every error before it shows the first: beyond this much work it is shown a part of the value."""
 
@@ -96,7 +97,17 @@ def compile_schema(schema: JsonObject | bool) -> CompiledSchema:
     if compiled is None:
         compiled = CompiledSchema(text)
         _cache.put(digest, compiled, len(text))
+        _good.put(digest, True)
     return compiled
+
+
+def check_schema(schema: JsonObject | bool) -> None:
+    """Whether it can be compiled, remembered for longer than the compiled forms of many large ones can be kept.
+
+    Raises SchemaRefused.
+    """
+    if _good.get(hashlib.sha256(_text(schema)).hexdigest()) is None:
+        compile_schema(schema)
 
 
 def _engine(text: bytes) -> jsonschema_rs.Validator:
@@ -141,3 +152,4 @@ def _refused(error: jsonschema_rs.ValidationError) -> SchemaRefused:
 
 
 _cache: BoundedCache[CompiledSchema] = BoundedCache(_CACHED_SCHEMAS, _CACHED_BYTES)
+_good: BoundedCache[bool] = BoundedCache(_KNOWN_GOOD)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.schema import compiled
+from toolhub_service.schema.bounded_cache import BoundedCache
+from toolhub_service.schema.compiled import check_schema, compile_schema
 from toolhub_service.schema.refusal import MAX_SCHEMA_BYTES, SchemaRefused
 
 
@@ -219,3 +221,19 @@ def test_a_value_at_the_depth_bound_is_judged() -> None:
     for _ in range(63):
         value = {"c": value}
     assert compile_schema({"properties": {"c": {"$ref": "#"}}}).validate(value) == ()
+
+
+def test_a_schema_once_found_good_is_not_compiled_again_to_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of many large schemas has pushed the first compiled ones out before it is published."""
+    monkeypatch.setattr(compiled, "_cache", BoundedCache(1))
+    first, second = {"type": "string", "title": "first"}, {"type": "string", "title": "second"}
+    standing = compile_schema(first), compile_schema(second)
+    check_schema(first)
+    assert compile_schema(second) is standing[1]
+    assert compile_schema(first) is not standing[0]
+
+
+def test_what_cannot_be_compiled_is_refused_at_every_check() -> None:
+    for _ in range(2):
+        with pytest.raises(SchemaRefused):
+            check_schema({"type": "no such type"})
