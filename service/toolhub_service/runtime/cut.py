@@ -5,12 +5,12 @@ To write, hash and cut megabytes takes 2 ms each: what is so long is done in a t
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import NamedTuple, cast
 
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
+from toolhub_service.registry.turns import in_thread
 from toolhub_service.schema.canonical_json import dumps
 
 _MARKER_BYTES = 96
@@ -42,13 +42,13 @@ def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
 async def cut_aside(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
     """As `cut_to`; holds the event loop no longer than it takes to write many small values."""
     if _has_long_text(value):
-        return await asyncio.to_thread(cut_to, value, max_bytes)
+        return await in_thread(cut_to, value, max_bytes)
     encoded = dumps(value)
     if len(encoded) <= max_bytes:
         return value, None
     if len(encoded) <= _LONG:
         return _cut(value, encoded, max_bytes)
-    return await asyncio.to_thread(_cut, value, encoded, max_bytes)
+    return await in_thread(_cut, value, encoded, max_bytes)
 
 
 def _has_long_text(value: JsonValue) -> bool:
