@@ -15,6 +15,7 @@ from google.protobuf.json_format import MessageToDict
 from tests.fakes.http_server import Asked, RawServer, response, serving
 from tests.free_port import free_port
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
+from tests.overtaken import overtaken
 from tests.rpc.props import Crashes, Echo, Lies, Waits, WaitsToWrite
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub_service.domain.errors import ErrorKind
@@ -58,6 +59,16 @@ class Scene:
 
     async def call(self, tool: str, args: Mapping[str, Any] | None = None, **fields: Any) -> result_pb2.ToolResult:
         return await self.running.invoke(tool, args, **fields)
+
+    async def late(self, tool: str) -> result_pb2.ToolResult:
+        """What becomes of a call that has begun and does not end in time."""
+
+        def has_begun(result: result_pb2.ToolResult) -> bool:
+            return "default_timeout_s" in result.error.details or "cause" in result.error.details
+
+        return await overtaken(
+            lambda timeout_s: self.call(tool, budget={"timeout_s": timeout_s}), has_begun, first_s=0.05
+        )
 
     async def fetch(self, target: str, tool: str = "core/http.fetchJson", **args: Any) -> result_pb2.ToolResult:
         budget = {"max_retries": 0}
@@ -126,7 +137,6 @@ class Case:
 
 HIDDEN: dict[str, Any] = {"agent_id": "somebody-else"}
 ONE_CALL = {"budget": {"max_tool_calls": 1}, "request_id": "one"}
-SHORT = {"budget": {"timeout_s": 0.05}}
 POLICY_FACTS = ("rule_id", "policy_revision")
 
 CASES: dict[ErrorKind, Case] = {
@@ -199,13 +209,11 @@ CASES: dict[ErrorKind, Case] = {
         lambda scene: scene.twice("core/util.hash.sha256Text", {"text": "x"}), retry_after=True, retryable=True
     ),
     ErrorKind.CIRCUIT_OPEN: Case(rest, ("waits_for",), retry_after=True, retryable=True, says="rest"),
-    ErrorKind.TIMEOUT: Case(
-        lambda scene: scene.call("test/text.wait", **SHORT), ("default_timeout_s",), retryable=True
-    ),
+    ErrorKind.TIMEOUT: Case(lambda scene: scene.late("test/text.wait"), ("default_timeout_s",), retryable=True),
     ErrorKind.UPSTREAM_ERROR: Case(lambda scene: scene.fetch(BROKEN), upstream=True),
     ErrorKind.OUTPUT_SCHEMA_INVALID: Case(lambda scene: scene.call("test/text.lie"), violations=("maxLength",)),
     ErrorKind.OUTCOME_UNKNOWN: Case(
-        lambda scene: scene.call("test/text.waitToWrite", **SHORT), ("cause",), says="Check", retryable=False
+        lambda scene: scene.late("test/text.waitToWrite"), ("cause",), says="Check", retryable=False
     ),
     ErrorKind.IDEMPOTENCY_CONFLICT: Case(key_of_another_call, ("first_call_id", "differs"), retryable=False),
     ErrorKind.INTERNAL: Case(lambda scene: scene.call("test/text.crash"), says="another tool", retryable=False),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.hub import running_hub
+from tests.overtaken import overtaken
 from tests.rpc.severed_wire import Wire, wire_to
 from tests.rpc.sharing import (
     IMPATIENT,
@@ -72,10 +73,22 @@ async def apart(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             wire.mend()
 
 
+async def begun(client: Client, tool: str, started: asyncio.Event) -> asyncio.Task[Any]:
+    """A call whose time is nearly up, and whose work has begun."""
+
+    async def under_way(timeout_s: float) -> asyncio.Task[Any]:
+        call = asyncio.create_task(client.call(tool, budget={"timeout_s": timeout_s}, **KEYED))
+        starting = asyncio.create_task(started.wait())
+        await asyncio.wait({call, starting}, return_when=asyncio.FIRST_COMPLETED)
+        starting.cancel()
+        return call
+
+    return await overtaken(under_way, lambda _: started.is_set(), first_s=0.5)
+
+
 async def test_effect_of_a_hub_that_went_away_is_not_had_again(apart: Apart) -> None:
     first, second = apart.clients
-    call = asyncio.create_task(first.call(WRITE, budget={"timeout_s": 0.5}, **KEYED))
-    await apart.writes[0].started.wait()
+    call = await begun(first, WRITE, apart.writes[0].started)
     apart.wire.cut()
     again = await second.call(WRITE, **KEYED)
     assert again.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
@@ -86,8 +99,7 @@ async def test_effect_of_a_hub_that_went_away_is_not_had_again(apart: Apart) -> 
 
 async def test_call_that_is_safe_to_repeat_runs_at_the_other_hub(apart: Apart) -> None:
     first, second = apart.clients
-    call = asyncio.create_task(first.call(WAIT, budget={"timeout_s": 0.5}, **KEYED))
-    await apart.waits[0].started.wait()
+    call = await begun(first, WAIT, apart.waits[0].started)
     apart.wire.cut()
     apart.let_go(1)
     again = await second.call(WAIT, **KEYED)
