@@ -82,7 +82,7 @@ def measured(size: int) -> dict[str, float]:
     found["learn one use, µs"] = learn_us(usage, specs)
     found |= searched(search, size, "search with uses, nine words", tenant="someone")
     found |= changed(catalog, search, specs)
-    search.close()
+    asyncio.run(search.close())
     return found
 
 

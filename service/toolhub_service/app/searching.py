@@ -26,9 +26,12 @@ class Searching:
     """None: search.learn is off."""
     meanings: ToolMeanings | None
     """None: no embedder is configured."""
+    told: Callable[[str], None]
+    """Hears of troubles."""
 
     async def start(self) -> None:
-        """Learning and embedding go on in the background; returns at once."""
+        """Indexing, learning and embedding go on in the background; returns at once."""
+        await self.search.start(self.told)
         if self.learning is not None:
             await self.learning.start()
         if self.meanings is not None:
@@ -39,6 +42,7 @@ class Searching:
             await self.meanings.close()
         if self.learning is not None:
             await self.learning.close()
+        await self.search.close()
 
 
 def make_searching(means: Means, catalog: ToolCatalog, stores: Stores) -> Searching:
@@ -48,7 +52,7 @@ def make_searching(means: Means, catalog: ToolCatalog, stores: Stores) -> Search
     search = ToolSearch(catalog, learnt=learning.of if learning is not None else None, unix_ms=means.clock.unix_ms)
     told, redact = _teller(means), means.redactor.text
     meanings = ToolMeanings(catalog, embedder, told=told, redact=redact) if embedder is not None else None
-    return Searching(search, learning, meanings)
+    return Searching(search, learning, meanings, told)
 
 
 def _learning(means: Means, stores: Stores) -> UsageLearning:

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from itertools import chain
+from typing import Final, TypeAlias
 
 import Stemmer
 
 TEXT_MAX_CHARS: Final = 50_000
 """What is read of one text; a description longer than this adds nothing to search by."""
 WORD_MAX_CHARS: Final = 64
-_CACHE_MAX_WORDS: Final = 200_000
+_CACHE_MAX_RUNS: Final = 200_000
+
+Entry: TypeAlias = tuple[str, str]
+"""A word in lower case, or two characters of Chinese, Japanese or Korean, and its index term."""
 
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003134f"
 _WORD: Final = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
 _IDEOGRAPH: Final = re.compile(f"[{_CJK}]")
+_ASCII_SPACED: Final = {code: " " for code in range(128) if not chr(code).isalnum()}
 
 _FUNCTION_WORDS: Final = (
     "a about above after again against all also am an and any are aren as at be because been before being below "
@@ -46,35 +51,51 @@ class Analyser:
 
     def __init__(self) -> None:
         self._stem = Stemmer.Stemmer("english").stemWord
-        self._terms: dict[str, tuple[str, str]] = {}
+        self._known: dict[str, tuple[Entry, ...]] = {}
+        """What a run of letters and digits, as it was written, stands for."""
 
-    def words(self, text: str) -> list[str]:
-        """Lower-case words and CJK bigrams in order, stop words included."""
-        folded = text[:TEXT_MAX_CHARS]
-        if not folded.isascii():
-            folded = unicodedata.normalize("NFKC", folded)
-        words: list[str] = []
-        for run in _WORD.findall(_CAMEL.sub(" ", folded).lower()):
-            if len(run) > 1 and _IDEOGRAPH.match(run):
-                words.extend(run[at : at + 2] for at in range(len(run) - 1))
-            else:
-                words.append(run[:WORD_MAX_CHARS])
-        return words
+    def entries(self, text: str) -> list[Entry]:
+        """The words of a text that say something, in order. Each entry is one shared object."""
+        known = self._known
+        entries: list[Entry] = []
+        for run in _runs(text[:TEXT_MAX_CHARS]):
+            found = known.get(run)
+            entries += self._read(run) if found is None else found
+        return entries
 
     def term(self, word: str) -> str:
-        """The index term of a word of `words`; empty for a stop word."""
-        return self.entry(word)[1]
-
-    def entry(self, word: str) -> tuple[str, str]:
-        """The word, as one shared object, and its term."""
-        known = self._terms.get(word)
-        if known is None:
-            if len(self._terms) >= _CACHE_MAX_WORDS:
-                self._terms.clear()
-            known = (word, "" if word in STOP_WORDS else self._stem(word))
-            self._terms[word] = known
-        return known
+        """The index term of a word of `entries`; empty for a stop word."""
+        entries = self._entries_of_word(word)
+        return entries[0][1] if entries else ""
 
     def terms(self, text: str) -> list[str]:
         """Index terms of a text in order, without stop words."""
-        return [term for word in self.words(text) if (term := self.term(word))]
+        return [term for _, term in self.entries(text)]
+
+    def _read(self, run: str) -> tuple[Entry, ...]:
+        if run.isascii() and run == run.lower():
+            return self._entries_of_word(run[:WORD_MAX_CHARS])
+        if _IDEOGRAPH.match(run):
+            bigrams = [run[at : at + 2] for at in range(len(run) - 1)] or [run]
+            return tuple(chain.from_iterable(map(self._entries_of_word, bigrams)))
+        words = [word[:WORD_MAX_CHARS] for word in _WORD.findall(_CAMEL.sub(" ", run).lower())]
+        entries = tuple(chain.from_iterable(map(self._entries_of_word, words)))
+        if len(run) <= WORD_MAX_CHARS:
+            self._known[run] = entries
+        return entries
+
+    def _entries_of_word(self, word: str) -> tuple[Entry, ...]:
+        """Empty for a stop word."""
+        entries = self._known.get(word)
+        if entries is None:
+            if len(self._known) >= _CACHE_MAX_RUNS:
+                self._known.clear()
+            entries = self._known[word] = () if word in STOP_WORDS else ((word, self._stem(word)),)
+        return entries
+
+
+def _runs(text: str) -> list[str]:
+    """Letters and digits that stand together."""
+    if text.isascii():
+        return text.translate(_ASCII_SPACED).split()  # three times as fast as the expression
+    return _WORD.findall(unicodedata.normalize("NFKC", text))

@@ -6,7 +6,7 @@ depth of the schema; leaving them out costs a tenth of the recall.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntFlag
 from typing import Final
 
@@ -39,6 +39,7 @@ SCHEMA_MAX_TEXTS: Final = 2_000
 
 _SUBSCHEMA_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")
 _SUBSCHEMAS: Final = ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf", "not", "then", "else")
+_NESTING: Final = frozenset({*_SUBSCHEMA_MAPS, *_SUBSCHEMAS})
 
 
 def fields_of(spec: ToolSpec) -> dict[Field, str]:
@@ -56,33 +57,35 @@ def fields_of(spec: ToolSpec) -> dict[Field, str]:
 def argument_texts(schema: JsonValue) -> list[str]:
     """Names and descriptions of all arguments, nested ones too; at most 2,000 texts from 32 levels."""
     texts: list[str] = []
-    for text in _texts(schema, 0):
-        texts.append(text)
-        if len(texts) >= SCHEMA_MAX_TEXTS:
-            break
-    return texts
+    _collect(schema, 0, texts)
+    return texts[:SCHEMA_MAX_TEXTS]
 
 
-def _texts(schema: JsonValue, depth: int) -> Iterator[str]:
-    if depth > SCHEMA_MAX_DEPTH:
+def _collect(schema: JsonValue, depth: int, texts: list[str]) -> None:
+    """Add the texts of a schema; no more of them once there are enough."""
+    if depth > SCHEMA_MAX_DEPTH or len(texts) >= SCHEMA_MAX_TEXTS:
         return
     if isinstance(schema, Mapping):
         description = schema.get("description")
         if isinstance(description, str):
-            yield description
-        yield from _nested_texts(schema, depth + 1)
+            texts.append(description)
+        _collect_nested(schema, depth + 1, texts)
     elif isinstance(schema, Sequence) and not isinstance(schema, str):
         for entry in schema:
-            yield from _texts(entry, depth + 1)
+            _collect(entry, depth + 1, texts)
 
 
-def _nested_texts(schema: Mapping[str, JsonValue], depth: int) -> Iterator[str]:
+def _collect_nested(schema: Mapping[str, JsonValue], depth: int, texts: list[str]) -> None:
+    if _NESTING.isdisjoint(schema):
+        return
     for keyword in _SUBSCHEMA_MAPS:
         children = schema.get(keyword)
         if isinstance(children, Mapping):
             for name, child in children.items():
-                yield name
-                yield from _texts(child, depth)
+                texts.append(name)
+                _collect(child, depth, texts)
+                if len(texts) >= SCHEMA_MAX_TEXTS:
+                    return
     for keyword in _SUBSCHEMAS:
         if keyword in schema:
-            yield from _texts(schema[keyword], depth)
+            _collect(schema[keyword], depth, texts)

@@ -56,7 +56,7 @@ class SearchResult:
     ranked_by: tuple[str, ...] = ()
     """Which of `words`, `usage`, `meaning` had a say; empty when the query was empty."""
     note: str = ""
-    """Why meaning had no say, or not of all tools, where an embedder is configured."""
+    """What the ranking lacks: tools that cannot be found yet; the say of meaning, where an embedder is configured."""
 
 
 def explained(

@@ -6,8 +6,8 @@ Where a document lacks a word of the query, the best of its related words stands
 RELATED_WEIGHT / (1 + df / 3): much where no tool has the word itself, next to nothing where many do.
 A term's postings are three growing arrays (slot, weight, fields), read in place by numpy, so that adding a document is
 an append and a query a few vector operations per term. Slots only grow; a removed document leaves a hole that is
-masked and, when holes are many, squeezed out. k1 = 2.0 and b = 0.75 measured best on public tool corpora; the
-optimum is flat.
+masked, until the whole index is made anew (`catalog_index.py`). k1 = 2.0 and b = 0.75 measured best on public tool
+corpora; the optimum is flat.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ B: Final = 0.75
 RELATED_WEIGHT: Final = 0.7
 RELATED_WEIGHT_MIN: Final = 0.02
 """Below it related words are not looked up: the word itself is in a hundred tools."""
-HOLES_MIN: Final = 256
-"""Holes that are never worth squeezing out."""
 
 Slots: TypeAlias = npt.NDArray[np.int64]
 Scores: TypeAlias = npt.NDArray[np.float32]
@@ -117,17 +115,20 @@ class InvertedIndex:
         self._norms: Scores | None = None
         self._scratch = np.zeros(0, np.float32)
         self.generation = 0
-        """Grows whenever a document may have got another slot."""
-        self.squeezes = 0
-        """How often slots were given to other documents; in between, slots are only added."""
+        """Grows with every change."""
 
     def __len__(self) -> int:
         return len(self._slots)
 
     @property
     def slot_count(self) -> int:
-        """Slots in use and holes."""
+        """Slots in use and holes; the next document gets the next one."""
         return len(self._keys)
+
+    @property
+    def holes(self) -> int:
+        """Slots of documents that were removed; never used again."""
+        return len(self._holes)
 
     def key(self, slot: int) -> str:
         return self._keys[slot]
@@ -147,20 +148,22 @@ class InvertedIndex:
         slot = len(self._keys)
         weights: dict[str, float] = {}
         fields: dict[str, int] = {}
-        words: dict[str, None] = {}
+        words: dict[str, str] = {}
         for field, text in texts.items():
             gain, bit = FIELD_WEIGHTS[field], int(field)
-            for written in self.analyser.words(text):
-                word, term = self.analyser.entry(written)
-                if term:
-                    weights[term] = weights.get(term, 0.0) + gain
-                    fields[term] = fields.get(term, 0) | bit
-                    words[word] = None
+            entries = self.analyser.entries(text)
+            words.update(entries)
+            for _, term in entries:
+                weights[term] = weights.get(term, 0.0) + gain
+                fields[term] = fields.get(term, 0) | bit
         for term, weight in weights.items():
             posting = self._postings.get(term)
             if posting is None:
                 posting = self._postings[term] = _Posting()
-            posting.append(slot, weight, fields[term])
+            posting.slots.append(slot)
+            posting.weights.append(weight)
+            posting.fields.append(fields[term])
+            posting.count += 1
         self._open_slot(key, tuple(words), sum(weights.values()))
 
     def remove(self, key: str) -> None:
@@ -176,8 +179,6 @@ class InvertedIndex:
         self._words[slot] = ()
         self._holes.append(slot)
         self._norms = None
-        if len(self._holes) > max(HOLES_MIN, len(self._slots)):
-            self._squeeze()
 
     def lookup(self, query: Sequence[QueryTerm]) -> Lookup:
         return Lookup([ways for wanted in query if (ways := self._ways(wanted))])
@@ -257,21 +258,3 @@ class InvertedIndex:
             lengths = np.frombuffer(self._lengths, np.float32) if self._keys else np.zeros(0, np.float32)
             self._norms = (K1 * (1.0 - B) + lengths * (K1 * B / mean)).astype(np.float32)
         return self._norms
-
-    def _squeeze(self) -> None:
-        """Renumber the live documents without holes; costs about as much as a copy of the index."""
-        self.squeezes += 1
-        live = sorted(self._slots.values())
-        renumbered = np.full(len(self._keys), -1, np.int64)
-        renumbered[live] = np.arange(len(live))
-        for posting in self._postings.values():
-            slots = renumbered[np.frombuffer(posting.slots, np.int64)]
-            kept = slots >= 0
-            posting.weights = array("f", np.frombuffer(posting.weights, np.float32)[kept].tobytes())
-            posting.fields = array("B", np.frombuffer(posting.fields, np.uint8)[kept].tobytes())
-            posting.slots = array("q", slots[kept].tobytes())
-        self._keys = [self._keys[slot] for slot in live]
-        self._words = [self._words[slot] for slot in live]
-        self._lengths = array("f", [self._lengths[slot] for slot in live])
-        self._slots = {key: slot for slot, key in enumerate(self._keys)}
-        self._holes = []

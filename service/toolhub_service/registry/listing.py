@@ -2,8 +2,8 @@
 
 A list is ordered by name and continues after the last name shown, so that a tool that existed throughout is neither
 skipped nor repeated whatever was added or removed between two pages. A search has no such order to go by: once the
-catalog has changed, its next page is refused and the search must be made again. Uses learnt between two pages may move
-a hit across their border.
+catalog has changed, or more of it can be found, its next page is refused and the search must be made again. Uses
+learnt between two pages may move a hit across their border.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class HitPage:
     ranked_by: tuple[str, ...]
     """Which of `words`, `usage`, `meaning` had a say; empty when the query was empty."""
     note: str
-    """Why meaning had no say, or not of all tools, where an embedder is configured."""
+    """What the ranking lacks: tools that cannot be found yet; the say of meaning, where an embedder is configured."""
 
 
 def list_tools(
@@ -104,7 +104,6 @@ def list_tools(
 
 
 def search_tools(
-    catalog: ToolCatalog,
     search: ToolSearch,
     query: str,
     where: ToolFilter = LISTED,
@@ -119,7 +118,7 @@ def search_tools(
     size = page_size_of(page.size)
     fingerprint = where.fingerprint("search", query, viewer.scope if viewer else "")
     place = read_token(page.token, fingerprint)
-    if place and not place.is_of(catalog.revision):
+    if place and not place.is_of(search.revision):
         message = "the catalog changed between two pages and the ranking with it: search again without a page_token"
         raise HubFailure(HubStatus.FAILED_PRECONDITION, "CATALOG_CHANGED", message)
     offset = int(place.after) if place and place.after.isdecimal() else 0
@@ -136,7 +135,7 @@ def search_tools(
     more = offset + size < found.total_size
     return HitPage(
         hits=found.hits,
-        next_token=write_token(fingerprint, catalog.revision, str(offset + size)) if more else "",
+        next_token=write_token(fingerprint, search.revision, str(offset + size)) if more else "",
         total_size=found.total_size,
         revision=found.revision,
         sources=silent_sources(sources, where),

@@ -46,10 +46,8 @@ class QueryReader:
     def read(self, text: str) -> Sequence[QueryTerm]:
         """Distinct terms in order, at most 64; empty when the text has no word that says anything."""
         words: dict[str, str] = {}
-        for written in self._analyser.words(text):
-            word, term = self._analyser.entry(written)
-            if term:
-                words.setdefault(term, word)
+        for word, term in self._analyser.entries(text):
+            words.setdefault(term, word)
         said = [(term, word) for term, word in words.items() if not term.isdigit()] or list(words.items())
         return [self._term(word, term) for term, word in said[:QUERY_MAX_TERMS]]
 

@@ -1,21 +1,23 @@
 """Finding tools: BM25 over the catalog's words, past uses and meaning, filtered before anything is ranked or counted.
 
-The index follows the catalog's changes. What a caller may not see neither takes a place among the hits nor shows in
-their number. Which tools a filter or a viewer may see is worked out once and kept as a bit mask, to which a change of
-the catalog adds only what changed, so that a search costs a few vector operations whatever it matches. What a tenant's
-tools were used for lifts them in its own searches only. Hits say where they matched and why they stand where they do.
+The index follows the catalog (`catalog_index.py`). What a caller may not see neither takes a place among the hits nor
+shows in their number. Which tools a filter or a viewer may see is worked out once and kept as a bit mask, to which a
+change of the catalog adds only what changed, so that a search costs a few vector operations whatever it matches. What a
+tenant's tools were used for lifts them in its own searches only. Hits say where they matched and why they stand where
+they do.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
-from toolhub_service.registry.document import fields_of
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.catalog_index import CatalogIndex
 from toolhub_service.registry.embedding import Meaning
 from toolhub_service.registry.filter import LISTED, Test, ToolFilter
 from toolhub_service.registry.fusion import MEANING_WEIGHT, WORDS_WEIGHT, fused
@@ -27,6 +29,8 @@ from toolhub_service.registry.usage_index import TenantUsage, UsageLookup
 
 MASKS_MAX: Final = 64
 """Filters and viewers whose masks are kept; 10 kB each for 10,000 tools."""
+COMPLETE_S: Final = 0.2
+"""How long a search waits for tools that came many at once."""
 CLOSE_TOOLS: Final = 100
 """Tools that are near the query in meaning and may be hits for that alone."""
 
@@ -50,16 +54,35 @@ class ToolSearch:
         self._catalog = catalog
         self._learnt = learnt
         self._unix_ms = unix_ms
-        self._index = InvertedIndex()
+        self._following = CatalogIndex(catalog)
         self._reader = QueryReader(self._index.analyser)
         self._masks: dict[Hashable, Mask] = {}
         """By filter or viewer; a changed tool has a new slot, so that a mask is at most too short."""
-        self._masks_made_for = 0
+        self._masks_made_for = self._index
         self._meaning_slots = SlotMap()
-        for spec in catalog.all():
-            self._index.put(spec.name, fields_of(spec))
-        self.close = catalog.subscribe(self._follow)
-        """Stop following the catalog."""
+
+    async def start(self, told: Callable[[str], None]) -> None:
+        """Take in many tools at once in turns from now on; `told` hears of what cannot be read. Returns at once."""
+        await self._following.start(told)
+
+    async def close(self) -> None:
+        """Stop following the catalog. To be called once."""
+        await self._following.close()
+
+    @property
+    def revision(self) -> str:
+        """Names what a search goes by: the catalog, and how much of it cannot be found yet."""
+        behind = self._following.behind
+        return f"{behind:x}.{self._catalog.revision}" if behind else self._catalog.revision
+
+    async def complete(self, timeout_s: float = COMPLETE_S) -> None:
+        """Wait until every tool can be found, but no longer than that."""
+        if self._following.behind:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._following.complete()
+            except TimeoutError:
+                pass  # the search says what it lacks
 
     def search(
         self,
@@ -98,13 +121,16 @@ class ToolSearch:
             places = {slot: place for place, slot in enumerate(close.tolist(), 1)}
         best = self._best(slots, scores, offset + limit)[offset:]
         hits = tuple(self._hit(slot, score, lookup, uses, places.get(slot, 0)) for slot, score in best)
-        return SearchResult(hits, len(slots), self._catalog.revision, tuple(ranked_by), meaning.note)
+        return SearchResult(hits, len(slots), self._catalog.revision, tuple(ranked_by), self._note(meaning))
 
-    def _follow(self, change: CatalogChange) -> None:
-        for spec in change.removed:
-            self._index.remove(spec.name)
-        for spec in change.added + change.changed:
-            self._index.put(spec.name, fields_of(spec))
+    @property
+    def _index(self) -> InvertedIndex:
+        return self._following.index
+
+    def _note(self, meaning: Meaning) -> str:
+        behind, tools = self._following.behind, len(self._catalog.all())
+        lacks = f"{behind:,} of {tools:,} tools cannot be found yet" if behind else ""
+        return "; ".join(filter(None, (lacks, meaning.note)))
 
     def _by_words(
         self, lookup: Lookup, uses: UsageLookup | None, shown: Mask, allowed: Test | None
@@ -133,9 +159,9 @@ class ToolSearch:
         return found
 
     def _mask(self, key: Hashable, test: Test) -> Mask:
-        if self._masks_made_for != self._index.squeezes or len(self._masks) > MASKS_MAX:
+        if self._masks_made_for is not self._index or len(self._masks) > MASKS_MAX:
             self._masks.clear()
-            self._masks_made_for = self._index.squeezes
+            self._masks_made_for = self._index
         mask = self._masks.get(key, _EMPTY)
         if len(mask) < self._index.slot_count:
             added = self._judge(np.arange(len(mask), self._index.slot_count), test)

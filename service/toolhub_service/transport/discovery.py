@@ -68,9 +68,9 @@ class Discovery:
         )
 
     async def search_tools(self, request: pb.SearchToolsRequest, principal: Principal) -> pb.SearchToolsResponse:
+        await self.search.complete()
         meaning = NO_MEANING if self.meanings is None else await self.meanings.of(request.query)
         page = search_tools(
-            self.catalog,
             self.search,
             request.query,
             _meant(request.filter, principal),

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from toolhub_service.registry.document import Field
-from toolhub_service.registry.index import HOLES_MIN, InvertedIndex
+from toolhub_service.registry.index import InvertedIndex
 from toolhub_service.registry.query import QUERY_MAX_TERMS, QueryReader
 
 
@@ -28,11 +28,11 @@ def test_an_index_that_was_changed_ranks_like_one_that_was_built_afresh() -> Non
     changed = index_of(**dict.fromkeys(texts, "alpha beta something else"))
     for key, text in texts.items():
         changed.put(key, {Field.DESCRIPTION: text})
-    for key in chance.sample(sorted(texts), HOLES_MIN + 300):
+    for key in chance.sample(sorted(texts), 500):
         changed.remove(key)
         del texts[key]
     fresh = index_of(**texts)
-    assert changed.slot_count < 900
+    assert (changed.slot_count, changed.holes) == (1_800, 1_400)
     assert len(changed) == len(fresh) == len(texts)
     for query in ("alpha", "beta theta", "cinema", " ".join(words)):
         found, expected = scores(changed, query), scores(fresh, query)

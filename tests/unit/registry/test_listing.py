@@ -144,7 +144,7 @@ SOURCES = (
 def test_sources_that_could_have_held_a_match_and_were_not_read_are_told(where: ToolFilter, names: list[str]) -> None:
     catalog = catalog_of()
     listed = list_tools(catalog, where, sources=SOURCES)
-    found = search_tools(catalog, ToolSearch(catalog), "x", where, sources=SOURCES)
+    found = search_tools(ToolSearch(catalog), "x", where, sources=SOURCES)
     assert [status.name for status in listed.sources] == [status.name for status in found.sources] == names
     assert [(status.ok, status.partial) for status in SOURCES] == [(False, False), (True, False), (False, True)]
 
@@ -153,11 +153,11 @@ def test_pages_of_a_search_join_to_the_whole_ranking() -> None:
     catalog = catalog_of()
     catalog.register_all([tool(f"a/t{number}", "gadget " * number + "widget") for number in range(1, 8)])
     search = ToolSearch(catalog)
-    whole = search_tools(catalog, search, "gadget widget")
+    whole = search_tools(search, "gadget widget")
     seen: list[SearchHit] = []
     token = ""
     while True:
-        page = search_tools(catalog, search, "gadget widget", page=PageRequest(3, token))
+        page = search_tools(search, "gadget widget", page=PageRequest(3, token))
         seen += page.hits
         token = page.next_token
         if not token:
@@ -169,17 +169,17 @@ def test_pages_of_a_search_join_to_the_whole_ranking() -> None:
 def test_a_search_goes_on_only_in_the_catalog_it_began_in() -> None:
     catalog = catalog_of("a/find.one", "a/find.two", "a/find.three")
     search = ToolSearch(catalog)
-    page = search_tools(catalog, search, "find", page=PageRequest(2))
+    page = search_tools(search, "find", page=PageRequest(2))
     catalog.register(tool("a/find.four"))
     with pytest.raises(HubFailure) as caught:
-        search_tools(catalog, search, "find", page=PageRequest(2, page.next_token))
+        search_tools(search, "find", page=PageRequest(2, page.next_token))
     assert (caught.value.status, caught.value.reason) == (HubStatus.FAILED_PRECONDITION, "CATALOG_CHANGED")
 
 
 def test_a_token_of_another_query_is_refused() -> None:
     catalog = catalog_of("a/find.one", "a/find.two")
     search = ToolSearch(catalog)
-    token = search_tools(catalog, search, "find", page=PageRequest(1)).next_token
+    token = search_tools(search, "find", page=PageRequest(1)).next_token
     with pytest.raises(HubFailure) as caught:
-        search_tools(catalog, search, "one", page=PageRequest(1, token))
+        search_tools(search, "one", page=PageRequest(1, token))
     assert caught.value.reason == "PAGE_TOKEN_INVALID"

@@ -167,7 +167,7 @@ def test_a_word_that_no_tool_has_finds_nothing(search: ToolSearch) -> None:
     assert search.search("xylophone").total_size == 0
 
 
-def test_the_index_follows_the_catalog() -> None:
+async def test_the_index_follows_the_catalog() -> None:
     catalog = catalog_of(WEATHER)
     search = ToolSearch(catalog)
     catalog.register(READ)
@@ -177,7 +177,7 @@ def test_the_index_follows_the_catalog() -> None:
     assert names(search, "nothing") == ["disk/fs.readText"]
     catalog.unregister(READ.name)
     assert names(search, "nothing") == []
-    search.close()
+    await search.close()
     catalog.register(WRITE)
     assert names(search, "file") == []
 

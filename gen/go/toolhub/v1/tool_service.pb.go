@@ -515,8 +515,8 @@ type SearchToolsResponse struct {
 	Revision string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
 	// What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty.
 	RankedBy []string `protobuf:"bytes,6,rep,name=ranked_by,json=rankedBy,proto3" json:"ranked_by,omitempty"`
-	// Why meaning had no say, or not of all tools, although an embedder is configured, such as `412 of 3,000 tools are
-	// not embedded yet`. Empty otherwise.
+	// What the ranking lacks: tools that came many at once and cannot be found yet, or the say of meaning where an
+	// embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty otherwise.
 	Note          string `protobuf:"bytes,7,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -291,8 +291,8 @@ class SearchToolsResponse(_message.Message):
     revision: _builtins.str
     """The catalog that was searched."""
     note: _builtins.str
-    """Why meaning had no say, or not of all tools, although an embedder is configured, such as `412 of 3,000 tools are
-    not embedded yet`. Empty otherwise.
+    """What the ranking lacks: tools that came many at once and cannot be found yet, or the say of meaning where an
+    embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty otherwise.
     """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchHit]:

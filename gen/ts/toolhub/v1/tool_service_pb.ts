@@ -328,8 +328,8 @@ export type SearchToolsResponse = Message<"toolhub.v1.SearchToolsResponse"> & {
   rankedBy: string[];
 
   /**
-   * Why meaning had no say, or not of all tools, although an embedder is configured, such as `412 of 3,000 tools are
-   * not embedded yet`. Empty otherwise.
+   * What the ranking lacks: tools that came many at once and cannot be found yet, or the say of meaning where an
+   * embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty otherwise.
    *
    * @generated from field: string note = 7;
    */

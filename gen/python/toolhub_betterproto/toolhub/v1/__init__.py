@@ -3773,8 +3773,8 @@ class SearchToolsResponse(betterproto2.Message):
 
     note: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
-    Why meaning had no say, or not of all tools, although an embedder is configured, such as `412 of 3,000 tools are
-    not embedded yet`. Empty otherwise.
+    What the ranking lacks: tools that came many at once and cannot be found yet, or the say of meaning where an
+    embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty otherwise.
     """
 
 

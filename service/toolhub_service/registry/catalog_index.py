@@ -1,0 +1,138 @@
+"""The index of a catalog, which follows its changes: few at once, many in turns, so that calls go on meanwhile.
+
+What is removed or changed cannot be found any more from that moment on. What comes is found at once where at most
+`AT_ONCE` tools came with it, else when its turn has come. An index with more holes than tools is renewed: another one
+takes in the same tools, in turns, and the place of the first when it has them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable
+from typing import Final
+
+from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
+from toolhub_service.registry.document import fields_of
+from toolhub_service.registry.index import InvertedIndex
+from toolhub_service.registry.turns import in_turns
+
+AT_ONCE: Final = 64
+"""As many as a source changes at once (`source_tools.py`)."""
+HOLES_MIN: Final = 256
+"""Holes that are never worth a renewal."""
+
+
+class CatalogIndex:
+    """Before `start` and after `close` all is read at once."""
+
+    def __init__(self, catalog: ToolCatalog) -> None:
+        self._catalog = catalog
+        self._current = _Growing(catalog, InvertedIndex())
+        self._renewed: _Growing | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._was_completed = asyncio.Event()
+        self._unsubscribe = catalog.subscribe(self._follow)
+        self._current.change((), (spec.name for spec in catalog.all()))
+        self._catch_up()
+
+    @property
+    def index(self) -> InvertedIndex:
+        """Another object after a renewal."""
+        return self._current.index
+
+    @property
+    def behind(self) -> int:
+        """Tools of the catalog that cannot be found yet."""
+        return len(self._current.lacking)
+
+    async def start(self, told: Callable[[str], None]) -> None:
+        """Read many tools in turns from now on; `told` hears of what cannot be read. Returns at once."""
+        self._task = asyncio.create_task(self._keep_up(told), name="index tools")
+
+    async def close(self) -> None:
+        """Stop following the catalog. To be called once."""
+        self._unsubscribe()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def complete(self) -> None:
+        """Wait until every tool of the catalog can be found."""
+        while self.behind:
+            self._was_completed.clear()
+            await self._was_completed.wait()
+
+    def _follow(self, change: CatalogChange) -> None:
+        gone = [spec.name for spec in change.removed + change.changed]
+        coming = [spec.name for spec in change.added + change.changed]
+        self._current.change(gone, coming)
+        if self._renewed is not None:
+            self._renewed.change(gone, coming)
+        elif self.index.holes > max(HOLES_MIN, len(self.index) + self.behind):
+            self._renewed = _Growing(self._catalog, InvertedIndex(self.index.analyser))
+            self._renewed.change((), (spec.name for spec in self._catalog.all()))
+        if self._task is None:
+            self._catch_up()
+        elif len(coming) <= AT_ONCE:
+            for name in coming:
+                self._current.take(name)
+        self._woken.set()
+
+    def _catch_up(self) -> None:
+        for _ in self._steps():
+            pass
+
+    async def _keep_up(self, told: Callable[[str], None]) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                await in_turns(self._steps())
+            except Exception as defect:  # noqa: BLE001 - the other tools are still to be read
+                told(f"a tool cannot be searched: {type(defect).__name__}")
+            else:
+                await self._woken.wait()
+
+    def _steps(self) -> Generator[None, None, None]:
+        """All that is to be done, a tool a step."""
+        while self._step():
+            yield
+
+    def _step(self) -> bool:
+        """What cannot be found comes first, then the renewal. False: nothing was left to do."""
+        if self._current.lacking:
+            self._current.take(self._current.lacking.pop())
+        elif self._renewed is None:
+            return False
+        elif self._renewed.lacking:
+            self._renewed.take(self._renewed.lacking.pop())
+        else:
+            self._current, self._renewed = self._renewed, None
+        if not self.behind:
+            self._was_completed.set()
+        return True
+
+
+class _Growing:
+    """An index and the tools that it lacks."""
+
+    def __init__(self, catalog: ToolCatalog, index: InvertedIndex) -> None:
+        self._catalog = catalog
+        self.index = index
+        self.lacking: set[str] = set()
+
+    def change(self, gone: Iterable[str], coming: Iterable[str]) -> None:
+        """Drop what is gone, lack what comes."""
+        for name in gone:
+            if self.index.slot(name) is not None:
+                self.index.remove(name)
+            self.lacking.discard(name)
+        self.lacking.update(coming)
+
+    def take(self, name: str) -> None:
+        """Put a tool into the index, as it is now."""
+        self.lacking.discard(name)
+        spec = self._catalog.get(name)
+        if spec is not None:
+            self.index.put(name, fields_of(spec))

@@ -1,0 +1,176 @@
+"""The index of a catalog: what can be found while many tools come, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from tests.ports.catalog_suite import tool
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.registry import turns
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.catalog_index import AT_ONCE, HOLES_MIN, CatalogIndex
+from toolhub_service.registry.document import Field, fields_of
+from toolhub_service.registry.filter import ToolFilter
+from toolhub_service.registry.listing import PageRequest, search_tools
+from toolhub_service.registry.search import ToolSearch
+
+MANY = 1_000
+
+
+def specs(count: int, words: str = "same words") -> list[ToolSpec]:
+    return [tool(f"a/x{number}", f"{words} n{number}") for number in range(count)]
+
+
+class Shelf:
+    """A catalog with a search that has been started."""
+
+    def __init__(self) -> None:
+        self.catalog = ToolCatalog(check_schema=lambda schema: None)
+        self.search = ToolSearch(self.catalog)
+        self.troubles: list[str] = []
+
+    def found(self, query: str = "words") -> int:
+        return self.search.search(query).total_size
+
+    def put(self, tools: list[ToolSpec]) -> None:
+        assert self.catalog.register_all(tools, replace=True).applied
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    shelf = Shelf()
+    await shelf.search.start(shelf.troubles.append)
+    yield shelf
+    await shelf.search.close()
+    assert shelf.troubles == []
+
+
+async def test_others_have_their_turn_while_many_tools_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.0)  # so that each tool is a turn, however fast the machine is
+    catalog = ToolCatalog(check_schema=lambda schema: None)
+    following = CatalogIndex(catalog)
+    await following.start(pytest.fail)
+    catalog.register_all(specs(MANY))
+    assert following.behind == MANY
+    seen = [MANY]
+    while following.behind:
+        await asyncio.sleep(0)
+        seen.append(following.behind)
+    assert len(set(seen)) > MANY / 2
+    assert seen == sorted(seen, reverse=True)
+    assert len(following.index) == MANY
+    await following.close()
+
+
+async def test_a_search_finds_what_is_there_while_many_tools_are_indexed(shelf: Shelf) -> None:
+    shelf.put([tool("b/early", "early words")])
+    shelf.put(specs(MANY))
+    assert shelf.found() == shelf.found("early") == 1
+
+
+async def test_a_search_says_what_cannot_be_found_yet(shelf: Shelf) -> None:
+    shelf.put(specs(MANY))
+    assert shelf.search.search("words").note == "1,000 of 1,000 tools cannot be found yet"
+    await shelf.search.complete(timeout_s=600)
+    result = shelf.search.search("words")
+    assert (result.total_size, result.note) == (1_000, "")
+
+
+async def test_a_search_does_not_wait_longer_than_it_may(shelf: Shelf) -> None:
+    shelf.put(specs(MANY))
+    await shelf.search.complete(timeout_s=0)
+    assert shelf.found() < 1_000
+
+
+async def test_as_many_as_a_source_changes_at_once_are_found_at_once(shelf: Shelf) -> None:
+    shelf.put(specs(AT_ONCE))
+    assert shelf.found() == AT_ONCE
+
+
+async def test_what_is_removed_or_changed_is_not_found_any_more_from_then_on(shelf: Shelf) -> None:
+    tools = specs(MANY)
+    shelf.put(tools)
+    await shelf.search.complete(timeout_s=600)
+    shelf.catalog.register_all([replace(each, state=ToolState.QUARANTINED) for each in tools[:500]], replace=True)
+    assert shelf.found() == 500
+    shelf.catalog.unregister_all([each.name for each in tools])
+    assert shelf.found() == 0
+    await shelf.search.complete(timeout_s=600)
+    assert shelf.search.search("words", ToolFilter(states=frozenset(ToolState))).total_size == 0
+
+
+async def test_a_tool_that_changes_while_it_waits_is_found_as_it_is_now(shelf: Shelf) -> None:
+    shelf.put(specs(MANY))
+    shelf.put([tool("a/x7", "something else"), tool("b/late", "something else")])
+    shelf.catalog.unregister("a/x8")
+    assert (shelf.found("n7"), shelf.found("n8"), shelf.found("else")) == (0, 0, 2)
+    await shelf.search.complete(timeout_s=600)
+    assert (shelf.found(), shelf.found("n7"), shelf.found("n8"), shelf.found("else")) == (MANY - 2, 0, 0, 2)
+
+
+async def test_a_page_of_a_search_is_refused_when_more_can_be_found_since(shelf: Shelf) -> None:
+    shelf.put(specs(300))
+    await shelf.search.complete(timeout_s=600)
+    shelf.put([tool(f"b/y{number}", "other words") for number in range(1_000)])
+    first = search_tools(shelf.search, "words", page=PageRequest(size=100))
+    assert first.next_token
+    assert first.note
+    await shelf.search.complete(timeout_s=600)
+    with pytest.raises(HubFailure) as refused:
+        search_tools(shelf.search, "words", page=PageRequest(size=100, token=first.next_token))
+    assert refused.value.reason == "CATALOG_CHANGED"
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+async def test_an_index_of_mostly_holes_is_renewed_while_tools_change(is_started: bool) -> None:
+    catalog = ToolCatalog(check_schema=lambda schema: None)
+    following = CatalogIndex(catalog)
+    catalog.register_all(specs(MANY))
+    first = following.index
+    if is_started:
+        await following.start(pytest.fail)
+    number = 0
+    while following.index is first:
+        number += 1
+        changed = [replace(each, description=f"round {number}", digest="") for each in catalog.all()[:AT_ONCE]]
+        catalog.register_all(changed, replace=True)
+        assert len(following.index) == MANY
+        await asyncio.sleep(0)
+    assert number > MANY / AT_ONCE
+    slots = [following.index.slot(spec.name) for spec in catalog.all()]
+    assert len(set(slots)) == MANY
+    assert None not in slots
+    assert following.index.holes <= max(HOLES_MIN, MANY)
+    await following.close()
+
+
+async def test_a_tool_that_cannot_be_read_is_told_and_keeps_no_other_from_being_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(spec: ToolSpec) -> dict[Field, str]:
+        if spec.name == "a/x500":
+            raise KeyError(spec.name)
+        return fields_of(spec)
+
+    monkeypatch.setattr("toolhub_service.registry.catalog_index.fields_of", fails)
+    shelf = Shelf()
+    await shelf.search.start(shelf.troubles.append)
+    shelf.put(specs(MANY))
+    await shelf.search.complete(timeout_s=600)
+    assert shelf.found() == 999
+    assert shelf.troubles == ["a tool cannot be searched: KeyError"]
+    shelf.catalog.unregister("a/x500")
+    await shelf.search.close()
+
+
+async def test_after_it_is_closed_a_search_follows_no_more() -> None:
+    shelf = Shelf()
+    await shelf.search.start(shelf.troubles.append)
+    await shelf.search.close()
+    shelf.put(specs(3))
+    assert shelf.found() == 0
