@@ -54,9 +54,11 @@ async def offers_of(
     turns = Turns()
     for definition in definitions:
         offer = same.get(id(definition))
-        if offer is None and fits(definition.remote, SMALL_CHARS):
-            offer = _kept_offer(source, definition, known, judge)
-        offers.append(offer or await in_thread(_offer, source, definition, known, judge))
+        if offer is None:
+            judged = source, definition, known, judge
+            is_small = fits(definition.remote, SMALL_CHARS)
+            offer = _kept_offer(*judged) if is_small else await in_thread(_offer, *judged)
+        offers.append(offer)
         await turns.given()
     return tuple(offers)
 
