@@ -48,6 +48,26 @@ def in_ttl(clock: ManualClock) -> int:
     return clock.unix_ms() + TTL_S * 1_000
 
 
+def by(principal: str, key: str = "k") -> EffectKey:
+    return EffectKey(principal, "core/fs.writeText", key)
+
+
+async def refused(store: KeyStore, key: EffectKey, clock: ManualClock) -> ToolError:
+    with pytest.raises(ToolFailure) as raised:
+        await store.claim(key, a_record(clock))
+    return raised.value.error
+
+
+async def filled(store: KeyStore, clock: ManualClock, principal: str) -> int:
+    """How many keys the principal could claim."""
+    for number in range(CAPACITY + 1):
+        try:
+            assert await store.claim(by(principal, str(number)), a_record(clock)) is None
+        except ToolFailure:
+            return number
+    raise AssertionError("there was no bound")
+
+
 class KeyStoreSuite:
     async def test_free_key_is_claimed_once(self, store: KeyStore, clock: ManualClock) -> None:
         first = a_record(clock)
@@ -183,15 +203,14 @@ class KeyStoreSuite:
         assert not await store.ended(KEY, "owner-1", AT_ONCE)
 
     async def test_full_store_refuses_new_keys_and_forgets_none(self, store: KeyStore, clock: ManualClock) -> None:
-        keys = [KEY._replace(key=f"k-{number}") for number in range(CAPACITY)]
+        keys = [by(f"agent-{number}") for number in range(CAPACITY)]
         for key in keys:
             assert await store.claim(key, a_record(clock)) is None
             await store.settle(key, "owner-1", RESULT, in_ttl(clock))
-        with pytest.raises(ToolFailure) as refused:
-            await store.claim(KEY._replace(key="one-more"), a_record(clock))
-        assert refused.value.error.kind is ErrorKind.RATE_LIMITED
-        assert refused.value.error.retry_after_s == TTL_S
-        assert "without a key" in refused.value.error.message
+        error = await refused(store, by("one-more"), clock)
+        assert (error.kind, error.retry_after_s) == (ErrorKind.RATE_LIMITED, TTL_S)
+        assert error.details["whose"] == "all"
+        assert "without a key" in error.message
         for key in keys:
             standing = await store.claim(key, a_record(clock, "owner-2"))
             assert standing is not None
@@ -199,13 +218,45 @@ class KeyStoreSuite:
 
     async def test_full_store_has_room_again_when_keys_expire(self, store: KeyStore, clock: ManualClock) -> None:
         for number in range(CAPACITY):
-            await store.claim(KEY._replace(key=f"k-{number}"), a_record(clock))
-            await store.settle(KEY._replace(key=f"k-{number}"), "owner-1", RESULT, in_ttl(clock))
+            await store.claim(by(f"agent-{number}"), a_record(clock))
+            await store.settle(by(f"agent-{number}"), "owner-1", RESULT, in_ttl(clock))
         clock.advance(TTL_S)
-        assert await store.claim(KEY._replace(key="one-more"), a_record(clock)) is None
+        assert await store.claim(by("one-more"), a_record(clock)) is None
 
     async def test_full_store_still_lets_a_dead_owner_be_replaced(self, store: KeyStore, clock: ManualClock) -> None:
         for number in range(CAPACITY):
-            await store.claim(KEY._replace(key=f"k-{number}"), a_record(clock))
-        key = KEY._replace(key="k-7")
-        assert await store.claim(key, a_record(clock, "owner-2"), replacing="owner-1") is None
+            await store.claim(by(f"agent-{number}"), a_record(clock))
+        assert await store.claim(by("agent-7"), a_record(clock, "owner-2"), replacing="owner-1") is None
+
+    async def test_one_principal_fills_half_and_the_rest_stays_for_others(
+        self, store: KeyStore, clock: ManualClock
+    ) -> None:
+        assert await filled(store, clock, "greedy") == CAPACITY // 2
+        error = await refused(store, by("greedy", "one-more"), clock)
+        assert (error.kind, error.details["whose"]) == (ErrorKind.RATE_LIMITED, "yours")
+        assert (error.retry_after_s, error.details["limit"]) == (LEASE_S + TTL_S, "idempotency")
+        assert "left to others" in error.message
+        standing = await store.claim(by("greedy", "0"), a_record(clock, "owner-2"))
+        assert standing is not None, "what it holds it keeps"
+
+    async def test_each_who_takes_all_it_can_leaves_half_of_what_was_left(
+        self, store: KeyStore, clock: ManualClock
+    ) -> None:
+        assert [await filled(store, clock, f"greedy-{number}") for number in range(3)] == [10, 5, 3]
+        assert await store.claim(by("modest"), a_record(clock)) is None
+
+    async def test_share_is_free_again_when_keys_end_or_expire(self, store: KeyStore, clock: ManualClock) -> None:
+        await filled(store, clock, "greedy")
+        await store.release(by("greedy", "0"), "owner-1")
+        assert await store.claim(by("greedy", "again"), a_record(clock)) is None
+        await refused(store, by("greedy", "one-more"), clock)
+        clock.advance(LEASE_S + TTL_S)
+        assert await filled(store, clock, "greedy") == CAPACITY // 2
+
+    async def test_settled_and_replaced_keys_count_once(self, store: KeyStore, clock: ManualClock) -> None:
+        for number in range(CAPACITY // 2):
+            key = by("greedy", str(number))
+            assert await store.claim(key, a_record(clock)) is None
+            assert await store.claim(key, a_record(clock, "owner-2"), replacing="owner-1") is None
+            assert await store.settle(key, "owner-2", RESULT, in_ttl(clock))
+        await refused(store, by("greedy", "one-more"), clock)

@@ -30,6 +30,7 @@ from toolhub_service.transport.interceptors.metrics import MetricsLayer
 from toolhub_service.transport.interceptors.policy import PolicyLayer
 from toolhub_service.transport.interceptors.tracing import TracingLayer
 from toolhub_service.transport.interceptors.validation import ValidationLayer
+from toolhub_service.transport.interceptors.watch_shares import WatchSharesLayer
 from toolhub_service.transport.job_servicer import JobServicer
 from toolhub_service.transport.registry_servicer import RegistryServicer
 from toolhub_service.transport.server import Server
@@ -92,6 +93,7 @@ def _layers(means: Means, policy: LivePolicy, keys: ApiKeys, admission: Admissio
         admission,
         AuthLayer([kinds[mode] for mode in means.settings.auth.modes]),
         PolicyLayer(),
+        WatchSharesLayer(means.settings.server.max_watches),
         ValidationLayer(),
     ]
 

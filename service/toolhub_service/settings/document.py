@@ -29,7 +29,12 @@ class Server(Section, frozen=True):
         int, Meta(description="RPCs, and calls in sessions, in flight a process; more are shed.", ge=1, le=100_000)
     ] = 1_000
     max_watches: Annotated[
-        int, Meta(description="Streams that follow jobs, approvals or the audit log, a process.", ge=1, le=1_000_000)
+        int,
+        Meta(
+            description="Streams that follow something (jobs, approvals), a process; one principal gets half at most.",
+            ge=1,
+            le=1_000_000,
+        ),
     ] = 10_000
     drain_s: Annotated[float, Meta(description="Seconds that running work gets on SIGTERM.", ge=0, le=3_600)] = 10.0
     drain_notice_s: Annotated[
@@ -135,10 +140,13 @@ class Idempotency(Section, frozen=True):
     ttl_s: Annotated[
         float, Meta(description="Seconds for which the answer to an idempotency key is remembered.", gt=0)
     ] = 86_400.0
-    max_keys: Annotated[int, Meta(description="Keys remembered; beyond, new ones are refused.", ge=1)] = 100_000
-    max_bytes: Annotated[int, Meta(description="Bytes of remembered answers; beyond, new keys are refused.", ge=1)] = (
-        256 * 1024 * 1024
-    )
+    max_keys: Annotated[
+        int, Meta(description="Keys remembered; beyond, new ones are refused. One principal gets half at most.", ge=1)
+    ] = 100_000
+    max_bytes: Annotated[
+        int,
+        Meta(description="Bytes of remembered answers; beyond, new keys are refused. One principal gets half.", ge=1),
+    ] = 256 * 1024 * 1024
 
 
 class Stores(Section, frozen=True):

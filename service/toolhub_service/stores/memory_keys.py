@@ -8,13 +8,15 @@ is one compare-and-set.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.share import may_take
 from toolhub_service.schema.canonical_json import dumps
+from toolhub_service.stores.key_refusals import full, share_is_taken
 
 _RECORD_BYTES = 2_048
 """About what a record weighs besides the value of its result."""
@@ -31,7 +33,8 @@ class _Slot:
 
 
 class MemoryKeys:
-    """Implements `KeyStore`. Bounded in keys and in bytes: when full, it refuses new keys and forgets none."""
+    """Implements `KeyStore`. Bounded in keys and in bytes, of which each principal has a share (domain/share.py): when
+    full, it refuses new keys and forgets none."""
 
     def __init__(self, clock: Clock, *, max_keys: int = 100_000, max_bytes: int = 256 * 1024 * 1024) -> None:
         """`max_bytes` bounds what the stored results hold, measured as canonical JSON."""
@@ -40,6 +43,8 @@ class MemoryKeys:
         self._max_bytes = max_bytes
         self._slots: dict[EffectKey, _Slot] = {}
         self._size_bytes = 0
+        self._keys_of: Counter[str] = Counter()
+        self._size_bytes_of: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -50,7 +55,7 @@ class MemoryKeys:
             if standing.record.owner != replacing or standing.record.result is not None:
                 return standing.record
             self._forget(key, standing)
-        self._make_room()
+        self._make_room(key.principal)
         self._put(key, _Slot(record))
         return None
 
@@ -97,36 +102,37 @@ class MemoryKeys:
 
     def _put(self, key: EffectKey, slot: _Slot) -> None:
         self._slots[key] = slot
-        self._size_bytes += slot.size_bytes
+        self._count(key, 1, slot.size_bytes)
 
     def _forget(self, key: EffectKey, slot: _Slot) -> None:
         del self._slots[key]
-        self._size_bytes -= slot.size_bytes
+        self._count(key, -1, -slot.size_bytes)
         if slot.ended is not None:
             slot.ended.set()
             slot.ended = None
 
-    def _make_room(self) -> None:
+    def _count(self, key: EffectKey, keys: int, size_bytes: int) -> None:
+        self._size_bytes += size_bytes
+        self._keys_of[key.principal] += keys
+        self._size_bytes_of[key.principal] += size_bytes
+        if not self._keys_of[key.principal]:
+            del self._keys_of[key.principal], self._size_bytes_of[key.principal]
+
+    def _make_room(self, principal: str) -> None:
         now_unix_ms = self._clock.unix_ms()
         while self._slots:
             key, slot = next(iter(self._slots.items()))
             if slot.record.expires_at_unix_ms > now_unix_ms:
                 break
             self._forget(key, slot)
+        oldest = next(iter(self._slots.values()), None)
+        room_in_ms = oldest.record.expires_at_unix_ms - now_unix_ms if oldest else 0
         if len(self._slots) >= self._max_keys or self._size_bytes >= self._max_bytes:
-            oldest = next(iter(self._slots.values()), None)
-            raise _full(oldest.record.expires_at_unix_ms - now_unix_ms if oldest else 0)
+            raise full(room_in_ms)
+        has_keys = may_take(self._keys_of[principal], len(self._slots), self._max_keys)
+        if not has_keys or not may_take(self._size_bytes_of[principal], self._size_bytes, self._max_bytes):
+            raise share_is_taken(room_in_ms)
 
 
 def _size_bytes(result: ToolResult) -> int:
     return len(dumps(result.value)) if result.ok else len(repr(result.error))
-
-
-def _full(room_in_ms: int) -> ToolFailure:
-    return refuse(
-        ErrorKind.RATE_LIMITED,
-        "The hub remembers as many idempotency keys as it can, and forgets none early. Send the call without a key "
-        "if having its effect twice does no harm, or ask an operator to raise idempotency.max_keys or max_bytes.",
-        retry_after_s=max(1.0, room_in_ms / 1_000),
-        limit="idempotency",
-    )

@@ -1,7 +1,8 @@
 """What becomes of one idempotency key, as scripts.
 
-`key:<name>` is a hash: owner, record, expires; once settled result and by; `waited` while somebody waits for its end.
-`keys` is a sorted set of the names by expiry: what is counted, and what goes first.
+`key:<name>` is a hash: owner, record, expires, of; once settled result and by; `waited` while somebody waits for its
+end. `keys` is a sorted set of the names by expiry: what is counted, and what goes first; `keys:of:<of>` holds those of
+one principal.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ from toolhub_service.stores.redis_script import RedisScript
 
 _FORGET = """
 local function forget(name)
-  if call('HGET', P .. 'key:' .. name, 'waited') then
+  local key = call('HMGET', P .. 'key:' .. name, 'waited', 'of')
+  if key[1] then
     tell('key', name)
+  end
+  if key[2] then
+    call('ZREM', P .. 'keys:of:' .. key[2], name)
   end
   call('DEL', P .. 'key:' .. name)
   call('ZREM', P .. 'keys', name)
@@ -44,18 +49,24 @@ else
   for _, expired in ipairs(call('ZRANGEBYSCORE', P .. 'keys', '-inf', now, 'LIMIT', 0, 100)) do
     forget(expired)
   end
-  if call('ZCARD', P .. 'keys') >= most then
-    return tonumber(call('ZRANGE', P .. 'keys', 0, 0, 'WITHSCORES')[2]) - now
+  call('ZREMRANGEBYSCORE', P .. 'keys:of:' .. ARGV[8], '-inf', now)
+  local taken, own = call('ZCARD', P .. 'keys'), call('ZCARD', P .. 'keys:of:' .. ARGV[8])
+  if own >= most - taken then
+    local first = call('ZRANGE', P .. 'keys', 0, 0, 'WITHSCORES')[2]
+    local room_in_ms = first and tonumber(first) - now or 0
+    return taken >= most and room_in_ms or {tostring(room_in_ms)}
   end
 end
-call('HSET', key, 'owner', owner, 'record', ARGV[6], 'expires', ARGV[7])
+call('HSET', key, 'owner', owner, 'record', ARGV[6], 'expires', ARGV[7], 'of', ARGV[8])
 call('ZADD', P .. 'keys', ARGV[7], name)
+call('ZADD', P .. 'keys:of:' .. ARGV[8], ARGV[7], name)
 return false
 """,
 )
-"""name, now, most keys, owner, replacing, record, expires
+"""name, now, most keys, owner, replacing, record, expires, of
 
-→ nil when done | the standing record, its expiry and result | the ms until there is room
+→ nil when done | the standing record, its expiry and result | the ms until there is room | the same, alone in a list,
+when it is the principal's share that is taken
 """
 
 SETTLE = RedisScript(
@@ -68,6 +79,10 @@ if not is_held or result then
 end
 call('HSET', key, 'result', ARGV[4], 'expires', ARGV[5], 'by', ARGV[6])
 call('ZADD', P .. 'keys', ARGV[5], name)
+local of = call('HGET', key, 'of')
+if of then
+  call('ZADD', P .. 'keys:of:' .. of, ARGV[5], name)
+end
 if call('HDEL', key, 'waited') == 1 then
   tell('key', name)
 end

@@ -12,18 +12,19 @@ import hashlib
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.stores.codec import decode_key_record, decode_result, encode_key_record, encode_result
+from toolhub_service.stores.key_refusals import full, share_is_taken
 from toolhub_service.stores.redis_key_scripts import AWAIT, CLAIM, RELEASE, SETTLE
 from toolhub_service.stores.redis_link import RedisLink
 
 
 class RedisKeys:
-    """Implements `KeyStore`. Bounded in keys: when full, it refuses new ones and forgets none.
+    """Implements `KeyStore`. Bounded in keys, of which each principal has a share (domain/share.py): when full, it
+    refuses new ones and forgets none.
 
     Bytes are bounded by the server's `maxmemory`, which refuses in the same way: nothing is evicted.
     """
@@ -47,11 +48,14 @@ class RedisKeys:
             replacing,
             encode_key_record(record),
             record.expires_at_unix_ms,
+            _owner_of(key),
         )
         if answer is None:
             return None
         if isinstance(answer, int):
-            raise _full(answer)
+            raise full(answer)
+        if len(answer) == 1:
+            raise share_is_taken(int(answer[0]))
         standing, expires, *result = answer
         return replace(
             decode_key_record(standing),
@@ -102,11 +106,6 @@ def _name(key: EffectKey) -> bytes:
     return hashlib.sha256(dumps(list(key))).hexdigest().encode()
 
 
-def _full(room_in_ms: int) -> ToolFailure:
-    return refuse(
-        ErrorKind.RATE_LIMITED,
-        "The hubs remember as many idempotency keys as they can, and forget none early. Send the call without a key "
-        "if having its effect twice does no harm, or ask an operator to raise idempotency.max_keys.",
-        retry_after_s=max(1.0, room_in_ms / 1_000),
-        limit="idempotency",
-    )
+def _owner_of(key: EffectKey) -> bytes:
+    """The principal, of any length and any characters, told apart."""
+    return hashlib.sha256(dumps([key.principal])).hexdigest()[:32].encode()

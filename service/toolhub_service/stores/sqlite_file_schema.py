@@ -84,9 +84,26 @@ _USES: Final = (
     "CREATE INDEX tool_uses_of ON tool_uses (tenant, tool)",
     "CREATE INDEX tool_uses_by_time ON tool_uses (at_unix_ms)",
 )
+_SHARES_OF_KEYS: Final = (
+    """CREATE TABLE key_usage_of (
+        principal TEXT PRIMARY KEY, keys INTEGER NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID""",
+    "INSERT INTO key_usage_of SELECT principal, count(*), sum(size_bytes) FROM keys GROUP BY principal",
+    """CREATE TRIGGER key_put_of AFTER INSERT ON keys BEGIN
+        INSERT INTO key_usage_of VALUES (new.principal, 1, new.size_bytes)
+            ON CONFLICT (principal) DO UPDATE SET
+                keys = keys + 1, size_bytes = size_bytes + excluded.size_bytes; END""",
+    """CREATE TRIGGER key_changed_of AFTER UPDATE OF size_bytes ON keys BEGIN
+        UPDATE key_usage_of SET size_bytes = size_bytes + new.size_bytes - old.size_bytes
+            WHERE principal = new.principal; END""",
+    """CREATE TRIGGER key_forgotten_of AFTER DELETE ON keys BEGIN
+        UPDATE key_usage_of SET keys = keys - 1, size_bytes = size_bytes - old.size_bytes
+            WHERE principal = old.principal;
+        DELETE FROM key_usage_of WHERE principal = old.principal AND keys = 0; END""",
+)
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (*_JOBS, *_KEYS, *_APPROVALS, *_ARTIFACTS),
     (*_PINS, *_USES),
+    _SHARES_OF_KEYS,
 )
 """From version n of the file to n + 1."""
 

@@ -1,6 +1,7 @@
 """Idempotency keys in the hub's own file, shared by its processes: a claim is on disk before its call may run.
 
-Bounded in keys and bytes by counters that triggers keep: when full, it refuses new keys and forgets none. A waiter is
+Bounded in keys and bytes by counters that triggers keep, of which each principal has a share (domain/share.py): when
+full, it refuses new keys and forgets none. A waiter is
 woken at once by its own process, and by a look at the file after another one has committed; that look is taken for all
 waiters together, and only while there are any.
 """
@@ -14,11 +15,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.share import may_take
 from toolhub_service.stores.codec import decode_key_record, encode_key_record
+from toolhub_service.stores.key_refusals import full, share_is_taken
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_file_writer import Change
 from toolhub_service.stores.sqlite_keys_waiting import Waiting, held_record
@@ -32,6 +35,7 @@ _PUT: Final = """
     INSERT INTO keys VALUES (?, ?, ?, ?, 0, ?, ?, ?) ON CONFLICT (principal, tool, key) DO UPDATE SET
     owner = excluded.owner, settled = 0, expires_at_unix_ms = excluded.expires_at_unix_ms,
     size_bytes = excluded.size_bytes, record = excluded.record"""
+_OWN: Final = "SELECT keys, size_bytes FROM key_usage_of WHERE principal = ?"
 _SETTLE: Final = f"UPDATE keys SET settled = 1, expires_at_unix_ms = ?, size_bytes = ?, record = ? WHERE {_SCOPE}"  # noqa: S608 — fixed text
 
 
@@ -117,8 +121,8 @@ class SqliteKeys:
             owner, settled, expires_at_unix_ms, record = row
             if expires_at_unix_ms > claim.now_unix_ms and (settled or owner != claim.replacing):
                 return decode_key_record(record)
-        elif (room_in_ms := self._room_in_ms(connection, claim.now_unix_ms)) is not None:
-            return _full(room_in_ms)
+        elif (refused := self._refused(connection, claim)) is not None:
+            return refused
         record = encode_key_record(claim.record)
         connection.execute(
             _PUT,
@@ -126,13 +130,17 @@ class SqliteKeys:
         )
         return None
 
-    def _room_in_ms(self, connection: sqlite3.Connection, now_unix_ms: int) -> int | None:
-        """When the first key expires, if there is no room before; None: there is."""
+    def _refused(self, connection: sqlite3.Connection, claim: _Claim) -> ToolFailure | None:
+        """Why there is no room for one more key; None: there is."""
         keys, size_bytes = connection.execute("SELECT keys, size_bytes FROM key_usage").fetchone()
-        if keys < self._max_keys and size_bytes < self._max_bytes:
+        is_full = keys >= self._max_keys or size_bytes >= self._max_bytes
+        own_keys, own_bytes = connection.execute(_OWN, (claim.key.principal,)).fetchone() or (0, 0)
+        has_share = may_take(own_keys, keys, self._max_keys) and may_take(own_bytes, size_bytes, self._max_bytes)
+        if has_share and not is_full:
             return None
         (first,) = connection.execute("SELECT min(expires_at_unix_ms) FROM keys").fetchone()
-        return (first or now_unix_ms) - now_unix_ms
+        room_in_ms = (first or claim.now_unix_ms) - claim.now_unix_ms
+        return full(room_in_ms) if is_full else share_is_taken(room_in_ms)
 
 
 def _end_all(connection: sqlite3.Connection, ends: Sequence[_End]) -> list[bool]:
@@ -150,16 +158,6 @@ def _end(connection: sqlite3.Connection, end: _End) -> bool:
     record = encode_key_record(settled)
     connection.execute(_SETTLE, (end.expires_at_unix_ms, _RECORD_BYTES + len(record), record, *end.key))
     return True
-
-
-def _full(room_in_ms: int) -> ToolFailure:
-    return refuse(
-        ErrorKind.RATE_LIMITED,
-        "The hub remembers as many idempotency keys as it can, and forgets none early. Send the call without a key "
-        "if having its effect twice does no harm, or ask an operator to raise idempotency.max_keys or max_bytes.",
-        retry_after_s=max(1.0, room_in_ms / 1_000),
-        limit="idempotency",
-    )
 
 
 _ENDING: Final[Change[_End, bool]] = Change(_end_all)

@@ -37,6 +37,15 @@ async def test_answers_are_bounded_in_bytes_too(clock: ManualClock) -> None:
     assert await store.claim(KEY, a_record(clock)) is None
 
 
+async def test_bytes_have_shares_too(clock: ManualClock) -> None:
+    store = MemoryKeys(clock, max_bytes=100_000)
+    await settled(store, clock, "large", "x" * 60_000)
+    with pytest.raises(ToolFailure) as refused:
+        await store.claim(KEY, a_record(clock))
+    assert refused.value.error.details["whose"] == "yours"
+    assert await store.claim(KEY._replace(principal="another"), a_record(clock)) is None
+
+
 async def test_bytes_of_released_and_replaced_keys_are_given_back(clock: ManualClock) -> None:
     store = MemoryKeys(clock, max_bytes=10_000)
     for _ in range(100):

@@ -125,7 +125,7 @@ async def test_nothing_is_left_of_released_and_expired_keys(
     keys: RedisKeys, link: RedisLink, clock: ManualClock
 ) -> None:
     for number in range(CAPACITY):
-        await keys.claim(KEY._replace(key=f"k-{number}"), a_record(clock))
+        await keys.claim(KEY._replace(principal=f"agent-{number}"), a_record(clock))
     clock.advance(LEASE_S + TTL_S)
     await keys.claim(KEY, a_record(clock))
     await keys.release(KEY, "owner-1")

@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.clock import ManualClock
 from tests.ports.approval_store_suite import an_approval
 from tests.ports.job_store_cast import a_job
+from tests.ports.key_store_suite import a_record, by
 from tests.ports.pin_store_suite import a_pin
 from tests.ports.usage_store_suite import a_use
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.stores import sqlite_file_schema
+from toolhub_service.stores.codec import encode_key_record
 from toolhub_service.stores.sqlite_approvals import SqliteApprovals
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_file_schema import MIGRATIONS, FileTooNew, connect
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
+from toolhub_service.stores.sqlite_keys import SqliteKeys
 from toolhub_service.stores.sqlite_pins import SqlitePins
 from toolhub_service.stores.sqlite_usage import SqliteUsage
 
@@ -42,6 +47,26 @@ async def test_file_of_the_first_version_keeps_its_jobs_and_approvals_and_takes_
     await SqliteUsage(file, 10).add([a_use()])
     assert list(await SqlitePins(file).of_source("notes")) == [a_pin()]
     assert await SqliteUsage(file, 10).after(0, 10) == ([a_use()], 1)
+    await file.close()
+
+
+async def test_keys_of_the_first_version_count_to_the_shares_of_their_principals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock = tmp_path / "hub.db", ManualClock()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(sqlite_file_schema, "MIGRATIONS", MIGRATIONS[:1])
+        connection = connect(path, busy_timeout_s=1.0)
+        record = encode_key_record(a_record(clock))
+        rows = [("greedy", "x/y", str(number), "owner-1", 0, 10**15, 2_048, record) for number in range(10)]
+        connection.executemany("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        connection.close()
+    file = SqliteFile(path)
+    await file.start()
+    keys = SqliteKeys(file, clock, max_keys=20)
+    with pytest.raises(ToolFailure):
+        await keys.claim(by("greedy"), a_record(clock))
+    assert await keys.claim(by("modest"), a_record(clock)) is None
     await file.close()
 
 

@@ -97,6 +97,16 @@ async def test_answers_are_bounded_in_bytes_and_given_back(file: SqliteFile, clo
     assert await keys.claim(KEY, a_record(clock)) is None
 
 
+async def test_bytes_have_shares_too(file: SqliteFile, clock: ManualClock) -> None:
+    keys = SqliteKeys(file, clock, max_bytes=100_000)
+    await keys.claim(KEY._replace(key="large"), a_record(clock))
+    await keys.settle(KEY._replace(key="large"), "owner-1", RESULT._replace(value="x" * 60_000), in_ttl(clock))
+    with pytest.raises(ToolFailure) as refused:
+        await keys.claim(KEY, a_record(clock))
+    assert refused.value.error.details["whose"] == "yours"
+    assert await keys.claim(KEY._replace(principal="another"), a_record(clock)) is None
+
+
 async def test_released_and_replaced_keys_leave_no_count_behind(file: SqliteFile, clock: ManualClock) -> None:
     keys = SqliteKeys(file, clock, max_bytes=10_000)
     for _ in range(30):
@@ -105,6 +115,7 @@ async def test_released_and_replaced_keys_leave_no_count_behind(file: SqliteFile
         assert await keys.release(KEY, "owner-2")
     usage = await file.read(lambda connection: connection.execute("SELECT * FROM key_usage").fetchone())
     assert usage == (0, 0)
+    assert await file.read(lambda connection: connection.execute("SELECT * FROM key_usage_of").fetchall()) == []
 
 
 async def test_what_has_expired_is_dropped_without_being_asked_for(file: SqliteFile, clock: ManualClock) -> None:

@@ -11,7 +11,7 @@ from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.rpc import Method, ServicerContext
 from toolhub_service.transport.status import RpcFailure
 
-_WATCHES = frozenset({"WatchJob", "WatchApprovals", "WatchTools", "TailEvents"})
+WATCHES = frozenset({"WatchJob", "WatchApprovals", "WatchTools", "TailEvents"})
 """Streams that mostly wait: they must not use up the room of calls, nor be bounded by it."""
 
 
@@ -34,7 +34,7 @@ class AdmissionLayer(Layer):
             raise RpcFailure(
                 grpc.StatusCode.UNAVAILABLE, "DRAINING", "This hub is leaving; connect again.", retry_after_s=0.5
             )
-        if method.name in _WATCHES:
+        if method.name in WATCHES:
             if self.watches >= self._max_watches:
                 raise _overloaded("watches", "max_watches", self._max_watches)
             self.watches += 1
@@ -46,7 +46,7 @@ class AdmissionLayer(Layer):
     def leave(self, method: Method, state: bool | None, context: ServicerContext, error: BaseException | None) -> None:
         if state:
             self.in_flight -= 1
-            if method.name in _WATCHES:
+            if method.name in WATCHES:
                 self.watches -= 1
             if self.draining and not self.in_flight:
                 self._empty.set()
