@@ -10,6 +10,7 @@ from toolhub_service.adapters.comfyui.adapter import ComfyAdapter
 from toolhub_service.adapters.comfyui.opening import opened
 from toolhub_service.adapters.comfyui.source import ComfyToolSource
 from toolhub_service.adapters.comfyui.terms import BackendTerms, ComfyTerms, backend_at
+from toolhub_service.adapters.last_one_out import LastOneOut
 from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.app.means import Means
 from toolhub_service.app.source_opening import OpenedSource
@@ -35,7 +36,6 @@ class ComfyUiOpener:
         self._means = means
         self._running = running
         self._artifacts = artifacts
-        self._resolver = SystemResolver()
 
     def endpoint(self, name: str, entry: ComfyUiSource) -> str:
         urls = [shown(entry.url)] if entry.url else [shown(backend.url) for backend in entry.backends.values()]
@@ -57,10 +57,10 @@ class ComfyUiOpener:
             entry.lost_after_s,
             self.endpoint(name, entry),
         )
-        means, redact = self._means, self._means.redactor.text
+        means, redact, resolver = self._means, self._means.redactor.text, SystemResolver()
         parts = opened(
             terms,
-            self._resolver,
+            resolver,
             self._artifacts,
             means.clock,
             means.randomness,
@@ -68,10 +68,16 @@ class ComfyUiOpener:
             self._running.keep_mark,
             tls=_tls(entry.tls),
         )
+
+        async def close() -> None:
+            await parts.close()
+            resolver.close()
+
+        connections = LastOneOut(close)
         source = ComfyToolSource(
-            terms, parts.backends, parts.shelf, Overrides(entry.tools), compile_schema, redact, parts.close
+            terms, parts.backends, parts.shelf, Overrides(entry.tools), compile_schema, redact, connections.close
         )
-        self.adapter.put(terms, parts.job)
+        self.adapter.put(terms, parts.job, connections)
         return OpenedSource(source)
 
     def forget(self, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolhub_service.adapters.client_tls import TlsTerms
+from toolhub_service.adapters.last_one_out import LastOneOut
 from toolhub_service.adapters.n8n.adapter import N8nAdapter
 from toolhub_service.adapters.n8n.calling import Calling
 from toolhub_service.adapters.n8n.client import refused_url
@@ -46,7 +47,6 @@ class N8nOpener:
         )
         self.adapter = N8nAdapter(calling, running, means.clock, means.randomness)
         self._means = means
-        self._resolver = SystemResolver()
 
     def endpoint(self, name: str, entry: N8nSource) -> str:
         try:
@@ -57,15 +57,21 @@ class N8nOpener:
     def open(self, name: str, entry: N8nSource) -> OpenedSource:
         values = SourceValues(self._means.redactor)
         terms = replace(_terms(name, entry, values), shown_as=self.endpoint(name, entry))
-        mask = Mask(values.secrets)
+        mask, resolver = Mask(values.secrets), SystemResolver()
         try:
-            server = N8nServer(terms, self._resolver, Poller(self._means.randomness, POLLS), mask)
+            server = N8nServer(terms, resolver, Poller(self._means.randomness, POLLS), mask)
         except ToolFailure as failure:
             raise refused_url(failure) from failure
         redact = self._means.redactor.text
         maker = DefinitionMaker(terms, server.endpoint, Overrides(entry.tools), compile_schema, mask)
-        source = N8nToolSource(server, maker, redact, trust=Trust(entry.trust))
-        self.adapter.put(server)
+
+        async def close() -> None:
+            await server.client.close()
+            resolver.close()
+
+        connections = LastOneOut(close)
+        source = N8nToolSource(server, maker, redact, connections.close, trust=Trust(entry.trust))
+        self.adapter.put(server, connections)
         return OpenedSource(source, source.restored)
 
     def forget(self, name: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from toolhub_service.adapters.last_one_out import LastOneOut
 from toolhub_service.adapters.n8n import failures
 from toolhub_service.adapters.n8n.calling import Calling
 from toolhub_service.adapters.n8n.job import MissingTerms, N8nJob
@@ -17,6 +19,12 @@ from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
+
+
+class _Source(NamedTuple):
+    server: N8nServer
+    executor: RemoteExecutor
+    connections: LastOneOut
 
 
 class N8nAdapter:
@@ -39,26 +47,26 @@ class N8nAdapter:
         self._randomness = randomness
         self._terms = terms or RemoteTerms()
         self._missing = missing
-        self._servers: dict[str, N8nServer] = {}
-        self._executors: dict[str, RemoteExecutor] = {}
+        self._sources: dict[str, _Source] = {}
 
-    def put(self, server: N8nServer) -> None:
+    def put(self, server: N8nServer, connections: LastOneOut) -> None:
         """Add a source, or put another server in its place. Calls under way end where they began."""
         jobs = N8nJob(server, self._calling, self._missing)
-        self._servers[server.name] = server
-        self._executors[server.name] = RemoteExecutor(jobs, self._running, self._clock, self._randomness, self._terms)
+        executor = RemoteExecutor(jobs, self._running, self._clock, self._randomness, self._terms)
+        self._sources[server.name] = _Source(server, executor, connections)
 
     def remove(self, name: str) -> None:
         """Take a source away; does nothing when it is not there."""
-        self._servers.pop(name, None)
-        self._executors.pop(name, None)
+        self._sources.pop(name, None)
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
-        server = self._servers.get(call.spec.source)
-        if server is None:
-            raise failures.no_source(call)
-        if await self._is_job(call):
-            return await self._executors[server.name].execute(call, sink)
+        source = self._source(call)
+        async with source.connections.used():
+            if await self._is_job(call):
+                return await source.executor.execute(call, sink)
+            return await self._at_once(source.server, call)
+
+    async def _at_once(self, server: N8nServer, call: GrantedCall) -> Outcome:
         workflow = server.workflows.get(call.spec.resource_id)
         if workflow is None:
             raise failures.no_source(call)
@@ -77,12 +85,17 @@ class N8nAdapter:
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         spec = call.spec
-        server = self._servers.get(spec.source)
-        if server is None:
-            raise failures.no_source(call)
+        self._source(call)
         does = "only reads" if spec.annotations.read_only else "may change whatever it has access to"
         how = ", and goes on as a job" if spec.cost.is_async else ""
         return (f"Starts the n8n workflow `{spec.resource_id}` of the source `{spec.source}`{how}; it {does}.",)
+
+    def _source(self, call: GrantedCall) -> _Source:
+        """Raises ToolFailure when it is gone."""
+        source = self._sources.get(call.spec.source)
+        if source is None or source.connections.is_closed:
+            raise failures.no_source(call)
+        return source
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects

@@ -7,7 +7,7 @@ would keep a call from working is told; the API being away takes nothing away th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -48,9 +48,18 @@ class N8nToolSource:
     kind = ToolKind.N8N
 
     def __init__(
-        self, server: N8nServer, maker: DefinitionMaker, redact: Redact, *, trust: Trust = Trust.FIRST_USE
+        self,
+        server: N8nServer,
+        maker: DefinitionMaker,
+        redact: Redact,
+        close: Callable[[], Awaitable[None]],
+        *,
+        trust: Trust = Trust.FIRST_USE,
     ) -> None:
+        """`close` ends all connections."""
         self._server = server
+        self._close = close
+        self._is_closed = False
         self._maker = maker
         self._redact = redact
         self._trust = trust
@@ -87,7 +96,7 @@ class N8nToolSource:
 
     async def discover(self) -> Discovery:
         async with self._reading:
-            if self._server.client.is_closed:
+            if self._is_closed:
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.")
             reading = await self._read()
             definitions, problems = await self._definitions(reading)
@@ -106,7 +115,8 @@ class N8nToolSource:
         """Connections are made as they are needed."""
 
     async def close(self) -> None:
-        await self._server.client.close()
+        self._is_closed = True
+        await self._close()
 
     async def _read(self) -> _Reading:
         """What the API tells; without it, what it told last."""

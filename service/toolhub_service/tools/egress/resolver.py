@@ -18,15 +18,19 @@ class SystemResolver:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="resolve")
+        self._is_closed = False
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """Addresses of a host in the system's order of preference. Raises OSError when it has none."""
+        """Addresses of a host in the system's order of preference. Raises OSError when it has none, or once closed."""
+        if self._is_closed:
+            raise OSError("the resolver is closed")
         loop = asyncio.get_running_loop()
         answers = await loop.run_in_executor(self._threads, _look_up, host, port)
         return list(dict.fromkeys(answers))
 
     def close(self) -> None:
         """Let the threads go; a lookup under way ends by itself."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -21,6 +21,7 @@ from toolhub_service.adapters.comfyui.adapter import ComfyAdapter
 from toolhub_service.adapters.comfyui.opening import Opened, opened
 from toolhub_service.adapters.comfyui.source import ComfyToolSource
 from toolhub_service.adapters.comfyui.terms import BackendTerms, ComfyTerms
+from toolhub_service.adapters.last_one_out import LastOneOut
 from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolError
@@ -31,7 +32,7 @@ from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.tool_schemas import ToolSchemas
 from toolhub_service.tools.egress.resolver import SystemResolver
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 SECRET = "canary-secret-1"
 
 
@@ -65,6 +66,7 @@ class ComfyStage:
             self.running.keep_mark,
             polls=SOON,
         )
+        connections = LastOneOut(self.parts.close)
         self.source = ComfyToolSource(
             self.terms,
             self.parts.backends,
@@ -72,10 +74,10 @@ class ComfyStage:
             self.overrides,
             compile_schema,
             redact,
-            self.parts.close,
+            connections.close,
         )
         self.adapter = ComfyAdapter(self.running, self.clock, randomness)
-        self.adapter.put(self.terms, self.parts.job)
+        self.adapter.put(self.terms, self.parts.job, connections)
         self.definitions: dict[str, Definition] = {}
 
     @property

@@ -459,3 +459,15 @@ async def test_a_template_with_a_seed_sends_the_same_one_again(stage: ComfyStage
     assert bodies[0]["prompt"] == bodies[1]["prompt"]
     assert {body["prompt_id"] for body in bodies} == {told["prompt_id"]}
     assert all("number" not in body for body in bodies)
+
+
+async def test_a_job_under_way_ends_where_it_began_when_its_source_is_closed(stage: ComfyStage) -> None:
+    stage.comfy.hold("ImageBlur")
+    running = stage.begin("blur")
+    await stage.comfy.until_held("ImageBlur")
+    await stage.source.close()
+    assert (await stage.error("blur", job_id="job-2")).kind is ErrorKind.TOOL_UNAVAILABLE
+    assert not stage.parts.http.is_closed
+    stage.comfy.release()
+    assert len((await asyncio.wait_for(running, 20)).artifacts) == 1
+    assert stage.parts.http.is_closed

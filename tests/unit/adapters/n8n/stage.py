@@ -16,6 +16,7 @@ from tests.fakes.remote_stage import BRISK, SOON, ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.ports.adapter_suite import granted
 from tests.unit.adapters.n8n.flows import FLOWS, Flow
+from toolhub_service.adapters.last_one_out import LastOneOut
 from toolhub_service.adapters.n8n.adapter import N8nAdapter
 from toolhub_service.adapters.n8n.calling import Calling
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker
@@ -163,12 +164,13 @@ async def against(
     resolver = SystemResolver()
     server = N8nServer(terms, resolver, Poller(FixedRandomness(), SOON))
     maker = DefinitionMaker(terms, server.endpoint, Overrides(tools), compile_schema)
-    source = N8nToolSource(server, maker, redact)
+    connections = LastOneOut(server.client.close)
+    source = N8nToolSource(server, maker, redact, connections.close)
     jobs = running or FakeRunningJobs()
     clock, chance = LoopClock(), FixedRandomness()
     calling = Calling(redact, clock, desk=desk, pause_s=0.002, looks_s=looks_s)
     adapter = N8nAdapter(calling, jobs, clock, chance, BRISK, missing)
-    adapter.put(server)
+    adapter.put(server, connections)
     try:
         yield Stage(FakeN8n("2.8.4", {}), server, source, adapter, jobs)
     finally:

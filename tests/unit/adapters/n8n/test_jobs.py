@@ -364,3 +364,18 @@ class TestStopping:
         await held.n8n.was_asked("POST", "/api/v1/executions/*/stop")
         following.let_go()
         assert (await job.outcome()).value == {"echo": {}}
+
+
+async def test_one_under_way_ends_where_it_began_when_its_source_is_closed(held: Stage) -> None:
+    job = await begun(held, args={"a": 1})
+    execution = await job.began()
+    await held.n8n.was_asked("GET", f"/api/v1/executions/{execution.id}")
+    call = await held.call("fires", job_id="job-2")
+    await held.source.close()
+    refused = await held.ended(held.adapter.execute(call, ToldSink()))
+    assert isinstance(refused, ToolError)
+    assert refused.kind is ErrorKind.TOOL_UNAVAILABLE
+    assert not held.server.client.is_closed
+    held.n8n.release(execution.id)
+    assert (await job.outcome()).value == {"echo": {"a": 1}}
+    assert held.server.client.is_closed

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.fakes.resolvers import FixedResolver
 from tests.ports.resolver_suite import check_resolver
 from toolhub_service.tools.egress.resolver import SystemResolver
@@ -14,3 +16,10 @@ async def test_system_resolver_keeps_to_the_port() -> None:
 
 async def test_fixed_resolver_keeps_to_the_port() -> None:
     await check_resolver(FixedResolver({"a.example": ("10.0.0.1", "::1")}), known="a.example", unknown="b.example")
+
+
+async def test_a_closed_resolver_knows_no_host() -> None:
+    resolver = SystemResolver()
+    resolver.close()
+    with pytest.raises(OSError, match="closed"):
+        await resolver.resolve("localhost", 80)
