@@ -38,6 +38,11 @@ class CallFailed(Exception):
         return self.error.retry_after.ToMicroseconds() / 1e6 if self.error.HasField("retry_after") else None
 
     @property
+    def violations(self) -> Sequence[error_pb2.Violation]:
+        """Every broken rule of the input schema: `path`, `message`, `hint`, for the model to repair the call from."""
+        return self.error.violations
+
+    @property
     def details(self) -> dict[str, Any]:
         """Facts for repair, such as `approval_id`, `rule_id`, `allowed_hosts`."""
         return MessageToDict(self.error.details)

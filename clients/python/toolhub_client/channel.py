@@ -57,7 +57,8 @@ async def connect(
     """Open a channel to the hub at `address` (`host:port`, `dns:///name:port` or `unix:/path`) and close it afterwards.
 
     Without `credentials` the channel is plaintext: for loopback, a Unix socket or a sidecar that adds TLS.
-    `context` is what every call is made under unless it brings its own.
+    `context` is what every call is made under unless it brings its own. Calls with one `request_id` share a workspace;
+    without one each call has a workspace of its own, and does not see the files of the call before.
     """
     settings = [*OPTIONS, *options]
     channel = (

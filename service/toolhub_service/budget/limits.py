@@ -5,6 +5,8 @@ Where hubs count rate and quota together (shared.py), only the slots are kept he
 
 from __future__ import annotations
 
+import math
+
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.quota import WindowQuota
 from toolhub_service.budget.rate import TokenBucket
@@ -12,6 +14,8 @@ from toolhub_service.budget.recent import Recent
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.shared_counts import Scarce
 from toolhub_service.domain.verdict import Limit
+
+_MINUTES_FROM_S = 120.0
 
 
 class Counter:
@@ -111,8 +115,13 @@ def _refusal(limit: Limit, why: str, wait_s: float, **details: float | None) -> 
     return ToolFailure(
         ToolError(
             kind=ErrorKind.RATE_LIMITED,
-            message=f"Limit {limit.id} refuses: {why}. Wait {wait_s:.3g} seconds, then send the call again unchanged.",
+            message=f"Limit {limit.id} refuses: {why}. Wait {_shown(wait_s)}, then send the call again unchanged.",
             retry_after_s=wait_s,
             details={"limit": limit.id, **details},
         )
     )
+
+
+def _shown(wait_s: float) -> str:
+    """Such as `0.25 seconds`, `10 seconds`, `60 minutes`; never less than it is."""
+    return f"{wait_s:.3g} seconds" if wait_s < _MINUTES_FROM_S else f"{math.ceil(wait_s / 60)} minutes"

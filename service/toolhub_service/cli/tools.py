@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shlex
 from collections.abc import Iterable
 from typing import Any
 
 import click
+import grpc
 
 from toolhub.v1 import source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.call_completion import complete_tool
-from toolhub_service.cli.connection import Connection, connected_by, connection_options
+from toolhub_service.cli.connection import Connection, connected_by, connection_options, status_of
 from toolhub_service.cli.output import (
     counted,
     json_option,
@@ -148,8 +150,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
       toolhub tools show core/fs.writeText
     """
     with connected_by(options) as connection:
-        request = pb.GetToolRequest(name=name)
-        tool = connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata).tool
+        tool = _get(connection, name)
     if wants_json(as_json):
         print_json(message_as_json(tool))
         return
@@ -185,6 +186,20 @@ def _filter(options: dict[str, Any]) -> tool_pb2.ToolFilter:
     return tool_pb2.ToolFilter(
         capabilities=options["capabilities"], tags=options["tags"], sources=options["sources"], kinds=kinds
     )
+
+
+def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
+    """Raises click.ClickException with near names when there is no such tool."""
+    try:
+        request = pb.GetToolRequest(name=name)
+        return connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata).tool
+    except grpc.RpcError as error:
+        if status_of(error)[0] is not grpc.StatusCode.NOT_FOUND:
+            raise
+    known = [tool.name for page in _pages(connection, tool_pb2.ToolFilter()) for tool in page.tools]
+    near = difflib.get_close_matches(name, known, n=3)
+    advice = f"Did you mean {', '.join(near)}?" if near else "`toolhub tools search` finds one by what it does."
+    raise click.ClickException(f"There is no tool named {name!r} that you could call. {advice}")
 
 
 def _pages(connection: Connection, where: tool_pb2.ToolFilter) -> Iterable[pb.ListToolsResponse]:

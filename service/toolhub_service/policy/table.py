@@ -41,7 +41,11 @@ _KINDS = {
 }
 Conditions = dict[str, Condition]
 
-_REMEDIES = {Effect.REQUIRE_APPROVAL: APPROVAL_REMEDY, Effect.REQUIRE_PLAN: PLAN_REMEDY}
+_REMEDIES = {
+    Effect.DENY: "Do without it: the same call gets the same answer, until an operator changes the rule.",
+    Effect.REQUIRE_APPROVAL: APPROVAL_REMEDY,
+    Effect.REQUIRE_PLAN: PLAN_REMEDY,
+}
 
 
 @dataclass(frozen=True, slots=True)

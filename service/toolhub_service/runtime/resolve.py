@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -14,6 +15,10 @@ from toolhub_service.domain.tool import ToolSpec, ToolState
 _SUGGESTIONS_MAX = 3
 _COMPARED_MAX = 100
 """Names that a wrong one is compared with; comparing it with 5,000 would hold up every other call for 160 ms."""
+
+_CLOSE_MAX = 10
+_WORD = re.compile(r"[A-Za-z][a-z]{2,15}")
+"""A word of a name, in camelCase or between other signs."""
 
 
 Unread = Callable[[str], str]
@@ -60,7 +65,9 @@ def _not_there_yet(call: Call, reason: str) -> ToolFailure:
 
 def _not_found(call: Call, catalog: Catalog, policy: PolicySource) -> ToolFailure:
     """Suggests only what the caller may know of: a denied tool must not be found by guessing names."""
-    close = get_close_matches(call.tool, _neighbours(call.tool, catalog.all()), n=10, cutoff=0.6)
+    specs = catalog.all()
+    close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_CLOSE_MAX, cutoff=0.6)
+    close += [name for name in _of_the_same_words(call.tool, specs) if name not in close]
     visible = [name for name in close if _may_see(name, call, catalog, policy)][:_SUGGESTIONS_MAX]
     advice = f"Did you mean {', '.join(visible)}?" if visible else "SearchTools finds a tool by what it does."
     return refuse(ErrorKind.TOOL_NOT_FOUND, f"There is no tool named {call.tool!r}. {advice}", did_you_mean=visible)
@@ -71,6 +78,14 @@ def _neighbours(name: str, specs: Sequence[ToolSpec]) -> list[str]:
     place = bisect_left(specs, name, key=lambda spec: spec.name)
     start = max(0, min(place - _COMPARED_MAX // 2, len(specs) - _COMPARED_MAX))
     return [spec.name for spec in specs[start : start + _COMPARED_MAX]]
+
+
+def _of_the_same_words(name: str, specs: Sequence[ToolSpec]) -> list[str]:
+    """Names that hold most words of this one, as models guess them: `read_file` for `core/fs.readText`."""
+    words = {word.casefold() for word in _WORD.findall(name.rpartition("/")[2])}
+    held = [(sum(word in spec.name.casefold() for word in words), spec.name) for spec in specs] if words else []
+    most = max((count for count, _ in held), default=0)
+    return [found for count, found in held if count == most][:_CLOSE_MAX] if most else []
 
 
 def _may_see(name: str, call: Call, catalog: Catalog, policy: PolicySource) -> bool:

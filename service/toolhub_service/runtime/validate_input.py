@@ -14,11 +14,9 @@ def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> None:
         raise ToolFailure(call.args_error)
     violations = schemas.validate_input(call.args)
     if violations:
-        raise refuse(
-            ErrorKind.INPUT_SCHEMA_INVALID,
-            f"The arguments do not fit {call.tool}: " + " ".join(violation.message for violation in violations),
-            violations=violations,
-        )
+        told = " ".join(f"{each.message} {each.hint}".rstrip() for each in violations)
+        message = f"The arguments do not fit {call.tool}: {told}"
+        raise refuse(ErrorKind.INPUT_SCHEMA_INVALID, message, violations=violations)
     if spec.has_side_effects and not call.purpose.strip():
         raise refuse(
             ErrorKind.INVALID_INPUT,

@@ -19,12 +19,18 @@ _SPECIAL = (ErrorKind.INVALID_INPUT, "is not a regular file (a pipe, socket or d
 _BUSY = (ErrorKind.IO_ERROR, "is being changed by someone else. Try again.")
 
 _TOLD = {
-    errno.ENOENT: (ErrorKind.NOT_FOUND, "does not exist. List its folder with core/fs.listDir to see what does."),
+    errno.ENOENT: (
+        ErrorKind.NOT_FOUND,
+        "does not exist. List its folder with core/fs.listDir to see what does; another request_id has other files.",
+    ),
     errno.EEXIST: (ErrorKind.ALREADY_EXISTS, "exists already. Set overwrite to true or choose another path."),
     errno.EXDEV: _OUTSIDE,
     errno.ELOOP: _OUTSIDE,
     errno.EISDIR: (ErrorKind.INVALID_INPUT, "is a folder. Name a file."),
-    errno.ENOTDIR: (ErrorKind.INVALID_INPUT, "is not a folder, or a part of its path is not. Name a folder."),
+    errno.ENOTDIR: (
+        ErrorKind.INVALID_INPUT,
+        "is no folder, or a part of its path is a file. Name a folder, or choose a path beneath one.",
+    ),
     errno.ENOTEMPTY: (ErrorKind.INVALID_INPUT, "is a folder that is not empty. Empty it first or choose another path."),
     errno.EINVAL: (ErrorKind.INVALID_INPUT, "cannot take this operation, such as a folder moved into itself."),
     errno.ENAMETOOLONG: (ErrorKind.INVALID_INPUT, "is too long. Use shorter names."),

@@ -29,6 +29,11 @@ class Submits(Protocol):
     def HasField(self, field_name: Literal["context"], /) -> bool: ...  # noqa: N802 - protobuf's name
 
 
+_AS_TEXT = (
+    "The arguments came as a string that holds the text of an object. Send the object itself, without quotes around it."
+)
+
+
 class AsksForCall(Submits, Protocol):
     """InvokeRequest, InvokeStreamRequest and SessionCall."""
 
@@ -84,9 +89,10 @@ def _read_args(intent: call_pb2.ToolIntent) -> tuple[JsonObject, ToolError | Non
         return {}, failure.error
     if isinstance(value, dict):
         return value, None
+    is_text = isinstance(value, str) and value.lstrip().startswith("{")
     return {}, ToolError(
         kind=ErrorKind.INVALID_INPUT,
-        message="The arguments must be a JSON object: put them into {…} with a name for each.",
+        message=_AS_TEXT if is_text else "The arguments must be a JSON object: put them into {…} with a name for each.",
         details={"got": type(value).__name__},
     )
 
