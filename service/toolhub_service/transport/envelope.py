@@ -13,10 +13,12 @@ import protovalidate
 from google.protobuf.message import Message
 
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.transport.plain_calls import are_plain, is_plain
 from toolhub_service.transport.status import RpcFailure
 
 _SHOWN_MAX = 5
 _CALLS = "calls"
+_CALLS_BY_THEMSELVES = (pb.InvokeRequest, pb.InvokeStreamRequest)
 
 
 class Envelope:
@@ -27,12 +29,16 @@ class Envelope:
 
     def check(self, message: Message) -> None:
         """Raises RpcFailure INVALID_ARGUMENT with BadRequest field violations."""
+        if isinstance(message, _CALLS_BY_THEMSELVES) and is_plain(message):
+            return
         violations = self._validator.collect_violations(message)
         if violations:
             raise _malformed(violations)
 
     def check_calls(self, message: pb.InvokeSessionRequest) -> dict[int, str]:
         """What is wrong with which call, by place. Raises RpcFailure INVALID_ARGUMENT for the message itself."""
+        if are_plain(message):
+            return {}
         violations = self._validator.collect_violations(message)
         if not violations:
             return {}
