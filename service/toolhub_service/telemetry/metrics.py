@@ -20,11 +20,19 @@ from toolhub_service.domain.settled import StepTime
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.names import OTHER, UNKNOWN_TOOL, Metric, MetricKind
 from toolhub_service.telemetry.step_times import SharedStepTimes, StepTimes, TalliedStepTimes
+from toolhub_service.telemetry.tallies import Counts, Distributions
 
 T = TypeVar("T")
 _MAX_REASONS: Final = 200
 _MAX_UPSTREAMS: Final = 200
 _MAX_METHODS: Final = 200
+_OF_EVERY_CALL: Final = frozenset(
+    {
+        *(names.TOOL_INVOCATIONS, names.TOOL_LATENCY, names.IN_FLIGHT),
+        *(names.RPC_STARTED, names.RPC_HANDLED, names.RPC_SECONDS, names.RPC_RECEIVED, names.RPC_SENT),
+    }
+)
+"""Of what is counted by one thread, and at each call."""
 
 
 class _Children(dict[str, T], Generic[T]):
@@ -108,8 +116,11 @@ class Metrics:
             raise HubFailure(HubStatus.FAILED_PRECONDITION, "METRICS_NOT_SHARED", message)
         self._multiprocess_dir = multiprocess_dir
         self._registry = CollectorRegistry()
+        tallied = frozenset() if multiprocess_dir is not None else _OF_EVERY_CALL
         self._all: dict[str, Any] = {
-            metric.name: _made(metric, self._registry) for metric in names.METRICS if metric is not names.TOOL_STEP
+            metric.name: _tallied(metric, self._registry) if metric in tallied else _made(metric, self._registry)
+            for metric in names.METRICS
+            if metric is not names.TOOL_STEP
         }
         self._tools: _Children[_ToolMetrics] = _Children(
             lambda tool: _ToolMetrics(self._all, tool), max_tools, known_tool
@@ -122,7 +133,8 @@ class Metrics:
         breakers = self._all[names.BREAKER.name]
         self._breakers: _Children[Gauge] = _Children(breakers.labels, _MAX_UPSTREAMS)
         self._rpcs: dict[tuple[str, str, str], RpcMetrics] = {}
-        self.in_flight: AbstractContextManager[None] = self._all[names.IN_FLIGHT.name].track_inprogress()
+        in_flight = self._all[names.IN_FLIGHT.name]
+        self.in_flight: AbstractContextManager[None] = in_flight.labels() if tallied else in_flight.track_inprogress()
         """`with metrics.in_flight:` around each execution; one for all, for all it does is count."""
         self._policy_revision = ""
         self._all[names.BUILD_INFO.name].labels(version).set(1)
@@ -218,6 +230,10 @@ class Metrics:
         """Forget the gauges of a worker process that is gone."""
         if self._multiprocess_dir is not None:
             mark_process_dead(pid, path=str(self._multiprocess_dir))  # type: ignore[no-untyped-call]
+
+
+def _tallied(metric: Metric, registry: CollectorRegistry) -> Counts | Distributions:
+    return (Distributions if metric.kind is MetricKind.HISTOGRAM else Counts)(metric, registry)
 
 
 def _made(metric: Metric, registry: CollectorRegistry) -> Any:

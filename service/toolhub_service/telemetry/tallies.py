@@ -1,0 +1,97 @@
+"""Counters, gauges and histograms for what every call counts: an addition each, written by the loop's thread only.
+
+A child of prometheus_client takes a lock and checks itself at each use, four Python calls an addition; an RPC and its
+call make a dozen of them. These have the library's methods, for worker processes that share their metrics need the
+library's own children, and are made into samples when they are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from toolhub_service.telemetry.names import Metric, MetricKind
+
+
+class Count:
+    """Of a counter; as a gauge, of what is inside of `with`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def inc(self, amount: int = 1) -> None:
+        self.value += amount
+
+    def __enter__(self) -> None:
+        self.value += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.value -= 1
+
+
+class Distribution:
+    """Of a histogram: how many values lay in each bucket, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the upper ends of the buckets, included, ascending; what lies beyond has one more."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Counts(Collector):
+    """A counter, or a gauge, with a count for each of its labels."""
+
+    def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
+        self._metric = metric
+        self._counts: dict[tuple[str, ...], Count] = {}
+        if not metric.labels:
+            self.labels()
+        registry.register(self)
+
+    def labels(self, *values: str) -> Count:
+        """The same object each time."""
+        return self._counts.setdefault(values, Count())
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        metric = self._metric
+        make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+        family = make(metric.name, metric.help, labels=metric.labels)
+        for values, count in list(self._counts.items()):
+            family.add_metric(values, count.value)
+        yield family
+
+
+class Distributions(Collector):
+    """A histogram, with a distribution for each of its labels."""
+
+    def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
+        self._metric = metric
+        self._distributions: dict[tuple[str, ...], Distribution] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> Distribution:
+        """The same object each time."""
+        return self._distributions.setdefault(values, Distribution(self._metric.buckets))
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        metric = self._metric
+        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        bounds = [*map(floatToGoString, metric.buckets), "+Inf"]
+        for values, of in list(self._distributions.items()):
+            family.add_metric(values, list(zip(bounds, accumulate(of.counts), strict=True)), of.sum)
+        yield family
