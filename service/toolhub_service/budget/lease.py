@@ -9,13 +9,16 @@ lease.release(error)          # or lease.refund() when nothing ran
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from toolhub_service.budget.breaker import Breaker, Health, health
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.limits import Counter
 from toolhub_service.budget.quota import RequestCalls, RequestKey
-from toolhub_service.budget.retry import pause_s
+from toolhub_service.budget.retry import is_safe_to_repeat, max_attempts, pause_s
 from toolhub_service.budget.shared import Due
 from toolhub_service.budget.terms import BudgetTerms
+from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
 
@@ -34,55 +37,57 @@ class Upstream:
         self.breaker = breaker
 
 
+class Bank(NamedTuple):
+    """What all leases of a hub have in common."""
+
+    clock: Clock
+    randomness: Randomness
+    terms: BudgetTerms
+    requests: RequestCalls
+
+
 class Lease:
     """Made by `Budgets.take` only. Give it back exactly once; a second time does nothing."""
 
     __slots__ = (
         "_awaited",
-        "_clock",
+        "_bank",
         "_due",
-        "_fair_s",
         "_held",
         "_is_over",
-        "_randomness",
+        "_planned",
+        "_reads_only",
         "_request",
-        "_requests",
         "_spent",
         "_started_s",
-        "_terms",
         "_ticket",
         "_upstream",
+        "_upstream_honours_keys",
         "deadline_s",
-        "max_attempts",
     )
 
     def __init__(
         self,
-        *,
-        clock: Clock,
-        randomness: Randomness,
-        terms: BudgetTerms,
+        bank: Bank,
         upstream: Upstream,
-        requests: RequestCalls,
+        planned: PlannedCall,
         request: RequestKey | None,
         now_s: float,
         deadline_s: float,
-        max_attempts: int,
-        fair_s: float,
-        due: Due | None = None,
+        *,
+        reads_only: bool,
+        upstream_honours_keys: bool,
+        due: Due | None,
     ) -> None:
         self.deadline_s = deadline_s
         """Loop clock."""
-        self.max_attempts = max_attempts
-        """How often the adapter may be asked, the first time included."""
-        self._clock = clock
-        self._randomness = randomness
-        self._terms = terms
+        self._bank = bank
         self._upstream = upstream
-        self._requests = requests
+        self._planned = planned
         self._request = request
         self._started_s = now_s
-        self._fair_s = fair_s
+        self._reads_only = reads_only
+        self._upstream_honours_keys = upstream_honours_keys
         self._due = due
         self._ticket = upstream.breaker.admit(now_s)
         self._spent: list[tuple[Counter, float]] = []
@@ -94,6 +99,13 @@ class Lease:
     def is_pending(self) -> bool:
         """Whether a slot or the counts of all hubs must still be awaited before the call may run."""
         return self._due is not None or bool(self._awaited)
+
+    @property
+    def max_attempts(self) -> int:
+        """How often the adapter may be asked, the first time included; worked out where one has failed."""
+        honours_keys = self._upstream_honours_keys
+        is_safe = is_safe_to_repeat(self._planned, reads_only=self._reads_only, upstream_honours_keys=honours_keys)
+        return max_attempts(self._planned, self._bank.terms, is_safe)
 
     @property
     def upstream(self) -> str:
@@ -140,18 +152,18 @@ class Lease:
             raise crowded(self._upstream.key, self._upstream.slots.expected_wait_s()) from None
 
     def _time_left_s(self) -> float:
-        return self.deadline_s - self._clock.monotonic_s()
+        return self.deadline_s - self._bank.clock.monotonic_s()
 
     def retry_pause_s(self, error: ToolError, attempt: int) -> float | None:
         """Seconds to wait before trying again after the `attempt`-th failure (from 1), or None: it is final.
 
         Tells the breaker of the failure and asks it to let the next attempt pass.
         """
-        now_s = self._clock.monotonic_s()
+        now_s = self._bank.clock.monotonic_s()
         self._tell(error, now_s)
         if attempt >= self.max_attempts:
             return None
-        wait_s = pause_s(error, attempt, self.deadline_s - now_s, self._terms, self._randomness)
+        wait_s = pause_s(error, attempt, self.deadline_s - now_s, self._bank.terms, self._bank.randomness)
         if wait_s is None or self._upstream.breaker.wait_s(now_s) > 0:
             return None
         self._ticket = self._upstream.breaker.admit(now_s)
@@ -162,7 +174,7 @@ class Lease:
         if self._is_over:
             return
         self._is_over = True
-        now_s = self._clock.monotonic_s()
+        now_s = self._bank.clock.monotonic_s()
         self._tell(outcome, now_s)
         for slots in self._held:
             slots.give_back(now_s - self._started_s)
@@ -181,18 +193,21 @@ class Lease:
         for counter, opened_at_s in self._spent:
             counter.give_back(opened_at_s)
         if self._request is not None:
-            self._requests.give_back(self._request)
+            self._bank.requests.give_back(self._request)
 
     def _tell(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:
         said = Health.WELL
         if outcome is not None:
-            said = health(outcome, had_fair_time=self.deadline_s - self._started_s >= self._fair_s)
+            said = health(outcome, had_fair_time=self.deadline_s - self._started_s >= self._fair_s())
         self._upstream.breaker.settle(self._ticket, said, now_s)
         self._ticket = _SPENT
 
+    def _fair_s(self) -> float:
+        return min(self._bank.terms.breaker.fair_timeout_s, self._planned.spec.limits.timeout_s)
+
     def _readmit(self) -> None:
         """After waiting: the upstream may have failed meanwhile."""
-        now_s = self._clock.monotonic_s()
+        now_s = self._bank.clock.monotonic_s()
         breaker = self._upstream.breaker
         breaker.settle(self._ticket, Health.SILENT, now_s)
         self._ticket = _SPENT

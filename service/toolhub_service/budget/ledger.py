@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from toolhub_service.budget.breaker import Breaker, BreakerState
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.deadline import effective_deadline_s
-from toolhub_service.budget.lease import Lease, Upstream, crowded, resting
+from toolhub_service.budget.lease import Bank, Lease, Upstream, crowded, resting
 from toolhub_service.budget.limits import Counter, Counters
 from toolhub_service.budget.quota import RequestCalls, RequestKey, all_used
 from toolhub_service.budget.recent import Recent
-from toolhub_service.budget.retry import is_safe_to_repeat, max_attempts
 from toolhub_service.budget.shared import due_of
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import Call, PlannedCall
@@ -37,10 +36,10 @@ class Budgets:
         """`shared`: where all hubs count rate, quota and the calls of requests together; None: this one by itself."""
         self._clock = clock
         self._shared = shared
-        self._randomness = randomness
         self._terms = terms or BudgetTerms()
         self._counters = Counters(self._terms.max_limits, only_slots=shared is not None)
         self._requests = RequestCalls(self._terms.max_requests)
+        self._bank = Bank(clock, randomness, self._terms, self._requests)
         self._upstreams: Recent[Upstream] = Recent(self._terms.max_upstreams, lambda known, _: known.slots.is_idle)
 
     def take(
@@ -75,21 +74,19 @@ class Budgets:
             self._check_request(request, context.budget.max_tool_calls)
         counters = self._counters.of(verdict.limits, now_s) if verdict.limits else ()
         slots = None if is_followed and not planned.spec.limits.max_concurrency else remote.slots
-        self._check(counters, now_s, deadline_s)
-        if slots:
+        if counters:
+            self._check(counters, now_s, deadline_s)
+        if slots and not slots.has_room():
             self._check_queue(slots, remote.key, deadline_s - now_s)
-        is_safe = is_safe_to_repeat(planned, reads_only=reads_only, upstream_honours_keys=upstream_honours_keys)
         lease = Lease(
-            clock=self._clock,
-            randomness=self._randomness,
-            terms=terms,
-            upstream=remote,
-            requests=self._requests,
-            request=request,
-            now_s=now_s,
-            deadline_s=deadline_s,
-            max_attempts=max_attempts(planned, terms, is_safe),
-            fair_s=min(terms.breaker.fair_timeout_s, planned.spec.limits.timeout_s),
+            self._bank,
+            remote,
+            planned,
+            request,
+            now_s,
+            deadline_s,
+            reads_only=reads_only,
+            upstream_honours_keys=upstream_honours_keys,
             due=due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None,
         )
         return self._spent(lease, request, counters, slots, now_s)
@@ -147,12 +144,11 @@ class Budgets:
     def _check(self, counters: tuple[Counter, ...], now_s: float, deadline_s: float) -> None:
         for counter in counters:
             counter.check(now_s)
-            if counter.slots:
+            if counter.slots and not counter.slots.has_room():
                 self._check_queue(counter.slots, counter.limit.id, deadline_s - now_s)
 
     def _check_queue(self, slots: Slots, name: str, time_left_s: float) -> None:
-        if slots.has_room():
-            return
+        """Whether one more may wait for a slot: there is none free."""
         wait_s = slots.expected_wait_s()
         if slots.waiting >= self._terms.max_waiting or wait_s > time_left_s:
             raise crowded(name, wait_s)

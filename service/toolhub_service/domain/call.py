@@ -81,8 +81,10 @@ class PlannedCall(NamedTuple):
     args: JsonObject
     """With defaults filled in."""
     defaults_applied: tuple[str, ...] = ()
+    args_json: bytes = b""
+    """The canonical JSON of `args`."""
     args_digest: str = ""
-    """sha256 (hex) over the canonical JSON of `args`."""
+    """sha256 (hex) over it."""
 
 
 class GrantedCall(NamedTuple):
@@ -92,7 +94,6 @@ class GrantedCall(NamedTuple):
     verdict: Verdict
     deadline_s: float
     """Loop clock: when the execution is over, whatever happens."""
-    max_attempts: int = 1
     has_side_effects: bool = True
     """Whether this very call may change something; a tool that can write may be called in a way that only reads."""
     idempotency_key: str = ""

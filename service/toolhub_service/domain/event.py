@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 
 class EventType(Enum):
@@ -29,8 +31,7 @@ class EventType(Enum):
     HUB_STOPPED = "HUB_STOPPED"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One audit event before it is chained. Text fields are redacted by the log before they are written."""
 
     type: EventType
@@ -49,7 +50,7 @@ class Event:
     outcome: str = ""
     """`ok`, or the error kind."""
     duration_us: int = 0
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

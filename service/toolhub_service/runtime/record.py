@@ -20,8 +20,9 @@ from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.settled import SettledCall
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.failures import POLICY_KINDS
-from toolhub_service.runtime.summary import summarise
+from toolhub_service.runtime.summary import summarise_for_log
 from toolhub_service.runtime.walk import Walk
+from toolhub_service.schema.canonical_json import dumps
 
 
 class Recorder:
@@ -132,7 +133,7 @@ class Recorder:
         )
 
     def _summary(self, walk: Walk) -> str:
-        args: JsonValue = walk.shown_args
-        if args is None:
-            args = walk.planned.args if walk.planned else walk.call.args
-        return summarise(args, self._redactor)
+        if walk.planned is not None and walk.shown_args is None:
+            return summarise_for_log(walk.planned.args, walk.planned.args_json, self._redactor)
+        args: JsonValue = walk.call.args if walk.shown_args is None else walk.shown_args
+        return summarise_for_log(args, dumps(args), self._redactor)

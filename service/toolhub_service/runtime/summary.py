@@ -18,9 +18,19 @@ _DEPTH_MAX = 6
 
 def summarise(args: JsonValue, redactor: Redactor) -> str:
     """Canonical JSON of the outline of `args`: enough to see what was asked, never a secret."""
-    whole = dumps(args)
-    if len(whole) <= _SHOWN_MAX:
+    if len(dumps(args)) <= _SHOWN_MAX:
         return redactor.json_text(args)
+    return _outlined(args, redactor)
+
+
+def summarise_for_log(args: JsonValue, text: bytes, redactor: Redactor) -> str:
+    """The same for an event of the audit log, which hides secrets itself, of many events at once and in a thread of its
+    own: so arguments that are short leave as they are. `text` is their canonical JSON."""
+    return text.decode() if len(text) <= _SHOWN_MAX else _outlined(args, redactor)
+
+
+def _outlined(args: JsonValue, redactor: Redactor) -> str:
+    """Hidden before it is cut: half a secret would no longer be recognised."""
     outline = _outline(redactor.value(_outline(args, _DEPTH_MAX, _JUDGED_MAX)), _DEPTH_MAX + 1, _SHOWN_MAX)
     return dumps(outline)[:SUMMARY_MAX_BYTES].decode(errors="ignore")
 

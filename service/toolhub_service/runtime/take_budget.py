@@ -34,7 +34,6 @@ async def take_budget(
         planned=planned,
         verdict=verdict,
         deadline_s=lease.deadline_s,
-        max_attempts=lease.max_attempts,
         has_side_effects=has_side_effects,
         idempotency_key=planned.call.idempotency_key if claim is None else claim.key.key,
         reply=reply,

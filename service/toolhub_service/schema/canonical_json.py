@@ -38,7 +38,12 @@ def dumps(value: JsonValue) -> bytes:
 
 def digest(value: JsonValue) -> str:
     """sha256 (hex) over the canonical JSON. Raises NotJson."""
-    return hashlib.sha256(dumps(value)).hexdigest()
+    return digest_of(dumps(value))
+
+
+def digest_of(text: bytes) -> str:
+    """The same of a value whose canonical JSON is at hand."""
+    return hashlib.sha256(text).hexdigest()
 
 
 def _dump_large_integers(value: JsonValue) -> bytes:

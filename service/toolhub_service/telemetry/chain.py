@@ -8,7 +8,6 @@ sequence, and nobody without the key can mend it; what a chain alone cannot show
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
 from typing import Any, Final
 
 import orjson
@@ -20,9 +19,7 @@ from toolhub_service.telemetry.keyring import Keyring, Mac
 GENESIS: Final = "0" * 64
 ARGS_SUMMARY_BYTES: Final = 1024
 _CUT: Final = "…"
-_TEXTS: Final = tuple(
-    name for name in (f.name for f in fields(Event)) if name not in {"type", "at_unix_ms", "duration_us", "attributes"}
-)
+_TEXTS: Final = tuple(name for name in Event._fields if name not in {"type", "at_unix_ms", "duration_us", "attributes"})
 
 
 class Chain:
@@ -54,7 +51,10 @@ def sealed(previous: str, writer: str, sequence: int, key_id: str, body: bytes) 
 
 def canonical(event: Event) -> bytes:
     """The event's one spelling. Raises TypeError when UTF-8 cannot carry its text; see `encodable`."""
-    return orjson.dumps(event, default=dict, option=orjson.OPT_SORT_KEYS)
+    body = dict(zip(event._fields, event, strict=True))
+    if len(event.attributes) > 1:
+        body["attributes"] = dict(sorted(event.attributes.items()))
+    return orjson.dumps(body, default=dict)
 
 
 def parse(body: str | bytes) -> Event:
@@ -79,10 +79,19 @@ def presentable(event: Event, redactor: Redactor, *, is_clean: bool = False) -> 
     """
     if not is_clean and redactor.suspects(_all_text(event).encode("utf-8", "surrogatepass")):
         hidden: dict[str, Any] = {name: redactor.text(getattr(event, name)) for name in _TEXTS}
-        event = replace(event, attributes=redactor.value(dict(event.attributes)), **hidden)
+        hidden["args_summary"] = redactor.text(_by_name(event.args_summary, redactor))
+        event = event._replace(attributes=redactor.value(dict(event.attributes)), **hidden)
     if len(event.args_summary) * 4 > ARGS_SUMMARY_BYTES:
         event = _cut(event)
     return event
+
+
+def _by_name(summary: str, redactor: Redactor) -> str:
+    """Arguments without what their names, nesting and flags announce as a secret, which text alone may not show."""
+    try:
+        return redactor.json_text(orjson.loads(summary))
+    except ValueError:  # cut short, or none
+        return summary
 
 
 def _all_text(event: Event) -> str:
@@ -101,14 +110,14 @@ def _cut(event: Event) -> Event:
     if len(data) <= ARGS_SUMMARY_BYTES:
         return event
     kept = data[: ARGS_SUMMARY_BYTES - len(_CUT.encode())].decode("utf-8", "ignore")
-    return replace(event, args_summary=kept + _CUT)
+    return event._replace(args_summary=kept + _CUT)
 
 
 def encodable(event: Event) -> Event:
     """The event with `?` for what UTF-8 cannot carry: an event is never lost to a character."""
     texts: dict[str, Any] = {name: _mended(getattr(event, name)) for name in _TEXTS}
     attributes = {_mended(str(name)): _mended(str(value)) for name, value in event.attributes.items()}
-    return replace(event, attributes=attributes, **texts)
+    return event._replace(attributes=attributes, **texts)
 
 
 def _mended(text: str) -> str:

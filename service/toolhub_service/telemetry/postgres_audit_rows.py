@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 import psycopg
@@ -28,13 +28,17 @@ from toolhub_service.telemetry.audit_store import Row
 _ITEMS: Final = 1_000
 _CHOSEN_BY_CALLERS: Final = ("principal", "tool", "call_id", "request_id")
 
-Named = TypeVar("Named", Event, EventFilter)
 
-
-def without_nul(named: Named) -> Named:
+def without_nul(event: Event) -> Event:
     """With U+FFFD for the one character that PostgreSQL's text cannot hold; the body carries it escaped."""
+    mended = _mended(event)
+    return event._replace(**mended) if mended else event
+
+
+def _mended(named: Event | EventFilter) -> dict[str, Any]:
+    """The fields that had the character, without it."""
     found = {name: text for name in _CHOSEN_BY_CALLERS if "\0" in (text := getattr(named, name))}
-    return replace(named, **{name: text.replace("\0", "\ufffd") for name, text in found.items()}) if found else named
+    return {name: text.replace("\0", "\ufffd") for name, text in found.items()}
 
 
 class PostgresEvents:
@@ -91,7 +95,7 @@ class PostgresEvents:
         return HubFailure(HubStatus.UNAVAILABLE, "AUDIT_UNREACHABLE", message)
 
     def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
-        terms, parameters = condition(without_nul(where), after, "%s")
+        terms, parameters = condition(replace(where, **_mended(where)), after, "%s")
         query: Composed = SQL(sql.PAGE).format(terms=SQL(terms))  # columns and marks
         with self._reading() as connection:
             return connection.execute(query, (*parameters, limit)).fetchall()

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.summary import SUMMARY_MAX_BYTES, summarise
+from toolhub_service.runtime.summary import SUMMARY_MAX_BYTES, summarise, summarise_for_log
+from toolhub_service.schema.canonical_json import dumps
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=1_500),
@@ -39,6 +40,18 @@ def test_secrets_do_not_survive_by_name_or_by_shape() -> None:
     shown = summarise({"api_key": "hunter2-canary", "header": "Bearer abcdefghijklmnopqrstuvwxyz012345"}, Redactor())
     assert "hunter2" not in shown
     assert "abcdefghijklmnop" not in shown
+
+
+def test_log_gets_short_arguments_as_they_are_and_hides_what_is_secret_itself() -> None:
+    text = b'{"api_key":"hunter2-canary"}'
+    assert summarise_for_log({"api_key": "hunter2-canary"}, text, Redactor()) == text.decode()
+
+
+def test_long_arguments_are_hidden_before_they_are_cut_for_the_log_too() -> None:
+    args: JsonObject = {"api_key": "hunter2-canary", "note": "x" * 190 + " Bearer abcdefghijklmnopqrstuvwxyz012345"}
+    shown = summarise_for_log(args, dumps(args), Redactor())
+    assert "hunter2" not in shown
+    assert "abcdef" not in shown
 
 
 def test_secret_across_the_cut_does_not_survive_either() -> None:

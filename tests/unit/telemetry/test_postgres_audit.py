@@ -10,7 +10,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -333,7 +332,7 @@ async def test_a_character_that_the_database_cannot_hold_loses_no_event(
 ) -> None:
     await log.append_durably(called(1, principal="a\0b", purpose="x\0y", call_id="\0"))
     (event,) = await log.read(EventFilter(principal="a\0b"), after=None, limit=2)
-    assert event.event == replace(called(1), principal="a�b", purpose="x\0y", call_id="�")
+    assert event.event == called(1)._replace(principal="a�b", purpose="x\0y", call_id="�")
     assert (await log.verify()).ok
     await log.close()
 

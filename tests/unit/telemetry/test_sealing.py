@@ -6,9 +6,10 @@ from pathlib import Path
 
 from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.telemetry.logs_in import started_log
+from toolhub_service.domain.event import Event, EventType
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.audit import Rhythm
-from toolhub_service.telemetry.chain import are_clean
+from toolhub_service.telemetry.chain import are_clean, canonical, parse
 
 SECRET = '{"password":"hunter22"}'
 
@@ -30,6 +31,15 @@ async def test_secret_that_only_nul_hides_is_no_reason_to_call_a_group_clean() -
     assert are_clean([called(1), called(2)], redactor)
     assert not are_clean([called(1), called(2, purpose="pass\0word=hunter22")], redactor)
     assert not are_clean([called(1, purpose="password=hunter22"), called(2)], redactor)
+
+
+def test_canonical_event_has_its_fields_in_order_and_its_attributes_sorted() -> None:
+    event = Event(EventType.TOOL_RESULT, 7, tool="a/b", outcome="ok", attributes={"b": "2", "a": "1"})
+    body = canonical(event)
+    assert body.startswith(b'{"type":"TOOL_RESULT","at_unix_ms":7,"principal":"","tool":"a/b","tool_digest":"",')
+    assert body.endswith(b'"outcome":"ok","duration_us":0,"attributes":{"a":"1","b":"2"}}')
+    assert parse(body) == event
+    assert canonical(Event(EventType.TOOL_CALLED, 0)).endswith(b'"attributes":{}}')
 
 
 async def test_log_is_behind_with_more_than_a_group_and_then_almost_full(tmp_path: Path) -> None:
