@@ -18,6 +18,9 @@ class Role(Enum):
     AUDITOR = "auditor"
     """AuditService."""
 
+    __hash__ = object.__hash__
+    """By identity, for a member is a singleton: Enum's own hash is Python code, and every RPC looks up a role."""
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:

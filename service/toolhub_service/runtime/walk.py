@@ -20,7 +20,6 @@ class Walk:
 
     __slots__ = (
         "_begun_ns",
-        "_entered",
         "approval",
         "asked",
         "asks",
@@ -67,17 +66,14 @@ class Walk:
         self.durations_us: dict[StepName, int] = {}
         """Microseconds of the steps before record; filled in when record begins."""
         self.start_ns = perf_counter_ns()
-        self._entered: list[StepName] = []
-        self._begun_ns: list[int] = []
+        self._begun_ns: dict[StepName, int] = {}
 
     def enter(self, step: StepName) -> None:
         """End the step that was running and begin the next."""
-        self._begun_ns.append(perf_counter_ns())
-        self._entered.append(step)
+        self._begun_ns[step] = perf_counter_ns()
         self.step = step
         if step is StepName.RECORD:
-            begun_ns = self._begun_ns
-            for earlier, start_ns, end_ns in zip(self._entered, begun_ns, begun_ns[1:], strict=False):
+            for earlier, start_ns, end_ns in self.steps()[:-1]:
                 self.durations_us[earlier] = (end_ns - start_ns) // 1_000
 
     def elapsed_ns(self) -> int:
@@ -86,5 +82,5 @@ class Walk:
 
     def steps(self) -> tuple[StepTime, ...]:
         """Every step so far, the present one up to now."""
-        ends_ns = [*self._begun_ns[1:], perf_counter_ns()]
-        return tuple(zip(self._entered, self._begun_ns, ends_ns, strict=True))
+        begun_ns = [*self._begun_ns.values(), perf_counter_ns()]
+        return tuple(zip(self._begun_ns, begun_ns, begun_ns[1:], strict=False))

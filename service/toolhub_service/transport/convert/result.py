@@ -33,9 +33,12 @@ def write_result(message: result_pb2.ToolResult, result: ToolResult, *, as_struc
     message.tool_version = result.tool_version
     message.tool_digest = result.tool_digest
     message.attempts = result.attempts
-    message.replayed = result.replayed
-    message.truncated = result.truncated
-    message.defaults_applied.extend(result.defaults_applied)
+    if result.replayed:
+        message.replayed = True
+    if result.truncated:
+        message.truncated = True
+    if result.defaults_applied:
+        message.defaults_applied.extend(result.defaults_applied)
     for item in result.evidence:
         _add_evidence(message, item)
     message.MergeFromString(b"".join([_duration(step, span_us) for step, span_us in result.durations_us.items()]))

@@ -36,21 +36,13 @@ class Stack(grpc.GenericRpcHandler):
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self._layers = tuple(layers)
+        self._entries = tuple([layer.enter if _overrides(layer, "enter") else None for layer in layers])
         self._inner: list[grpc.GenericRpcHandler] = []
         self._wrapped: dict[str, Any] = {}
-        self._receivers = self._overriding("received")
-        self._senders = self._overriding("sent")
-        self._leavers = tuple(reversed(self._overriding("leave")))
-        self._failures = tuple(reversed([layer for _, layer in self._overriding("failure")]))
-
-    def _overriding(self, hook: str) -> tuple[tuple[int, Layer], ...]:
-        """(position, layer) of those that do something at a hook."""
-        return tuple(
-            (place, layer)
-            for place, layer in enumerate(self._layers)
-            if getattr(type(layer), hook) is not getattr(Layer, hook)
-        )
+        self._receivers = _hooks(layers, "received")
+        self._senders = _hooks(layers, "sent")
+        self._leavers = tuple(reversed(_hooks(layers, "leave")))
+        self._failures = tuple(reversed([failure for _, failure in _hooks(layers, "failure")]))
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Called by the generated `add_…_to_server`."""
@@ -88,8 +80,8 @@ class Stack(grpc.GenericRpcHandler):
             try:
                 response = await behaviour(self._enter(method, context, states, request), context)
                 if response is not None:
-                    for place, layer in self._senders:
-                        layer.sent(method, states[place])
+                    for place, sent in self._senders:
+                        sent(method, states[place])
                 return response
             except BaseException as raised:
                 error = raised
@@ -108,8 +100,8 @@ class Stack(grpc.GenericRpcHandler):
                 requests = self._enter(method, context, states, request)
                 async with aclosing(behaviour(requests, context)) as responses:
                     async for response in responses:
-                        for place, layer in self._senders:
-                            layer.sent(method, states[place])
+                        for place, sent in self._senders:
+                            sent(method, states[place])
                         yield response
             except BaseException as raised:
                 error = raised
@@ -122,8 +114,8 @@ class Stack(grpc.GenericRpcHandler):
 
     def _enter(self, method: Method, context: ServicerContext, states: list[Any], request: Any) -> Any:
         """Enter every layer, show each the request; what the handler gets."""
-        for layer in self._layers:
-            states.append(layer.enter(method, context))  # noqa: PERF401 - a layer that raises must leave the rest entered
+        for enter in self._entries:
+            states.append(enter(method, context) if enter else None)  # noqa: PERF401 - one may raise: the others have entered
         return self._each(method, states, request) if method.takes_stream else self._shown(method, states, request)
 
     async def _each(self, method: Method, states: list[Any], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -135,23 +127,32 @@ class Stack(grpc.GenericRpcHandler):
             raise RpcFailure(
                 grpc.StatusCode.INVALID_ARGUMENT, "UNREADABLE_REQUEST", f"The bytes are not a request of {method.path}."
             )
-        for place, layer in self._receivers:
-            layer.received(method, states[place], request)
+        for place, received in self._receivers:
+            received(method, states[place], request)
         return request
 
     async def _fail(self, method: Method, context: ServicerContext, error: BaseException) -> None:
         """End the RPC with a status, or return when it has one already or was cancelled."""
         if not isinstance(error, Exception) or isinstance(error, grpc.aio.AbortError):
             return
-        for layer in self._failures:
-            error = layer.failure(method, error)
+        for failure in self._failures:
+            error = failure(method, error)
         if isinstance(error, RpcFailure):
             await context.abort(error.code, error.message, (details_trailer(error),))
 
     def _leave(self, method: Method, context: ServicerContext, states: list[Any], error: BaseException | None) -> None:
-        for place, layer in self._leavers:
+        for place, leave in self._leavers:
             if place < len(states):
-                layer.leave(method, states[place], context, error)
+                leave(method, states[place], context, error)
+
+
+def _overrides(layer: Layer, hook: str) -> bool:
+    return getattr(type(layer), hook) is not getattr(Layer, hook)
+
+
+def _hooks(layers: Sequence[Layer], hook: str) -> tuple[tuple[int, Any], ...]:
+    """(position, bound method) of the layers that do something at a hook."""
+    return tuple((place, getattr(layer, hook)) for place, layer in enumerate(layers) if _overrides(layer, hook))
 
 
 def _lenient(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
