@@ -100,8 +100,4 @@ def _layers(means: Means, policy: LivePolicy, keys: ApiKeys, admission: Admissio
 
 def describe(policy: LivePolicy) -> Callable[[str], Principal]:
     """Roles and rights under the policy in force at the time of the call."""
-
-    def known(principal_id: str) -> Principal:
-        return policy.snapshot.principal(principal_id)
-
-    return known
+    return policy.principal

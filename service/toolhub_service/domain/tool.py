@@ -138,8 +138,14 @@ class ToolSpec:
     examples: tuple[Example, ...] = ()
     digest: str = ""
     """sha256 (hex) over the canonical definition; computed when left empty."""
+    has_side_effects: bool = field(init=False)
+    """Whether a call may change something: its audit record must be durable before it runs."""
+    upstream_key: str = field(init=False)
+    """Of its breaker and its concurrency limit."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "has_side_effects", not self.annotations.read_only)
+        object.__setattr__(self, "upstream_key", self.upstream or self.name)
         if not self.digest:
             object.__setattr__(self, "digest", definition_digest(self))
 
@@ -148,15 +154,6 @@ class ToolSpec:
 
     def __hash__(self) -> int:
         return hash((self.name, self.digest))
-
-    @property
-    def has_side_effects(self) -> bool:
-        """Whether a call may change something: its audit record must be durable before it runs."""
-        return not self.annotations.read_only
-
-    @property
-    def upstream_key(self) -> str:
-        return self.upstream or self.name
 
 
 def definition_digest(spec: ToolSpec) -> str:

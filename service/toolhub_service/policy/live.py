@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.policy.parsing import InvalidPolicy
@@ -63,6 +64,10 @@ class LivePolicy:
     @property
     def snapshot(self) -> PolicySnapshot:
         return self._snapshot
+
+    def principal(self, id: str) -> Principal:
+        """A verified caller under the policy in force now."""
+        return self._snapshot.principal(id)
 
     @property
     def shadow_revision(self) -> str:

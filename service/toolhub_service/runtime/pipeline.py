@@ -178,8 +178,11 @@ class Pipeline:
         if walk.approval is not None:
             await self.approvals.use(walk.approval, walk.call)
         await self.recorder.ask(walk, granted)
-        job_id, spec = walk.call.job_id, granted.spec
-        if not job_id or granted.safe_to_repeat or self.adapters[spec.kind].resumes(spec):
+        job_id = walk.call.job_id
+        if not job_id:
+            return
+        spec = granted.spec
+        if granted.safe_to_repeat or self.adapters[spec.kind].resumes(spec):
             return
         if await self.running.mark(job_id) is None:  # a mark is proof, whatever the adapter knows of the tool by now
             await self.running.begins(job_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from toolhub_service.domain.errors import Violation
@@ -21,16 +22,16 @@ _MAX_WORK_PER_TRY: Final = 100_000
 class ToolSchemas:
     """The compiled contract of one tool. Immutable; safe to share between tasks and threads."""
 
-    __slots__ = ("defaults", "input", "output")
+    __slots__ = ("defaults", "input", "output", "validate_input", "validate_output")
 
     def __init__(self, spec: ToolSpec) -> None:
         self.input: CompiledSchema = compile_schema(spec.input_schema)
         self.output: CompiledSchema = compile_schema(spec.output_schema)
-        self.defaults: DefaultsPlan = compile_defaults(self.input)
-
-    def validate_input(self, args: JsonObject) -> tuple[Violation, ...]:
+        self.validate_input: Callable[[JsonValue], tuple[Violation, ...]] = self.input.validate
         """Step 2: broken rules of the raw arguments; empty when they fit."""
-        return self.input.validate(args)
+        self.validate_output: Callable[[JsonValue], tuple[Violation, ...]] = self.output.validate
+        """Step 7: broken rules of a result; empty when it fits."""
+        self.defaults: DefaultsPlan = compile_defaults(self.input)
 
     def complete(self, args: JsonObject) -> tuple[JsonObject, tuple[str, ...]]:
         """Step 3: valid arguments with defaults, and JSON Pointers of what was filled. The result is valid too.
@@ -48,10 +49,6 @@ class ToolSchemas:
         if values * self.input.bound.chain_work > _MAX_WORK_PER_TRY:
             return args, ()
         return self._complete_one_by_one(args, filled)
-
-    def validate_output(self, result: JsonValue) -> tuple[Violation, ...]:
-        """Step 7: broken rules of a result; empty when it fits."""
-        return self.output.validate(result)
 
     def _complete_one_by_one(self, args: JsonObject, filled: tuple[str, ...]) -> tuple[JsonObject, tuple[str, ...]]:
         left_out = set(filled)

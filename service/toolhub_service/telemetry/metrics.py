@@ -70,25 +70,18 @@ class _ToolMetrics:
 class RpcMetrics:
     """One method's RPCs under go-grpc-middleware's names. Kind: unary, server_stream, client_stream, bidi_stream."""
 
-    __slots__ = ("_handled", "_received", "_seconds", "_sent", "_started")
+    __slots__ = ("_handled", "_seconds", "received", "sent", "started")
 
     def __init__(self, metrics: dict[str, Any], kind: str, service: str, method: str) -> None:
         labels = (kind, service, method)
         handled = metrics[names.RPC_HANDLED.name]
-        self._started: Counter = metrics[names.RPC_STARTED.name].labels(*labels)
+        self.started: Callable[[], None] = metrics[names.RPC_STARTED.name].labels(*labels).inc
+        self.received: Callable[..., None] = metrics[names.RPC_RECEIVED.name].labels(*labels).inc
+        """Takes how many messages; one, where nothing is said."""
+        self.sent: Callable[..., None] = metrics[names.RPC_SENT.name].labels(*labels).inc
+        """The same."""
         self._seconds: Histogram = metrics[names.RPC_SECONDS.name].labels(*labels)
-        self._received: Counter = metrics[names.RPC_RECEIVED.name].labels(*labels)
-        self._sent: Counter = metrics[names.RPC_SENT.name].labels(*labels)
         self._handled: _Children[Counter] = _Children(lambda code: handled.labels(*labels, code), 32)
-
-    def started(self) -> None:
-        self._started.inc()
-
-    def received(self, messages: int = 1) -> None:
-        self._received.inc(messages)
-
-    def sent(self, messages: int = 1) -> None:
-        self._sent.inc(messages)
 
     def handled(self, code: str, seconds: float) -> None:
         """`code` is the status name, such as `OK` or `NOT_FOUND`."""

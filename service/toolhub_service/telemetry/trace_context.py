@@ -6,6 +6,7 @@ that breaks the rules is ignored as a whole, as the specification asks.
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -67,15 +68,33 @@ def parse(traceparent: str, state: str = "", baggage: str = "") -> TraceContext 
     return TraceContext(trace_id, span_id, bool(int(flags, 16) & 1), state, baggage)
 
 
-_CURRENT: ContextVar[TraceContext | None] = ContextVar("toolhub_trace", default=None)
+class Beginning:
+    """A trace that begins here and is not recorded: its ids are drawn when somebody asks, which few calls have."""
+
+    __slots__ = ("_drawn",)
+    _drawn: TraceContext
+
+    @property
+    def context(self) -> TraceContext:
+        """The same each time."""
+        try:
+            return self._drawn
+        except AttributeError:
+            ids = random.getrandbits(128) or 1, random.getrandbits(64) or 1
+            self._drawn = TraceContext(f"{ids[0]:032x}", f"{ids[1]:016x}", False)
+            return self._drawn
+
+
+_CURRENT: ContextVar[TraceContext | Beginning | None] = ContextVar("toolhub_trace", default=None)
 
 
 def current() -> TraceContext | None:
     """The context that work started now belongs to."""
-    return _CURRENT.get()
+    found = _CURRENT.get()
+    return found.context if isinstance(found, Beginning) else found
 
 
-def enter(context: TraceContext) -> None:
+def enter(context: TraceContext | Beginning) -> None:
     """Make it current for this task and those it starts. Never undone: an RPC's task ends with the RPC."""
     _CURRENT.set(context)
 
@@ -97,19 +116,19 @@ class within:  # noqa: N801 — used as a statement
 
 def current_traceparent() -> str:
     """For outgoing requests; empty outside of any trace. Trace ids and nothing else: safe to show to any upstream."""
-    context = _CURRENT.get()
+    context = current()
     return context.traceparent if context is not None else ""
 
 
 def current_trace_id() -> str:
     """For logs and audit events; empty outside of any trace."""
-    context = _CURRENT.get()
+    context = current()
     return context.trace_id if context is not None else ""
 
 
 def inject(metadata: list[tuple[str, str]]) -> None:
     """Add the current context to the metadata of a call to another service of ours, baggage included."""
-    context = _CURRENT.get()
+    context = current()
     if context is None:
         return
     metadata.append(("traceparent", context.traceparent))

@@ -42,7 +42,7 @@ from toolhub_service.domain.settled import SettledCall, StepTime
 from toolhub_service.domain.step import StepName
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names, trace_context
-from toolhub_service.telemetry.trace_context import Metadata, TraceContext
+from toolhub_service.telemetry.trace_context import Beginning, Metadata, TraceContext
 
 _SERVER_ERRORS: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
@@ -57,15 +57,19 @@ UNTRACED: Final = nullcontext()
 class RpcTrace:
     """One RPC's place in its trace. Without a span when it is not recorded."""
 
-    __slots__ = ("attempts", "context", "executing", "redactor", "span")
+    __slots__ = ("attempts", "executing", "place", "redactor", "span")
 
-    def __init__(self, context: TraceContext, span: Span | None, redactor: Redactor) -> None:
-        self.context = context
+    def __init__(self, place: TraceContext | Beginning, span: Span | None, redactor: Redactor) -> None:
+        self.place = place
         self.span = span
         self.redactor = redactor
         self.executing: dict[str, Span] = {}
         """Open execute steps by call id."""
         self.attempts: dict[str, int] = {}
+
+    @property
+    def context(self) -> TraceContext:
+        return self.place.context if isinstance(self.place, Beginning) else self.place
 
     @property
     def trace_id(self) -> str:
@@ -136,19 +140,13 @@ class Tracing:
     def rpc(self, method: str, metadata: Metadata) -> RpcTrace:
         """An RPC arrives; `method` is `package.Service/Method`. The trace is current from here on."""
         caller = trace_context.extract(metadata)
-        if caller is None:
-            trace_id = random.getrandbits(128) or 1
-            sampled = self._records and (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound
-        else:
-            trace_id, sampled = 0, self._records and caller.sampled
-        if sampled:
+        trace_id = random.getrandbits(128) or 1 if self._records and caller is None else 0
+        sampled = (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound if caller is None else caller.sampled
+        if self._records and sampled:
             opened = self._recorded(method, caller, trace_id)
-        elif caller is not None:
-            opened = RpcTrace(caller, None, self._redactor)
         else:
-            context = TraceContext(f"{trace_id:032x}", f"{random.getrandbits(64) or 1:016x}", False)
-            opened = RpcTrace(context, None, self._redactor)
-        trace_context.enter(opened.context)
+            opened = RpcTrace(caller or Beginning(), None, self._redactor)
+        trace_context.enter(opened.place)
         _RPC.set(opened)
         return opened
 

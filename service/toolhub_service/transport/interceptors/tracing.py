@@ -16,4 +16,5 @@ class TracingLayer(Layer):
         return self._tracing.rpc(method.path[1:], context.invocation_metadata() or ())
 
     def leave(self, method: Method, state: RpcTrace, context: ServicerContext, error: BaseException | None) -> None:
-        state.end(code_name(context, error), context.details() if error is not None else "")
+        if state.span is not None:
+            state.end(code_name(context, error), context.details() if error is not None else "")
