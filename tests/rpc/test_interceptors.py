@@ -34,8 +34,11 @@ class Notes(Layer):
         self.seen: list[str] = []
         self.errors: list[BaseException | None] = []
         self.over = asyncio.Event()
+        self.refusal: HubFailure | None = None
 
     def enter(self, method: Method, context: ServicerContext) -> str:
+        if self.refusal is not None:
+            raise self.refusal
         self.seen.append(f"enter {method.kind}")
         return method.name
 
@@ -223,10 +226,7 @@ async def test_cancelling_a_stream_ends_its_handler_and_every_layer_leaves(stage
 
 
 async def test_layer_that_refuses_lets_the_ones_outside_leave(stage: Stage) -> None:
-    def refuses(method: Method, context: ServicerContext) -> str:
-        raise HubFailure(HubStatus.PERMISSION_DENIED, "NO", "Not you.")
-
-    stage.inner.enter = refuses  # type: ignore[method-assign]
+    stage.inner.refusal = HubFailure(HubStatus.PERMISSION_DENIED, "NO", "Not you.")
     failure = await failed(stage.call("unary")(b""))
     assert failure.code is grpc.StatusCode.PERMISSION_DENIED
     await stage.outer.over.wait()
