@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from tests.hub import RunningHub, request
+from tests.overtaken import overtaken
 from tests.rpc import real_servers as real
 from tests.unit.adapters.mcp.stage import PYTHON_PATH, ROOT, plain_http
 from toolhub.v1 import error_pb2
@@ -109,8 +110,15 @@ async def until(hub: RunningHub, source: str, fate: str, count: int) -> None:
 @pytest.mark.parametrize("source", PLAIN)
 async def test_a_deadline_reaches_the_server(hub: RunningHub, source: str) -> None:
     before = await sleeps(hub, source, "cancelled")
-    result = await hub.invoke(f"{source}/sleep", {"seconds": 30}, budget={"timeout_s": 0.4})
-    assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
+
+    async def late(timeout_s: float) -> bool:
+        """Whether the server had begun."""
+        begun = await sleeps(hub, source, "begun")
+        result = await hub.invoke(f"{source}/sleep", {"seconds": 30}, budget={"timeout_s": timeout_s})
+        assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
+        return await sleeps(hub, source, "begun") > begun
+
+    await overtaken(late, bool, first_s=0.4)
     await until(hub, source, "cancelled", before + 1)
     assert connects(hub, source) == 1
 
