@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import quick_starts
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
@@ -20,6 +21,8 @@ from tests.services import (  # noqa: F401 - fixtures
 )
 
 quick_starts.remember()
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")  # no example may fail because the machine is slow
 
 
 def pytest_collection_finish() -> None:
