@@ -42,21 +42,7 @@ class ComfyUiOpener:
         return ", ".join(_bare(url) for url in urls)
 
     def open(self, name: str, entry: ComfyUiSource) -> OpenedSource:
-        values = SourceValues(self._means.redactor)
-        terms = ComfyTerms(
-            name,
-            tuple(_backends(entry, values)),
-            entry.templates,
-            entry.capabilities,
-            entry.tags,
-            entry.timeout_s,
-            entry.max_concurrency,
-            entry.strip_metadata,
-            entry.connect_timeout_s,
-            entry.read_timeout_s,
-            entry.lost_after_s,
-            self.endpoint(name, entry),
-        )
+        terms = _terms(name, entry, SourceValues(self._means.redactor), self.endpoint(name, entry))
         means, redact, resolver = self._means, self._means.redactor.text, SystemResolver()
         parts = opened(
             terms,
@@ -82,6 +68,24 @@ class ComfyUiOpener:
 
     def forget(self, name: str) -> None:
         self.adapter.remove(name)
+
+
+def _terms(name: str, entry: ComfyUiSource, values: SourceValues, shown_as: str) -> ComfyTerms:
+    """Raises ValueError for what cannot be used."""
+    return ComfyTerms(
+        name,
+        tuple(_backends(entry, values)),
+        entry.templates,
+        entry.capabilities,
+        entry.tags,
+        entry.timeout_s,
+        entry.max_concurrency,
+        entry.strip_metadata,
+        entry.connect_timeout_s,
+        entry.read_timeout_s,
+        entry.lost_after_s,
+        shown_as,
+    )
 
 
 def _backends(entry: ComfyUiSource, values: SourceValues) -> Iterator[BackendTerms]:

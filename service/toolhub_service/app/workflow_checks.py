@@ -20,6 +20,7 @@ from toolhub_service.adapters.tool_names import Unnamed, full_name
 from toolhub_service.app.argument_summary import summary_of
 from toolhub_service.app.n8n_workflow_terms import workflow_terms
 from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.source import Definition
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.source_terms import Value
 from toolhub_service.settings.sources import SourcesDocument
@@ -160,20 +161,24 @@ def _n8n_tools(name: str, source: N8nSource) -> Iterator[WorkflowTool]:
             yield WorkflowTool(own_name, "n8n", place, problems=(unnamed.problem,))
             continue
         if made is not None:
-            yield WorkflowTool(
-                made.spec.name,
-                "n8n",
-                place,
-                made.spec.version,
-                made.spec.description,
-                workflow.mode,
-                tuple(sorted(made.spec.capabilities)),
-                summary_of(workflow.input_schema or {}),
-                summary_of(workflow.output_schema),
-                {"calls": _called(source, workflow)},
-                tuple(filter(None, (made.problem, *_misplaced(workflow)))),
-                tuple(_n8n_warnings(source, workflow)),
-            )
+            yield _n8n_tool(place, source, workflow, made)
+
+
+def _n8n_tool(place: str, source: N8nSource, workflow: N8nWorkflow, made: Definition) -> WorkflowTool:
+    return WorkflowTool(
+        made.spec.name,
+        "n8n",
+        place,
+        made.spec.version,
+        made.spec.description,
+        workflow.mode,
+        tuple(sorted(made.spec.capabilities)),
+        summary_of(workflow.input_schema or {}),
+        summary_of(workflow.output_schema),
+        {"calls": _called(source, workflow)},
+        tuple(filter(None, (made.problem, *_misplaced(workflow)))),
+        tuple(_n8n_warnings(source, workflow)),
+    )
 
 
 def _called(source: N8nSource, workflow: N8nWorkflow) -> str:

@@ -60,14 +60,7 @@ def opened(
     """Raises ValueError for a URL that is none."""
     rules = tuple(backend.rule for backend in terms.backends)
     guarded = GuardedTransport(resolver, tls=tls, max_connections=_CONNECTIONS_MAX)
-    http = httpx.AsyncClient(
-        transport=guarded.under(rules),
-        headers={"user-agent": f"tool-hub/{__version__}"},
-        timeout=httpx.Timeout(terms.read_timeout_s, connect=terms.connect_timeout_s, pool=None),
-        cookies=NoCookies(),
-        trust_env=False,
-        follow_redirects=False,
-    )
+    http = _http(terms, guarded.under(rules))
 
     def backend_of(backend: BackendTerms) -> Backend:
         poller = Poller(randomness, polls)
@@ -88,3 +81,14 @@ def opened(
         lost_after_s=terms.lost_after_s,
     )
     return Opened(backends, shelf, job, http, guarded)
+
+
+def _http(terms: ComfyTerms, transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        transport=transport,
+        headers={"user-agent": f"tool-hub/{__version__}"},
+        timeout=httpx.Timeout(terms.read_timeout_s, connect=terms.connect_timeout_s, pool=None),
+        cookies=NoCookies(),
+        trust_env=False,
+        follow_redirects=False,
+    )

@@ -19,11 +19,11 @@ from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
 from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.files import ServedFile, served_file
 from toolhub_service.adapters.comfyui.metadata_sieves import SIEVES
-from toolhub_service.adapters.comfyui.sieve import Damaged, sieved
+from toolhub_service.adapters.comfyui.sieve import Damaged, Sieve, sieved
 from toolhub_service.adapters.comfyui.sniffing import SNIFFED_BYTES, accepted_as, extension_of, sniffed
 from toolhub_service.adapters.comfyui.template import OutputTerms, OutputType, Template
 from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
-from toolhub_service.domain.artifact import ArtifactRef
+from toolhub_service.domain.artifact import Artifact, ArtifactRef
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
@@ -141,18 +141,22 @@ class OutputFetcher:
             if not media_type:
                 what = f"is {sniffed(beginning) or 'of no known kind'}, which the sidecar does not take"
                 raise failures.bad_output(call, output, "OUTPUT_TYPE", what, filename=file.filename)
-            chunks = body.chunks()
             sieve = SIEVES[media_type]() if self._strip and media_type in SIEVES else None
-            async with aclosing(chunks), aclosing(sieved(chunks, sieve) if sieve else chunks) as passed:
-                try:
-                    artifact = await self._desk.keep(
-                        passed, call=call.call, media_type=media_type, name=_artifact_name(output, left, media_type)
-                    )
-                except Damaged:
-                    what = "is a damaged picture"
-                    raise failures.bad_output(call, output, "OUTPUT_DAMAGED", what, filename=file.filename) from None
+            name = _artifact_name(output, left, media_type)
+            try:
+                artifact = await self._keep(body.chunks(), sieve, call, media_type, name)
+            except Damaged:
+                what = "is a damaged picture"
+                raise failures.bad_output(call, output, "OUTPUT_DAMAGED", what, filename=file.filename) from None
             etag = failures.quoted(response.headers.get("etag", ""), self._redact, _ETAG_MAX_CHARS)
             return FileRecord(output, file, artifact.ref, etag, body.size_bytes, body.sha256, sieve is not None)
+
+    async def _keep(
+        self, chunks: AsyncGenerator[bytes, None], sieve: Sieve | None, call: GrantedCall, media_type: str, name: str
+    ) -> Artifact:
+        """Raises Damaged."""
+        async with aclosing(chunks), aclosing(sieved(chunks, sieve) if sieve else chunks) as passed:
+            return await self._desk.keep(passed, call=call.call, media_type=media_type, name=name)
 
     def _check_size(
         self, call: GrantedCall, template: Template, output: OutputTerms, size_bytes: int, left: Left

@@ -136,27 +136,24 @@ class Submitter:
         graph = bound(template, call.args, uploads=uploads, seeds=_drawn(mark.key), names=names)
         client_id = await backend.events.ready(SOCKET_WITHIN_S)
         await self._note(backend, call, mark)
-        body: dict[str, Any] = {"prompt": graph.graph, "prompt_id": mark.key}
-        if client_id:
-            body["client_id"] = client_id
+        body = {"prompt": graph.graph, "prompt_id": mark.key, **({"client_id": client_id} if client_id else {})}
         reply = await self._posted(backend, body)
+        prompt_id = self._prompt_id(reply, backend, template, call)
+        number = whole_number(reply.fields.get("number"))
+        told = "" if number is None else str(number)
+        details = evidence.sent_facts(template, graph, kind, client_id=client_id, uploads=uploads, number=told)
+        if reply.fields.get("node_errors"):
+            details[NODE_ERRORS] = _cut(reply.fields["node_errors"], self._redact)
+        return _accepted(mark, backend, prompt_id, details)
+
+    def _prompt_id(self, reply: Reply, backend: Backend, template: Template, call: GrantedCall) -> str:
+        """Of a prompt that was taken. Raises ToolFailure when it was refused, RemoteUnclear."""
         if 300 <= reply.status < 500 and reply.status != _REQUEST_TIMEOUT:
             raise failures.refused(call, template, reply, self._redact)
         prompt_id = reply.fields.get("prompt_id")
         if reply.status != 200 or not isinstance(prompt_id, str) or ID.fullmatch(prompt_id) is None:
             raise RemoteUnclear(f"The server {backend.name} answered {reply.status}, which says nothing of the job.")
-        number = whole_number(reply.fields.get("number"))
-        details = evidence.sent_facts(
-            template,
-            graph,
-            kind,
-            client_id=client_id,
-            uploads=uploads,
-            number="" if number is None else str(number),
-        )
-        if reply.fields.get("node_errors"):
-            details[NODE_ERRORS] = _cut(reply.fields["node_errors"], self._redact)
-        return _accepted(mark, backend, prompt_id, details)
+        return prompt_id
 
     async def _uploaded(
         self, backend: Backend, template: Template, call: GrantedCall, kind: ServerKind

@@ -7,13 +7,14 @@ key, and followed while there is time; what it says counts. The last part of the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
 from toolhub_service.adapters.n8n import evidence, failures
 from toolhub_service.adapters.n8n.answers import STARTED, Read, Unreadable, execution_named, kept, read_aside
 from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
-from toolhub_service.adapters.n8n.binary_items import files_in, kept_files
+from toolhub_service.adapters.n8n.binary_items import ItemFile, files_in, kept_files
 from toolhub_service.adapters.n8n.client import NoReply
 from toolhub_service.adapters.n8n.executions import AnswerNotKept, Execution, NoData, answer_of, result_items, result_of
 from toolhub_service.adapters.n8n.failure_signs import failure_in
@@ -90,13 +91,7 @@ class Calling:
             raise failures.failed(call, execution, self.redact, known)
         if execution.was_cancelled:
             raise failures.cancelled(call, known)
-        try:
-            value = result_of(execution) if call.spec.cost.is_async else answer_of(execution)
-            found = files_in(result_items(execution))
-        except AnswerNotKept:
-            if workflow is not None and not workflow.terms.is_async:
-                raise
-            value, found = None, []  # its answer was the execution's id
+        value, found = _brought(workflow, call, execution)
         value = server.mask.value(value)
         self._judge(workflow, call, value, known)
         files = await kept_files(found, call.call, self._desk, self.redact, execution.id)
@@ -142,6 +137,19 @@ class Calling:
         words = failure_in(workflow.terms, value) if workflow is not None else None
         if words is not None:
             raise failures.says_failed(call, words, self.redact, known)
+
+
+def _brought(
+    workflow: Workflow | None, call: GrantedCall, execution: Execution
+) -> tuple[JsonValue, Sequence[ItemFile]]:
+    """Its result and its files. Raises NoData."""
+    try:
+        value = result_of(execution) if call.spec.cost.is_async else answer_of(execution)
+        return value, files_in(result_items(execution))
+    except AnswerNotKept:
+        if workflow is not None and not workflow.terms.is_async:
+            raise
+        return None, ()  # its answer was the execution's id
 
 
 class _Run:
