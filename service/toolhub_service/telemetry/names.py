@@ -212,6 +212,7 @@ SPANS: Final = (
 
 LOG_CALL: Final = "call_settled"
 LOG_CRASH: Final = "call_crashed"
+LOG_UNRECORDED: Final = "call_not_recorded"
 LOG_UNKEPT: Final = "answer_not_kept"
 LOG_RETRY: Final = "call_retried"
 LOG_JOB_TAKEN: Final = "job_taken_over"
@@ -244,6 +245,11 @@ LOG_EVENTS: Final = (
         LOG_CRASH,
         "error",
         "A defect: the caller was told INTERNAL, or OUTCOME_UNKNOWN, and the call id; the traceback is here, redacted.",
+    ),
+    (
+        LOG_UNRECORDED,
+        "error",
+        "The audit log, broken or full, did not take an event of the call: this line is all of it.",
     ),
     (LOG_JOB_TAKEN, "warning", "A job whose process died is run by this one now."),
     (LOG_JOB_ENDED, "warning", "A job is LOST or TIMED_OUT: nobody can say what became of it, or it took too long."),

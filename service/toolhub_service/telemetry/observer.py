@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from structlog.typing import FilteringBoundLogger
 
 from toolhub_service.domain.call import Call, GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.settled import SettledCall
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
@@ -47,8 +47,21 @@ class CallTelemetry:
         )
 
     def crashed(self, call: Call, error: BaseException) -> None:
+        if isinstance(error, ToolFailure) and error.error.kind is not ErrorKind.INTERNAL:
+            self._unrecorded(call, error.error)
+            return
         self._metrics.defect_met()
         self._log.error(names.LOG_CRASH, call_id=call.call_id, tool=call.tool, exc_info=error)
+
+    def _unrecorded(self, call: Call, problem: ToolError) -> None:
+        """A disk that is full is no defect, and a traceback for each call would fill it further."""
+        self._log.error(
+            names.LOG_UNRECORDED,
+            call_id=call.call_id,
+            tool=call.tool,
+            principal=call.principal.id,
+            cause=problem.details.get("cause", ""),
+        )
 
     def unkept(self, call: Call, problem: ToolError) -> None:
         self._log.warning(names.LOG_UNKEPT, call_id=call.call_id, tool=call.tool, problem=problem.message)

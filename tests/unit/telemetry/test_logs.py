@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from tests.unit.telemetry.calls import asked, granted, settled
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.logs import configure_logging, in_call, logger
 from toolhub_service.telemetry.metrics import Metrics
@@ -108,6 +108,14 @@ def test_a_traceback_is_shown_without_its_secrets(output: io.StringIO) -> None:
     assert "in fail" in line["exception"]
     assert "hunter2" not in output.getvalue()
     assert CANARY not in output.getvalue()
+
+
+def test_a_call_that_a_broken_audit_log_does_not_take_is_named_and_is_no_defect(output: io.StringIO) -> None:
+    broken = refuse(ErrorKind.IO_ERROR, "The audit log cannot be written.", component="audit", cause="disk")
+    observer().crashed(asked("call-4"), broken)
+    (line,) = lines(output)
+    assert (line["event"], line["call_id"], line["cause"]) == ("call_not_recorded", "call-4", "disk")
+    assert "exception" not in line
 
 
 def test_a_call_writes_no_line_unless_the_access_log_is_on(output: io.StringIO) -> None:
