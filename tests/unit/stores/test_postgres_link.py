@@ -120,7 +120,7 @@ class TestOutages:
         await store.close()
 
     async def test_frozen_server_is_given_up_and_used_again_when_it_goes_on(self, own_postgres: PostgresServer) -> None:
-        link = PostgresLink(own_postgres.url, patience_s=0.3)
+        link = PostgresLink(own_postgres.url, patience_s=2.0)
         await link.start()
         backend = await link.run(pid_of, repeatable=False)
         os.kill(backend, signal.SIGSTOP)
@@ -133,7 +133,7 @@ class TestOutages:
             await link.close()
 
     async def test_statement_that_takes_too_long_is_ended_by_the_server(self, postgres_url: str) -> None:
-        link = PostgresLink(postgres_url, patience_s=0.3)
+        link = PostgresLink(postgres_url, patience_s=1.0)
         await link.start()
         with pytest.raises(ToolFailure) as caught:
             await link.run(lambda connection: connection.execute("SELECT pg_sleep(60)"), repeatable=False)

@@ -27,7 +27,7 @@ from toolhub_service.stores.memory_jobs import MemoryJobs
 from toolhub_service.stores.redis_jobs import RedisJobs
 from toolhub_service.stores.redis_link import RedisLink
 
-SHORT_S = 0.3
+SHORT_S = 2.0
 T = TypeVar("T")
 
 __all__ = ["link", "other_link"]
