@@ -174,7 +174,7 @@ async def hubs_of(
 def hurry_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that wait for a Redis which is away are refused soon."""
     defaults: Any = RedisLink.__init__.__kwdefaults__
-    monkeypatch.setitem(defaults, "patience_s", 1.0)
+    monkeypatch.setitem(defaults, "patience_s", 2.0)
 
 
 def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -170,7 +170,7 @@ async def test_call_after_a_long_outage_is_served_within_its_patience(redis_url:
             for _ in range(2):
                 await refused(link)
             wire.mend()
-            return await link.run("PING") == b"PONG"
+            return bool(await link.run("PING") == b"PONG")
 
         async def in_time(patience_s: float) -> bool:
             with suppress(ToolFailure):
