@@ -12,7 +12,7 @@ A server's own words are cut, redacted, and bare of paths; its tracebacks and in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
@@ -21,8 +21,7 @@ from toolhub_service.adapters.comfyui.template import OutputTerms, Template
 from toolhub_service.adapters.shortening import one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, Violation, refuse
-
-Redact = Callable[[str], str]
+from toolhub_service.guards.redaction import Redact
 
 WORDS_MAX_CHARS: Final = 500
 _JUDGED_CHARS: Final = 4_000

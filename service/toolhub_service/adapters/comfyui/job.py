@@ -17,7 +17,6 @@ from typing import Final
 from toolhub_service.adapters.comfyui import evidence, failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.client import NoReply
-from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.following import Following
 from toolhub_service.adapters.comfyui.node_progress import NodeProgress
 from toolhub_service.adapters.comfyui.outputs import OutputFetcher
@@ -35,6 +34,7 @@ from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.progress import Progress
 from toolhub_service.domain.result import Outcome
+from toolhub_service.guards.redaction import Redact
 
 _STOP_ASKED: Final = "stop_asked_at_unix_ms"
 

@@ -11,7 +11,6 @@ from toolhub_service import __version__
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoCookies
 from toolhub_service.adapters.comfyui.event_feed import EventFeed
-from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.job import ComfyJob
 from toolhub_service.adapters.comfyui.submitting import KeepMark
 from toolhub_service.adapters.comfyui.template_shelf import TemplateShelf
@@ -20,6 +19,7 @@ from toolhub_service.adapters.comfyui.websocket import Dialler
 from toolhub_service.adapters.remote_polling import Poller, PollTerms
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.ports import Clock, Randomness, Resolver
+from toolhub_service.guards.redaction import Redact
 from toolhub_service.tools.egress.transport import GuardedTransport
 
 POLLS = PollTerms(first_s=0.25, longest_s=5.0)

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
-from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.files import ServedFile, served_file
 from toolhub_service.adapters.comfyui.metadata_sieves import SIEVES
 from toolhub_service.adapters.comfyui.sieve import Damaged, Sieve, sieved
@@ -28,6 +27,7 @@ from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.guards.redaction import Redact
 
 _ETAG_MAX_CHARS: Final = 100
 _GONE: Final = frozenset({400, 403, 404, 410})

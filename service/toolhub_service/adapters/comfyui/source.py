@@ -14,7 +14,6 @@ from urllib.parse import quote
 
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, NoReply
-from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.node_classes import problems_with
 from toolhub_service.adapters.comfyui.server_kind import ServerKind
 from toolhub_service.adapters.comfyui.template import Template
@@ -27,6 +26,7 @@ from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, re
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
+from toolhub_service.guards.redaction import Redact
 from toolhub_service.registry.names import check_name
 
 PROBLEMS_MAX: Final = 50

@@ -19,7 +19,6 @@ from toolhub_service.adapters.comfyui import evidence, failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.binding import bound, uploads_of
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
-from toolhub_service.adapters.comfyui.failures import Redact
 from toolhub_service.adapters.comfyui.server_kind import ServerKind
 from toolhub_service.adapters.comfyui.states import ID, Stage, graph_of, whole_number
 from toolhub_service.adapters.comfyui.template import SEED_MAX, Template
@@ -29,6 +28,7 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.guards.redaction import Redact
 from toolhub_service.schema.canonical_json import NotJson, digest
 
 SOCKET_WITHIN_S: Final = 2.0

@@ -6,15 +6,14 @@ status or wording is an error: cut and redacted. Of any other exception nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.guards.redaction import Redact
 
 EXCERPT_CHARS: Final = 2000
-
-Redact = Callable[[str], str]
 
 
 class WorkerTrace(Exception):

@@ -23,7 +23,6 @@ from hashlib import sha256
 from typing import Any, Final
 
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.failures import Redact
 from toolhub_service.adapters.mcp.questions import defaults_of
 from toolhub_service.adapters.mcp.terms import Elicitation
 from toolhub_service.adapters.shortening import as_object, written
@@ -31,6 +30,7 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.question import Question, QuestionAsked
+from toolhub_service.guards.redaction import Redact
 
 ROUNDS_MAX: Final = 8
 REQUESTS_MAX: Final = 16

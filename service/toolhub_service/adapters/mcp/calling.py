@@ -16,7 +16,6 @@ from mcp.shared.inbound import mcp_param_headers
 
 from toolhub_service.adapters.mcp import asking, content, failures, wire
 from toolhub_service.adapters.mcp.breakage import Breakage
-from toolhub_service.adapters.mcp.failures import Redact
 from toolhub_service.adapters.mcp.link import McpSession
 from toolhub_service.adapters.mcp.reporting import Reporter
 from toolhub_service.adapters.mcp.server import McpServer
@@ -25,6 +24,7 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import Outcome
+from toolhub_service.guards.redaction import Redact
 
 MARGIN_S: Final = 0.05
 """By how much the server's time is shorter than the hub's, so that the server hears of it from us; at most a tenth."""

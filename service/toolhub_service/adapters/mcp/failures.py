@@ -10,18 +10,18 @@ A tool's own words are cut, redacted and marked as such: they are for the model,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from toolhub_service.adapters.mcp.breakage import CODE as CONNECTION_CLOSED
 from toolhub_service.adapters.mcp.breakage import Breakage, breakage_of
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.guards.redaction import Redact
 
 if TYPE_CHECKING:
     from mcp import MCPError
 
-Redact = Callable[[str], str]
 
 EXCERPT_MAX_CHARS: Final = 2_000
 _JUDGED_CHARS: Final = 8_000

@@ -21,7 +21,6 @@ from toolhub_service.adapters.mcp.definitions import (
     SourceTerms,
     task_support,
 )
-from toolhub_service.adapters.mcp.failures import Redact
 from toolhub_service.adapters.mcp.link import McpSession
 from toolhub_service.adapters.mcp.server import McpServer
 from toolhub_service.adapters.mcp.tasks import has_extension
@@ -32,6 +31,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.masking import Mask
+from toolhub_service.guards.redaction import Redact
 from toolhub_service.registry.names import skeleton
 from toolhub_service.registry.turns import Turns, in_thread
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 from toolhub_service.adapters.mcp import asking
-from toolhub_service.adapters.mcp.failures import Redact
 from toolhub_service.adapters.mcp.terms import Elicitation
 from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.guards.redaction import Redact
 
 STATUS: Final = "input_required"
 

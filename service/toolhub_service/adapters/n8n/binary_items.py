@@ -17,13 +17,14 @@ from typing import Final, NamedTuple
 
 from toolhub_service.adapters.n8n.answers import kept
 from toolhub_service.adapters.n8n.client import LARGE_BYTES
-from toolhub_service.adapters.n8n.words import Redact, quoted
+from toolhub_service.adapters.n8n.words import quoted
 from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
+from toolhub_service.guards.redaction import Redact
 
 FILES_MAX: Final = 32
 """Of one result; more are only counted."""

@@ -22,7 +22,6 @@ from toolhub_service.adapters.n8n.lookup import Found, Lookup
 from toolhub_service.adapters.n8n.sending import Sent, Trace, key_of, no_trace, send
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
 from toolhub_service.adapters.n8n.webhooks import Webhook
-from toolhub_service.adapters.n8n.words import Redact
 from toolhub_service.adapters.shortening import kept_json
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
@@ -30,6 +29,7 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Outcome
+from toolhub_service.guards.redaction import Redact
 
 RAW_MAX_BYTES: Final = 64 * 1024
 RESERVE_S: Final = 5.0

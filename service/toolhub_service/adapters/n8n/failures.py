@@ -18,11 +18,12 @@ from typing import Final
 
 from toolhub_service.adapters.n8n.client import NoReply, Reply
 from toolhub_service.adapters.n8n.executions import Execution, error_of
-from toolhub_service.adapters.n8n.words import MESSAGE_MAX_CHARS, Redact, quoted, said
+from toolhub_service.adapters.n8n.words import MESSAGE_MAX_CHARS, quoted, said
 from toolhub_service.adapters.retry_after import retry_after_s
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.guards.redaction import Redact
 
 NOT_REGISTERED: Final = re.compile(r'The requested webhook "[^"]*" is not registered\.')
 _WRONG_METHOD: Final = re.compile(r"This webhook is not registered for ([A-Z]+) requests")

@@ -19,12 +19,12 @@ from toolhub_service.adapters.n8n.discovering import Discovered, description_of,
 from toolhub_service.adapters.n8n.executions import id_of
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow
 from toolhub_service.adapters.n8n.webhooks import Webhook
-from toolhub_service.adapters.n8n.words import Redact
 from toolhub_service.adapters.tool_names import Unnamed
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.guards.redaction import Redact
 from toolhub_service.registry.names import skeleton
 from toolhub_service.registry.turns import Turns
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from toolhub_service.domain.json import JsonValue
-
-Redact = Callable[[str], str]
+from toolhub_service.guards.redaction import Redact
 
 EXCERPT_MAX_CHARS: Final = 2_000
 MESSAGE_MAX_CHARS: Final = 500
