@@ -305,6 +305,21 @@ async def test_key_used_by_a_call_with_other_arguments_fails_the_job(office: Off
     assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_IDEMPOTENCY_CONFLICT)
 
 
+async def test_arguments_are_forgotten_when_the_job_ends_and_its_digest_stays(office: Office, robot: Client) -> None:
+    job = await robot.submit(WRITE, {"text": "only for the run"})
+    await office.writes.started.wait()
+    jobs = office.running.hub.long_work.stores.jobs
+    under_way = await jobs.get(job.job_id)
+    assert under_way is not None
+    assert under_way.call.args == {"text": "only for the run"}
+    office.writes.let_go.set()
+    assert state((await robot.ended(job.job_id))[-1]) == "SUCCEEDED"
+    over = await jobs.get(job.job_id)
+    assert over is not None
+    assert over.call.args == {}
+    assert (await robot.job(job.job_id)).args_digest == job.args_digest != ""
+
+
 async def test_malformed_questions_are_refused_by_field(robot: Client) -> None:
     for call, field in (
         (robot.job("two words"), "job_id"),

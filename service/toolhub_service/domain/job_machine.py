@@ -7,7 +7,8 @@
 
 RUNNING goes back to QUEUED when its runner hands it over, and RUNNING or CANCELLING follow themselves as progress. One
 that waits, again, with work on a remote side can be CANCELLING without having run again. A change is a pure function
-from one record to the next; the store keeps it by compare-and-set on `version`.
+from one record to the next; the store keeps it by compare-and-set on `version`. A job that is over will not run again,
+and has no arguments any more: their digest says what they were.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def moved(
         result=result,
         artifacts=status.artifacts if artifacts is None else artifacts,
     )
+    if state.is_final:
+        fields["call"] = fields.get("call", job.call)._replace(args={})
     since_unix_ms = job.state_since_unix_ms if state is status.state else entry.at_unix_ms
     return replace(job, status=entry, version=job.version + 1, state_since_unix_ms=since_unix_ms, **fields)
 

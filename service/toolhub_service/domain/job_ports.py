@@ -34,7 +34,8 @@ class JobStore(Protocol):
     async def put(self, job: Job) -> bool:
         """Replace the record whose version is one less, and append `job.status` when its sequence is new.
 
-        `job.call.args` are those of `create`: they never change, and need not be written again.
+        `job.call.args` are those of `create` and need not be written again, until the job is final: then they are
+        forgotten.
 
         False when another change came first, or the job is gone. Raises ForbiddenTransition (a defect of the caller).
         """

@@ -45,7 +45,8 @@ standing AS MATERIALIZED (
 changed AS (
     UPDATE jobs SET version = s.version, sequence = s.sequence, state = s.state, is_final = s.is_final,
         runner = s.runner, entered_at_unix_ms = s.entered_at_unix_ms, deadline_unix_ms = s.deadline_unix_ms,
-        expires_at_unix_ms = s.expires_at_unix_ms, frame = s.frame
+        expires_at_unix_ms = s.expires_at_unix_ms, frame = s.frame,
+        args = CASE WHEN s.is_final THEN '{}'::bytea ELSE jobs.args END
     FROM standing s
     WHERE jobs.job_id = s.job_id AND s.standing_version = s.version - 1 AND (s.sequence = s.standing_sequence
         OR (s.sequence = s.standing_sequence + 1 AND s.standing_state = ANY (string_to_array(s.may_follow, ' '))))

@@ -112,7 +112,7 @@ PUT = RedisScript(
     _PLACES,
     """
 local id, token, before, seq, state, at, runner, deadline, expires, frame, status = unpack(ARGV, 1, 11)
-local version, may_follow = ARGV[12], ARGV[13]
+local version, may_follow, args = ARGV[12], ARGV[13], ARGV[14]
 local job = P .. 'job:' .. id
 local now = call('HMGET', job, 'version', 'by', 'seq', 'state', 'runner')
 if now[1] ~= before then
@@ -127,6 +127,9 @@ if now[4] ~= state or now[5] ~= runner then
 end
 call('HSET', job, 'by', token, 'version', version, 'seq', seq, 'state', state, 'at', at, 'runner', runner,
   'deadline', deadline, 'frame', frame)
+if args ~= '' then
+  call('HSET', job, 'args', args)
+end
 place(id, state, at, runner, deadline, expires)
 if is_new then
   append(id, seq, status)

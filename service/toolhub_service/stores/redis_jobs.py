@@ -61,8 +61,9 @@ class RedisJobs:
         return _job_of(parts)
 
     async def put(self, job: Job) -> bool:
+        args = encode_args({}) if job.state.is_final else b""
         done = await self._link.call(
-            PUT, job.job_id, self._link.token(), job.version - 1, *_change(job), _BEFORE[job.state]
+            PUT, job.job_id, self._link.token(), job.version - 1, *_change(job), _BEFORE[job.state], args
         )
         if done < 0:
             raise ForbiddenTransition(f"entry {job.status.sequence}, {job.state.value}, may not come next")

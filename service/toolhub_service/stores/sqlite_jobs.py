@@ -151,6 +151,9 @@ def _put_all(connection: sqlite3.Connection, wanted: Sequence[Written]) -> list[
             changed[job.job_id] = each
     insert(connection, rows.JOBS, [each.row for each in changed.values()], on_conflict=rows.REPLACED)
     insert(connection, rows.ENTRIES, entries)
+    over = [job_id for job_id, each in changed.items() if each.job.state.is_final]
+    if over:
+        connection.execute(rows.FORGET_ARGS, (orjson.dumps(over).decode(),))
     return answers
 
 

@@ -35,6 +35,7 @@ REPLACED: Final = (
     "expires_at_unix_ms = excluded.expires_at_unix_ms, frame = excluded.frame"
 )
 ARGS: Final = "job_args (job_id, args)"
+FORGET_ARGS: Final = "UPDATE job_args SET args = CAST('{}' AS BLOB) WHERE job_id IN (SELECT value FROM json_each(?))"
 ENTRIES: Final = "job_entries (job_id, sequence, status)"
 _WHOLE: Final = """
     SELECT jobs.frame, status, args FROM jobs
