@@ -24,7 +24,7 @@ async def test_full_hub_sheds_at_once_and_says_when_to_come_back(tmp_path: Path)
     async with running_hub(tmp_path, settings={"server": {"max_in_flight": 1}}, tools=[waits, Echo()]) as running:
         first = asyncio.create_task(running.invoke("test/text.wait"))
         await waits.started.wait()
-        failure = await failed(running.stub.Invoke(request("test/text.echo"), timeout=20))
+        failure = await failed(running.stub.Invoke(request("test/text.echo"), timeout=60))
         assert (failure.code, failure.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
         assert failure.retry_after_s == 0.25
         assert failure.metadata == {"max_in_flight": "1"}
@@ -88,7 +88,7 @@ async def test_leaving_hub_says_so_refuses_new_work_and_lets_running_work_end(
 async def test_new_work_of_a_draining_hub_is_refused_as_unavailable(tmp_path: Path) -> None:
     async with running_hub(tmp_path, tools=[Echo()]) as running:
         running.hub.server._admission.draining = True
-        failure = await failed(running.stub.Invoke(request("test/text.echo"), timeout=20))
+        failure = await failed(running.stub.Invoke(request("test/text.echo"), timeout=60))
         assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
         assert failure.retry_after_s == 0.5
 

@@ -61,7 +61,7 @@ class Office:
     async def call(self, approval_id: str = "", args: Any = None, *, by: str = "robot", key: str = "") -> Any:
         asked = request(WRITE, args or ARGS, idempotency_key=key, request_id="work")
         asked.approval_id = approval_id
-        return (await self.running.stub.Invoke(asked, metadata=self.by(by), timeout=20)).result
+        return (await self.running.stub.Invoke(asked, metadata=self.by(by), timeout=60)).result
 
     async def ask(self, args: Any = None, *, by: str = "robot") -> str:
         result = await self.call(args=args, by=by)
@@ -72,7 +72,7 @@ class Office:
         self, approval_id: str, decision: approval_pb2.Decision.ValueType = APPROVE, *, by: str = "judge", **fields: Any
     ) -> Any:
         asked = pb.DecideApprovalRequest(approval_id=approval_id, decision=decision, **fields)
-        return self.approvals.DecideApproval(asked, metadata=self.by(by), timeout=20)
+        return self.approvals.DecideApproval(asked, metadata=self.by(by), timeout=60)
 
     async def grant(self, args: Any = None) -> str:
         approval_id = await self.ask(args)
@@ -82,7 +82,7 @@ class Office:
     async def submit(self, args: Any = None) -> Any:
         asked = request(WRITE, args or ARGS, request_id="work")
         submitted = job_service_pb2.SubmitJobRequest(intent=asked.intent, context=asked.context)
-        return (await self.jobs.SubmitJob(submitted, metadata=self.by("robot"), timeout=20)).job
+        return (await self.jobs.SubmitJob(submitted, metadata=self.by("robot"), timeout=60)).job
 
     async def ended(self, job_id: str) -> Any:
         """The last status of the job, once it has one."""
@@ -232,7 +232,7 @@ async def test_job_may_be_submitted_with_an_approval_that_was_granted(office: Of
     approval_id = await office.grant()
     asked = request(WRITE, ARGS, request_id="work")
     submitted = job_service_pb2.SubmitJobRequest(intent=asked.intent, context=asked.context, approval_id=approval_id)
-    job = (await office.jobs.SubmitJob(submitted, metadata=office.by("robot"), timeout=20)).job
+    job = (await office.jobs.SubmitJob(submitted, metadata=office.by("robot"), timeout=60)).job
     assert (await office.ended(job.job_id)).state == job_state_pb2.JOB_STATE_SUCCEEDED
     assert (await office.call(approval_id)).error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
 
@@ -244,7 +244,7 @@ async def test_hub_that_leaves_ends_watches_with_a_status_that_says_come_again(t
             channel = await client.enter_async_context(channel_to(office.running.address))
             metadata, approval_id = office.by("judge"), await office.ask()
             stub: Any = ApprovalServiceStub(channel)
-            watch = stub.WatchApprovals(pb.WatchApprovalsRequest(), metadata=metadata, timeout=20)
+            watch = stub.WatchApprovals(pb.WatchApprovalsRequest(), metadata=metadata, timeout=60)
             answers = aiter(watch)
             assert (await anext(answers)).approval.approval_id == approval_id
             ending = asyncio.create_task(failed_stream(answers))

@@ -58,7 +58,7 @@ async def test_page_token_of_nobody_is_refused(hub: RunningHub) -> None:
 
 
 async def test_tail_shows_events_as_they_happen(hub: RunningHub) -> None:
-    tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=20)
+    tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=60)
     await tail.initial_metadata()
     (call_id,) = await calls(hub, 1)
     first, second = await tail.read(), await tail.read()
@@ -69,13 +69,13 @@ async def test_tail_shows_events_as_they_happen(hub: RunningHub) -> None:
 
 @pytest.mark.promise("audit.resumable-tail")
 async def test_tail_goes_on_where_it_stopped_without_gap_or_repetition(hub: RunningHub) -> None:
-    tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=20)
+    tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=60)
     await tail.initial_metadata()
     await calls(hub, 1)
     seen = [await tail.read()]
     tail.cancel()
     await calls(hub, 2)  # while nobody listens
-    again = hub.audit.TailEvents(pb.TailEventsRequest(resume_token=seen[-1].resume_token), timeout=20)
+    again = hub.audit.TailEvents(pb.TailEventsRequest(resume_token=seen[-1].resume_token), timeout=60)
     seen += [await again.read() for _ in range(5)]
     await calls(hub, 1)
     seen += [await again.read() for _ in range(2)]
@@ -88,7 +88,7 @@ async def test_tail_ends_with_a_time_to_come_again_when_the_hub_leaves_and_goes_
     tmp_path: Path,
 ) -> None:
     async with running_hub(tmp_path) as hub:
-        tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=20)
+        tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=60)
         await tail.initial_metadata()
         await calls(hub, 1)
         seen = [await tail.read(), await tail.read()]
@@ -97,7 +97,7 @@ async def test_tail_ends_with_a_time_to_come_again_when_the_hub_leaves_and_goes_
         assert (failure.code, failure.reason, failure.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
         await leaving
     async with running_hub(tmp_path) as hub:
-        again = hub.audit.TailEvents(pb.TailEventsRequest(resume_token=seen[-1].resume_token), timeout=20)
+        again = hub.audit.TailEvents(pb.TailEventsRequest(resume_token=seen[-1].resume_token), timeout=60)
         await calls(hub, 1)
         called = [(await again.read()).event.type for _ in range(2)]
         again.cancel()

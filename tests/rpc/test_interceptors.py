@@ -244,7 +244,7 @@ async def test_health_watch_passes_the_whole_stack(hub: RunningHub) -> None:
 @pytest.mark.parametrize("path", ["/toolhub.v1.ToolService/Nothing", "/nobody.Home/Knocks", "/x"])
 async def test_unknown_method_is_unimplemented_and_shows_nothing(hub: RunningHub, path: str) -> None:
     unknown: Any = hub.channel.unary_unary(path)
-    failure = await failed(unknown(b"", timeout=20))
+    failure = await failed(unknown(b"", timeout=60))
     assert failure.code is grpc.StatusCode.UNIMPLEMENTED
     assert "Traceback" not in failure.message
 

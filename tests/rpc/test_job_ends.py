@@ -226,7 +226,7 @@ async def test_result_over_its_cap_is_cut_and_whole_as_an_artifact(stage: Stage)
     (artifact,) = last.artifacts
     stub: Any = ArtifactServiceStub(stage.running.channel)
     asked = artifact_service_pb2.ReadArtifactRequest(artifact_id=artifact.artifact_id)
-    parts = [part.chunk async for part in stub.ReadArtifact(asked, metadata=stage.robot.metadata, timeout=20)]
+    parts = [part.chunk async for part in stub.ReadArtifact(asked, metadata=stage.robot.metadata, timeout=60)]
     assert json.loads(b"".join(parts)) == {"text": text}
 
 
@@ -306,7 +306,7 @@ rules: [{id: look-first, effect: REQUIRE_PLAN, tools: [core/fs.deletePath]}]
         unplanned = await robot.submit(tool, args, request_id="work")
         assert unplanned.status.error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED
         asked = request(tool, args, mode=call_pb2.INVOKE_MODE_DRY_RUN, request_id="work")
-        shown = (await running.stub.Invoke(asked, metadata=robot.metadata, timeout=20)).plan
+        shown = (await running.stub.Invoke(asked, metadata=robot.metadata, timeout=60)).plan
         note = running.workspace("work", "robot") / "note.txt"
         assert note.exists()
         job = await robot.submit(tool, args, request_id="work", plan_digest=shown.plan_digest)

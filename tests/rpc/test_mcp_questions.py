@@ -51,7 +51,7 @@ class Restaurant(Office):
     async def order(self, approval_id: str = "", tool: str = "order", **fields: Any) -> Any:
         asked = request(f"kitchen/{tool}", SOUP, request_id="dinner", **fields)
         asked.approval_id = approval_id
-        return (await self.running.stub.Invoke(asked, metadata=self.by("robot"), timeout=20)).result
+        return (await self.running.stub.Invoke(asked, metadata=self.by("robot"), timeout=60)).result
 
     async def asked(self, tool: str = "order", **fields: Any) -> str:
         return _approval_of(await self.order(tool=tool, **fields))
@@ -61,17 +61,17 @@ class Restaurant(Office):
 
     async def shown(self, approval_id: str) -> approval_pb2.Approval:
         wanted = pb.GetApprovalRequest(approval_id=approval_id)
-        return (await self.approvals.GetApproval(wanted, metadata=self.by("judge"), timeout=20)).approval  # type: ignore[no-any-return]
+        return (await self.approvals.GetApproval(wanted, metadata=self.by("judge"), timeout=60)).approval  # type: ignore[no-any-return]
 
     async def submitted(self, tool: str = "order") -> str:
         asked = request(f"kitchen/{tool}", SOUP, request_id="dinner")
         submitted = job_service_pb2.SubmitJobRequest(intent=asked.intent, context=asked.context)
-        return str((await self.jobs.SubmitJob(submitted, metadata=self.by("robot"), timeout=20)).job.job_id)
+        return str((await self.jobs.SubmitJob(submitted, metadata=self.by("robot"), timeout=60)).job.job_id)
 
     async def waiting(self, job_id: str, but: str = "") -> str:
         """The approval that the job waits for, once it waits for one other than `but`; as a watcher of it sees it."""
         watched = job_service_pb2.WatchJobRequest(job_id=job_id)
-        watch = self.jobs.WatchJob(watched, metadata=self.by("robot"), timeout=20)
+        watch = self.jobs.WatchJob(watched, metadata=self.by("robot"), timeout=60)
         async for answer in watch:
             assert answer.status.state < job_state_pb2.JOB_STATE_SUCCEEDED or answer.status.state == AWAITING
             if answer.status.state == AWAITING and (approval_id := await self.approval_of(job_id)) != but:
@@ -81,7 +81,7 @@ class Restaurant(Office):
 
     async def approval_of(self, job_id: str) -> str:
         wanted = job_service_pb2.GetJobRequest(job_id=job_id)
-        return str((await self.jobs.GetJob(wanted, metadata=self.by("robot"), timeout=20)).job.approval_id)
+        return str((await self.jobs.GetJob(wanted, metadata=self.by("robot"), timeout=60)).job.approval_id)
 
     async def cli(self, *words: str, by: str = "judge") -> Result:
         key = dict(self.by(by))["authorization"].removeprefix("Bearer ")
@@ -236,7 +236,7 @@ async def test_job_that_is_declined_fails(restaurant: Restaurant) -> None:
 
 
 async def test_session_asks_and_goes_on_alike(restaurant: Restaurant) -> None:
-    session = restaurant.running.stub.InvokeSession(metadata=restaurant.by("robot"), timeout=20)
+    session = restaurant.running.stub.InvokeSession(metadata=restaurant.by("robot"), timeout=60)
     results = []
     approval_id = ""
     for call_id in ("before", "after"):

@@ -33,7 +33,7 @@ class Works(Restaurant):
     async def begun(self, wants: dict[str, Any] = WHO, **fields: Any) -> str:
         asked = request("work/perhaps", {"text": "made", "wants": wants}, request_id="work", **fields)
         submitted = job_service_pb2.SubmitJobRequest(intent=asked.intent, context=asked.context)
-        return str((await self.jobs.SubmitJob(submitted, metadata=self.by("robot"), timeout=20)).job.job_id)
+        return str((await self.jobs.SubmitJob(submitted, metadata=self.by("robot"), timeout=60)).job.job_id)
 
     async def end(self, job_id: str) -> tuple[str, Any]:
         last = await self.ended(job_id)
@@ -101,7 +101,7 @@ async def test_cancelling_the_job_that_waits_stops_the_task(office: Works) -> No
     job_id = await office.begun()
     await office.waiting(job_id)
     cancel = job_service_pb2.CancelJobRequest(job_id=job_id)
-    await office.jobs.CancelJob(cancel, metadata=office.by("robot"), timeout=20)
+    await office.jobs.CancelJob(cancel, metadata=office.by("robot"), timeout=60)
     assert (await office.end(job_id))[0] == "CANCELLED"
     assert (office.given, office.script.cancelled) == ([], ["t-1"])
 

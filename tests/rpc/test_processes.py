@@ -32,7 +32,7 @@ async def call(address: str) -> Any:
     """One call over a connection of its own, so that the kernel chooses the worker anew."""
     async with channel_to(address) as channel:
         stub: Any = ToolServiceStub(channel)
-        return (await stub.Invoke(request(TOOL), timeout=20)).result
+        return (await stub.Invoke(request(TOOL), timeout=60)).result
 
 
 async def writers(address: str) -> set[str]:
@@ -40,7 +40,7 @@ async def writers(address: str) -> set[str]:
     async with channel_to(address) as channel:
         stub: Any = AuditServiceStub(channel)
         where = event_pb2.EventFilter(types=[event_pb2.EVENT_TYPE_TOOL_RESULT])
-        page = await stub.ListEvents(audit_service_pb2.ListEventsRequest(filter=where, page_size=1_000), timeout=20)
+        page = await stub.ListEvents(audit_service_pb2.ListEventsRequest(filter=where, page_size=1_000), timeout=60)
         return {event.writer for event in page.events}
 
 
@@ -113,7 +113,7 @@ async def test_revoked_key_is_refused_after_a_hangup(tmp_path: Path) -> None:
     async with served(tmp_path, environment=environment) as running, channel_to(running.address) as channel:
         stub: Any = ToolServiceStub(channel)
         metadata = (("x-api-key", key),)
-        assert await stub.Invoke(request(TOOL), metadata=metadata, timeout=20)
+        assert await stub.Invoke(request(TOOL), metadata=metadata, timeout=60)
         assert keys.revoke("_".join(key.split("_")[:2]))
         running.signal(signal.SIGHUP)
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
@@ -125,7 +125,7 @@ async def call_for_ever(stub: Any, metadata: Any) -> None:
     """One call after the other, until one is refused."""
     async with asyncio.timeout(60):
         while True:
-            await stub.Invoke(request(TOOL), metadata=metadata, timeout=20)
+            await stub.Invoke(request(TOOL), metadata=metadata, timeout=60)
 
 
 async def fresh_writers(running: Served, known: set[str]) -> set[str]:
@@ -155,7 +155,7 @@ async def test_hangup_reloads_the_policy_and_an_invalid_file_keeps_the_old_one(t
         assert (await call(running.address)).error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
         stub: Any = AuditServiceStub(channel)
         where = event_pb2.EventFilter(types=[event_pb2.EVENT_TYPE_CONFIG_LOADED, event_pb2.EVENT_TYPE_CONFIG_REJECTED])
-        page = await stub.ListEvents(audit_service_pb2.ListEventsRequest(filter=where), timeout=20)
+        page = await stub.ListEvents(audit_service_pb2.ListEventsRequest(filter=where), timeout=60)
         assert [event.type for event in page.events] == list(where.types)
         assert page.events[1].outcome == "refused"
 
@@ -178,10 +178,10 @@ async def test_start_and_stop_are_audited_and_the_log_verifies_afterwards(tmp_pa
         assert await running.stop() == 0
     async with served(tmp_path) as running, channel_to(running.address) as channel:
         stub: Any = AuditServiceStub(channel)
-        page = await stub.ListEvents(audit_service_pb2.ListEventsRequest(), timeout=20)
+        page = await stub.ListEvents(audit_service_pb2.ListEventsRequest(), timeout=60)
         names = [event_pb2.EventType.Name(event.type).removeprefix("EVENT_TYPE_") for event in page.events]
         assert names == ["HUB_STARTED", "TOOL_CALLED", "TOOL_RESULT", "HUB_STOPPED", "HUB_STARTED"]
-        assert (await stub.VerifyAudit(audit_service_pb2.VerifyAuditRequest(), timeout=20)).ok
+        assert (await stub.VerifyAudit(audit_service_pb2.VerifyAuditRequest(), timeout=60)).ok
 
 
 @pytest.mark.promise("serving.clear-refusals")

@@ -45,7 +45,7 @@ class AskingOffice(Office):
     async def paint(self, approval_id: str = "", **fields: Any) -> Any:
         asked = request(PAINT.name, WALL, request_id="work", **fields)
         asked.approval_id = approval_id
-        return (await self.running.stub.Invoke(asked, metadata=self.by("robot"), timeout=20)).result
+        return (await self.running.stub.Invoke(asked, metadata=self.by("robot"), timeout=60)).result
 
     async def asked(self) -> str:
         result = await self.paint()
@@ -55,7 +55,7 @@ class AskingOffice(Office):
     async def submitted(self) -> Any:
         asked = request(PAINT.name, WALL, request_id="work")
         submitted = job_service_pb2.SubmitJobRequest(intent=asked.intent, context=asked.context)
-        return (await self.jobs.SubmitJob(submitted, metadata=self.by("robot"), timeout=20)).job
+        return (await self.jobs.SubmitJob(submitted, metadata=self.by("robot"), timeout=60)).job
 
     async def waiting(self, job_id: str) -> Any:
         """The job, once it waits for a person."""
@@ -67,7 +67,7 @@ class AskingOffice(Office):
                 break
         watch.cancel()
         wanted = job_service_pb2.GetJobRequest(job_id=job_id)
-        return (await self.jobs.GetJob(wanted, metadata=self.by("robot"), timeout=20)).job
+        return (await self.jobs.GetJob(wanted, metadata=self.by("robot"), timeout=60)).job
 
     async def answer(self, approval_id: str, answer: Any = ANSWER, **fields: Any) -> approval_pb2.Approval:
         answer_json = b"" if answer is None else json.dumps(answer).encode()
@@ -75,7 +75,7 @@ class AskingOffice(Office):
 
     async def shown(self, approval_id: str, by: str = "judge") -> approval_pb2.Approval:
         wanted = pb.GetApprovalRequest(approval_id=approval_id)
-        return (await self.approvals.GetApproval(wanted, metadata=self.by(by), timeout=20)).approval  # type: ignore[no-any-return]
+        return (await self.approvals.GetApproval(wanted, metadata=self.by(by), timeout=60)).approval  # type: ignore[no-any-return]
 
 
 @asynccontextmanager
@@ -139,13 +139,13 @@ async def test_answer_with_a_no_is_refused(office: AskingOffice) -> None:
 async def test_streams_and_sessions_ask_alike(office: AskingOffice) -> None:
     approval_id = await office.asked()
     streamed = request(PAINT.name, WALL, request_id="work", message=calls_pb.InvokeStreamRequest)
-    stream = office.running.stub.InvokeStream(streamed, metadata=office.by("robot"), timeout=20)
+    stream = office.running.stub.InvokeStream(streamed, metadata=office.by("robot"), timeout=60)
     *_, last = [answer async for answer in stream]
     assert last.result.error.details["approval_id"] == approval_id
     await office.answer(approval_id)
     call = request(PAINT.name, WALL, request_id="work", message=calls_pb.SessionCall)
     call.call_id, call.approval_id = "mine", approval_id
-    session = office.running.stub.InvokeSession(metadata=office.by("robot"), timeout=20)
+    session = office.running.stub.InvokeSession(metadata=office.by("robot"), timeout=60)
     await session.write(calls_pb.InvokeSessionRequest(calls=[call]))
     await session.done_writing()
     results = [event async for answer in session for event in answer.events if event.HasField("result")]
@@ -190,8 +190,8 @@ async def test_continuation_and_answer_are_shown_to_nobody(office: AskingOffice,
     result = await office.paint()
     approval_id = str(result.error.details["approval_id"])
     decided = await office.answer(approval_id)
-    page = await office.approvals.ListApprovals(pb.ListApprovalsRequest(), metadata=office.by("judge"), timeout=20)
-    watch = office.approvals.WatchApprovals(pb.WatchApprovalsRequest(), metadata=office.by("judge"), timeout=20)
+    page = await office.approvals.ListApprovals(pb.ListApprovalsRequest(), metadata=office.by("judge"), timeout=60)
+    watch = office.approvals.WatchApprovals(pb.WatchApprovalsRequest(), metadata=office.by("judge"), timeout=60)
     job = await office.submitted()
     told = (await anext(aiter(watch))).approval
     watch.cancel()

@@ -35,7 +35,7 @@ async def test_custom_tool_goes_on_with_a_persons_answer_and_not_after_a_no(tmp_
 
         async def sign(approval_id: str = "") -> error_pb2.ToolError | str:
             asked.approval_id = approval_id
-            result = (await running.stub.Invoke(asked, metadata=office.by("robot"), timeout=20)).result
+            result = (await running.stub.Invoke(asked, metadata=office.by("robot"), timeout=60)).result
             return str(json.loads(result.result_json)["signed"]) if result.ok else result.error
 
         for decision in ("yes", "no"):

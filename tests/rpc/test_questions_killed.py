@@ -41,14 +41,14 @@ class Process:
     async def submit(self, key: str) -> str:
         asked = request(PAINT.name, WALL, request_id="work")
         submitted = pb.SubmitJobRequest(intent=asked.intent, context=asked.context)
-        return str((await self.jobs.SubmitJob(submitted, metadata=_by(key), timeout=20)).job.job_id)
+        return str((await self.jobs.SubmitJob(submitted, metadata=_by(key), timeout=60)).job.job_id)
 
     async def get(self, job_id: str, key: str) -> job_pb2.Job:
         asked = pb.GetJobRequest(job_id=job_id)
-        return (await self.jobs.GetJob(asked, metadata=_by(key), timeout=20)).job  # type: ignore[no-any-return]
+        return (await self.jobs.GetJob(asked, metadata=_by(key), timeout=60)).job  # type: ignore[no-any-return]
 
     async def reached(self, job_id: str, key: str, *states: job_state_pb2.JobState.ValueType) -> job_pb2.JobStatus:
-        watch = self.jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), metadata=_by(key), timeout=20)
+        watch = self.jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), metadata=_by(key), timeout=60)
         async for answer in watch:
             if answer.status.state in states:
                 watch.cancel()
@@ -60,7 +60,7 @@ class Process:
             approval_id=approval_id, decision=approval_pb2.DECISION_APPROVE, answer_json=json.dumps(answer).encode()
         )
         stub: Any = ApprovalServiceStub(self.channel)
-        await stub.DecideApproval(decision, metadata=_by(key), timeout=20)
+        await stub.DecideApproval(decision, metadata=_by(key), timeout=60)
 
     async def kill(self) -> None:
         if self.process.returncode is None:

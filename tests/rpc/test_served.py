@@ -50,7 +50,7 @@ async def call(hub: RunningHub, method: MethodDescriptor) -> None:
     start = getattr(channel, f"{takes}_{gives}")(path)
     sent = valid(GetMessageClass(method.input_type)()).SerializeToString()
     request: Any = iter([sent]) if method.client_streaming else sent
-    started = start(request, timeout=20)
+    started = start(request, timeout=60)
     if not method.server_streaming:
         await started
         return

@@ -163,7 +163,7 @@ async def test_message_that_breaks_the_contract_ends_the_session_as_it_ends_any_
 
 async def test_bytes_that_are_no_request_end_the_session_with_a_reason(hub: RunningHub) -> None:
     channel: Any = hub.channel
-    stream = channel.stream_stream("/toolhub.v1.ToolService/InvokeSession")(iter([b"\xff\xff"]), timeout=20)
+    stream = channel.stream_stream("/toolhub.v1.ToolService/InvokeSession")(iter([b"\xff\xff"]), timeout=60)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         async for _ in stream:
             pass

@@ -136,7 +136,7 @@ async def test_approval_is_decided_at_either_hub_and_never_by_who_asked(pair: Pa
     asked = request(FILE, {**NOTE, "path": "call.txt"}, request_id="work")
     asked.approval_id = approval_id
     answers = await asyncio.gather(
-        *(hub.stub.Invoke(asked, metadata=pair.at(0).metadata, timeout=20) for hub in pair.hubs * 5)
+        *(hub.stub.Invoke(asked, metadata=pair.at(0).metadata, timeout=60) for hub in pair.hubs * 5)
     )
     assert [answer.result.ok for answer in answers].count(True) == 1
 
@@ -194,7 +194,7 @@ async def test_artifact_of_one_hub_is_read_at_the_other_and_the_audit_of_both_ve
 async def _read(client: Client, artifact_id: str) -> bytes:
     stub: Any = ArtifactServiceStub(client.running.channel)
     asked = artifact_service_pb2.ReadArtifactRequest(artifact_id=artifact_id)
-    return b"".join([part.chunk async for part in stub.ReadArtifact(asked, metadata=client.metadata, timeout=20)])
+    return b"".join([part.chunk async for part in stub.ReadArtifact(asked, metadata=client.metadata, timeout=60)])
 
 
 async def test_plan_of_one_hub_is_committed_at_the_other_that_has_its_key(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ async def test_plan_of_one_hub_is_committed_at_the_other_that_has_its_key(tmp_pa
         people = People(*hubs)
         here, there = people.at(hubs[0]), people.at(hubs[1])
         asked = request(FILE, NOTE, mode=call_pb2.INVOKE_MODE_DRY_RUN, request_id="work")
-        plan = (await hubs[0].stub.Invoke(asked, metadata=here.metadata, timeout=20)).plan
+        plan = (await hubs[0].stub.Invoke(asked, metadata=here.metadata, timeout=60)).plan
         job = await there.submit(FILE, NOTE, request_id="work", plan_digest=plan.plan_digest)
         last = (await here.ended(job.job_id))[-1]
         assert (state(last), last.error.message) == ("SUCCEEDED", "")

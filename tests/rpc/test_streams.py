@@ -133,7 +133,7 @@ async def test_cancelling_a_stream_stops_the_tool_and_is_recorded(stage: Stage) 
 
 @pytest.mark.promise("cancel.stops-and-is-recorded")
 async def test_cancelling_a_unary_call_stops_the_tool_and_is_recorded(stage: Stage) -> None:
-    call = stage.running.stub.Invoke(request("test/text.wait"), timeout=20)
+    call = stage.running.stub.Invoke(request("test/text.wait"), timeout=60)
     await stage.waits.started.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -264,7 +264,7 @@ def test_any_request_about_long_work_is_answered_by_a_status_that_says_what_is_w
     async def ask(data: bytes) -> tuple[grpc.StatusCode, str]:
         try:
             rpc: Any = serving.hub.channel.unary_unary(f"/{path}")
-            await rpc(data, timeout=20)
+            await rpc(data, timeout=60)
         except grpc.aio.AioRpcError as refused:
             return refused.code(), refused.details() or ""
         return grpc.StatusCode.OK, ""

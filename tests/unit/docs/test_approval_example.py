@@ -31,14 +31,14 @@ async def test_overwriting_waits_for_ann_and_then_happens_once(tmp_path: Path) -
         async def call(args: Mapping[str, Any], approval_id: str = "") -> Any:
             asked = request(TOOL, args, request_id="work")
             asked.approval_id = approval_id
-            return (await running.stub.Invoke(asked, metadata=keys["bot"], timeout=20)).result
+            return (await running.stub.Invoke(asked, metadata=keys["bot"], timeout=60)).result
 
         assert (await call({"path": "plan.txt", "text": "old"})).ok
         refused = (await call(NEW)).error
         assert refused.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
         approval_id = str(refused.details["approval_id"])
         decision = pb.DecideApprovalRequest(approval_id=approval_id, decision=approval_pb2.DECISION_APPROVE)
-        await ApprovalServiceStub(running.channel).DecideApproval(decision, metadata=keys["ann"], timeout=20)
+        await ApprovalServiceStub(running.channel).DecideApproval(decision, metadata=keys["ann"], timeout=60)
         assert (await call(NEW, approval_id)).ok
         assert (running.workspace("work", "bot") / "plan.txt").read_text() == "new"
         again = (await call(NEW, approval_id)).error

@@ -32,7 +32,7 @@ async def hub() -> AsyncIterator[ApprovalHub]:
 
 def decide(hub: ApprovalHub, approval_id: str, principal: Principal = ANN, **fields: Any) -> Any:
     request = pb.DecideApprovalRequest(approval_id=approval_id, **{"decision": APPROVE, **fields})
-    return hub.stub.DecideApproval(request, metadata=by(principal), timeout=20)
+    return hub.stub.DecideApproval(request, metadata=by(principal), timeout=60)
 
 
 async def shown(hub: ApprovalHub, approval_id: str, principal: Principal = ANN) -> approval_pb2.Approval:
@@ -46,7 +46,7 @@ async def listed(hub: ApprovalHub, person: Principal = ANN, **fields: Any) -> pb
 
 
 def watch(hub: ApprovalHub, principal: Principal = ANN, tool: str = "") -> Any:
-    return hub.stub.WatchApprovals(pb.WatchApprovalsRequest(tool=tool), metadata=by(principal), timeout=20)
+    return hub.stub.WatchApprovals(pb.WatchApprovalsRequest(tool=tool), metadata=by(principal), timeout=60)
 
 
 async def test_everything_a_person_needs_to_decide_is_shown(hub: ApprovalHub) -> None:
