@@ -3,9 +3,9 @@
 Fixtures of the subclass: `store` (not started yet, so that a test may listen first), `other` (a second instance on the
 same storage, as another process has it, not started either; None where nothing is shared). The suite closes both.
 
-job_store_changes.py   creating and changing: compare-and-set, histories
-job_store_looks.py     finding, and being told
-job_store_care.py      runners, sweeps, expiry, counts
+job_store_changes_suite.py   creating and changing: compare-and-set, histories
+job_store_looks_suite.py     finding, and being told
+job_store_care_suite.py      runners, sweeps, expiry, counts
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.ports.job_store_care import JobStoreCare
+from tests.ports.job_store_care_suite import JobStoreCare
 from tests.ports.job_store_cast import Ear
-from tests.ports.job_store_changes import JobStoreChanges
-from tests.ports.job_store_looks import JobStoreLooks
+from tests.ports.job_store_changes_suite import JobStoreChanges
+from tests.ports.job_store_looks_suite import JobStoreLooks
 from toolhub_service.domain.job_ports import JobStore
 
 
