@@ -28,6 +28,20 @@ def test_tools_are_listed_found_shown_and_exported(hub: CommandLine) -> None:
     assert set(exported["names"].values()) == set(names)
 
 
+def test_an_empty_list_tells_a_source_that_is_unknown_from_one_without_such_tools(hub: CommandLine) -> None:
+    empty = hub("tools", "list", "--source", "core", "--source", "githb", "--tag", "none-has-it")
+    assert (empty.code, empty.json["tools"]) == (0, [])
+    assert "there is no source 'githb'; there are core" in empty.err
+    assert " tools, and none that fits" in empty.err
+    assert "there is no source 'githb'" in hub("tools", "search", "zzz", "--source", "githb").err
+
+
+def test_a_tool_that_is_not_there_is_told_with_the_nearest(hub: CommandLine) -> None:
+    missing = hub("tools", "show", "core/fs.readTxt")
+    assert missing.code == 1
+    assert "Did you mean core/fs.readText" in missing.err
+
+
 def test_a_call_prints_its_result_and_its_error_as_json(hub: CommandLine) -> None:
     done = hub("call", "core/util.text.truncate", "text=hello world", "maxChars=8")
     assert (done.code, done.json["ok"], done.json["result"]["text"]) == (0, True, "hello w…")

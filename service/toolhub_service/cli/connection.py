@@ -174,9 +174,7 @@ def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
 
 
 def _channel(address: str, ca_file: Path | None) -> grpc.Channel:
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "ERROR"
-    )  # NONE would let TLS speak in its own words
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # NONE would let TLS speak in its own words
     options = [
         ("grpc.max_receive_message_length", -1),
         ("grpc.initial_reconnect_backoff_ms", 200),  # whoever watches wants to see a hub that was started again

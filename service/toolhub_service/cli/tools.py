@@ -15,6 +15,7 @@ from toolhub.v1 import source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.call_completion import complete_tool
 from toolhub_service.cli.connection import Connection, connected_by, connection_options, status_of
+from toolhub_service.cli.empty_answer import why_empty
 from toolhub_service.cli.output import (
     counted,
     json_option,
@@ -100,7 +101,10 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
     where.states.extend(_STATES[name] for name in (_STATES if _EVERY in states else states))
     with connected_by(options) as connection:
         pages = list(_pages(connection, where))
-    found = [tool for page in pages for tool in page.tools]
+        found = [tool for page in pages for tool in page.tools]
+        reason = "" if found else why_empty(connection, options["sources"])
+    if reason:
+        note(legible(reason), err=True)
     if wants_json(as_json):
         print_json({"tools": [message_as_json(tool) for tool in found], "totalSize": pages[0].total_size})
         return
@@ -131,6 +135,9 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
     with connected_by(options) as connection:
         request = pb.SearchToolsRequest(query=" ".join(query), filter=_filter(options), page_size=limit)
         answer = connection.tools.SearchTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        reason = "" if answer.hits else why_empty(connection, options["sources"])
+    if reason:
+        note(legible(reason), err=True)
     if wants_json(as_json):
         print_json(message_as_json(answer))
         return
