@@ -138,13 +138,16 @@ async def test_a_workflow_is_a_governed_tool_after_the_steps_of_the_guide(
 ) -> None:
     workflow = fixtures.load_json("n8n", "workflows", "hubLastNode00001.json")
     sources, policy = blocks(N8N, "yaml")
-    check, call = commands(N8N)
+    add, check, call = commands(N8N)
     async with fake_n8n(workflows=[workflow]) as n8n:
         monkeypatch.setenv("N8N_API_KEY", n8n.api_key)
         monkeypatch.setenv("N8N_HOOK_TOKEN", "hook-token-1")
+        await run(f"{add} --file first.yaml")
+        (first,) = json.loads((await run(f"{check} --sources first.yaml")).stdout)["tools"]
         (here / "sources.yaml").write_text(sources.replace("https://n8n.example.com", n8n.url))
         (tool,) = json.loads((await run(f"{check} --sources sources.yaml")).stdout)["tools"]
         assert (tool["name"], tool["problems"], tool["warnings"]) == ("crm/send_message", [], [])
+        assert (first["name"], first["facts"]) == (tool["name"], tool["facts"])
         where = {"sources": {"file": str(here / "sources.yaml")}}
         async with running_hub(here, policy=policy, settings=where) as hub:
             at = {"TOOLHUB_ADDRESS": hub.address}
