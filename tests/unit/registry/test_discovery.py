@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 import pytest_asyncio
@@ -61,6 +61,25 @@ async def test_what_a_source_offers_stands_in_the_catalog(staged: Staged) -> Non
     assert status.refreshed_at_unix_ms == stage.clock.unix_ms()
     assert status.next_refresh_at_unix_ms == stage.clock.unix_ms() + NEXT_S * 1_000
     assert (status.trust, status.diagnostics, status.endpoint) == (Trust.FIRST_USE, ("ready",), source.endpoint)
+
+
+class Talkative(ScriptedSource):
+    """Whose diagnostics are long to look through."""
+
+    looks = 0
+
+    def diagnostics(self) -> Sequence[str]:
+        self.looks += 1
+        return ("much",)
+
+
+async def test_what_a_program_wrote_is_looked_through_only_when_an_operator_asks(staged: Staged) -> None:
+    source = Talkative("files", READ)
+    stage = await begun(staged(), source)
+    await stage.witness.readings(1)
+    (status,) = await stage.sources.refresh(["files"])
+    assert source.looks == 0
+    assert (status.diagnostics, source.looks) == (("much",), 1)
 
 
 @pytest.mark.promise("sources.one-never-delays-another")
