@@ -24,7 +24,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 RACE_S = 3.2
 RACE_AT_MOST_S = 60.0
-SWAPS_AT_LEAST = 1000
+SWAPS_AT_LEAST = 100
 CANARY = "CANARY-OF-THE-OUTSIDE"
 CANARY_SHA256 = hashlib.sha256(CANARY.encode()).hexdigest()
 SWAPPER = """
@@ -137,8 +137,7 @@ async def test_no_tool_escapes_while_a_folder_is_swapped_with_a_link(opening: st
         n = 0
         # On a starved machine a tool may need more turns until it has met both sides of the swap.
         while (raced_s := time.monotonic() - begun_at_s) < RACE_S or (
-            raced_s < RACE_AT_MOST_S
-            and not (swaps[0] > SWAPS_AT_LEAST and all(met_both(outcomes, tool) for tool in tools))
+            raced_s < RACE_AT_MOST_S and not all(met_both(outcomes, tool) for tool in tools)
         ):
             n += 1
             for tool, args in turns(n):
