@@ -69,6 +69,7 @@ class Kept:
     def __init__(self, *, times: int = 1_000) -> None:
         self.pieces: list[bytes] = []
         self.connections = 0
+        self.has_closed = asyncio.Event()
         self._times = times
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,6 +79,9 @@ class Kept:
                 break
             self.pieces.append(piece)
             writer.write(OK)
+        writer.close()
+        await writer.wait_closed()
+        self.has_closed.set()
 
 
 async def test_a_request_leaves_in_one_piece_and_its_connection_is_kept() -> None:
@@ -123,7 +127,10 @@ async def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
     async with serving(server) as url, sockets() as transport:
         for _ in range(20):
             assert await post(transport, url) == b"ok"
-            await asyncio.sleep(0.005)  # The end of the connection is on its way.
+            await server.has_closed.wait()
+            server.has_closed.clear()
+            for _ in range(3):  # The end of the connection is there, and has to be read.
+                await asyncio.sleep(0)
     assert server.connections == 20
 
 
