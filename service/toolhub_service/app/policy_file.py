@@ -20,6 +20,8 @@ class PolicyFile:
         self._path = path
         self._policy = policy
         self._may_be_absent = not required
+        self._has_spoken = False
+        """Whether a policy of the file has been in force: an empty file has lost it then, and must open no door."""
         self._seen: Stamp = None
 
     def changed(self) -> bool:
@@ -32,8 +34,15 @@ class PolicyFile:
         if self._seen is None and self._may_be_absent:
             return self._policy.replace(STARTER)
         self._may_be_absent = False  # a policy that was there and vanished must not become the starter
-        change = _fed(self._path, self._policy.replace)
-        return change or self._kept(f"{self._path} cannot be read")
+        unreadable = f"{self._path} cannot be read: look whether it is there, and at its owner and mode"
+        return _fed(self._path, self._replace) or self._kept(unreadable)
+
+    def _replace(self, text: str) -> Change:
+        if self._has_spoken and not text.strip():
+            return self._kept("it is empty, as if cut off while it was written; `{}` would mean the starter policy")
+        change = self._policy.replace(text or STARTER)
+        self._has_spoken |= change.applied and bool(text.strip())
+        return change
 
     def _kept(self, problem: str) -> Change:
         revision = self._policy.revision
@@ -56,7 +65,7 @@ class ShadowFile:
         if self._path is None:
             return None
         self._seen = stamp_of(self._path)
-        change = _fed(self._path, self._policy.shadow)
+        change = _fed(self._path, lambda text: self._policy.shadow(text or STARTER))
         if change is None:
             self._policy.shadow(None)
         return change
@@ -68,7 +77,7 @@ def _fed(path: Path, feed: Callable[[str], Change]) -> Change | None:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    change = feed(text or STARTER)
+    change = feed(text)
     if change.applied:
         return change
     return Change(False, change.revision, change.previous_revision, f"{path}: {change.problem}")

@@ -37,12 +37,9 @@ def start_refusal(refused: Exception, settings: Settings) -> str:
 
 def _of_failure(refused: ToolFailure, settings: Settings) -> str:
     error = refused.error
-    details, cause = error.details, refused.__cause__
-    if details.get("component") == "audit" and isinstance(cause, sqlite3.Error | OSError):
-        is_damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.OperationalError)
-        return (
-            f"The audit log {Paths(settings).audit} cannot be used: {cause}. {_DAMAGED if is_damaged else _UNUSABLE}."
-        )
+    details = error.details
+    if details.get("component") == "audit" and not settings.stores.postgres_url:
+        return _of_audit(refused.__cause__, Paths(settings).audit)
     reason = details.get("reason")
     if details.get("store") == "redis":
         shown = _shown(settings.stores.redis_url)
@@ -55,6 +52,13 @@ def _of_failure(refused: ToolFailure, settings: Settings) -> str:
     if details.get("errno") and not reason:
         return f"{error.message} ({details['errno']}; artifacts: {Paths(settings).artifacts})"
     return f"{error.message} Reason: {reason}." if reason else error.message
+
+
+def _of_audit(cause: BaseException | None, file: Path) -> str:
+    if not isinstance(cause, sqlite3.Error | OSError):  # refused by the writer's thread, which logs what it met
+        return f"The audit log {file} cannot be written; `audit_write_failed` above says why. {_UNUSABLE}."
+    is_damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.OperationalError)
+    return f"The audit log {file} cannot be used: {cause}. {_DAMAGED if is_damaged else _UNUSABLE}."
 
 
 def _shown(url: str) -> str:

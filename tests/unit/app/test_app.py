@@ -150,6 +150,20 @@ class TestPolicyFile:
         assert file.changed()
         assert (file.load().applied, policy.revision) == (False, kept)
 
+    def test_file_that_was_cut_off_while_it_was_written_does_not_become_the_starter(self, tmp_path: Path) -> None:
+        policy = LivePolicy()
+        path = tmp_path / "policy.yaml"
+        path.write_text(DENY)
+        file = PolicyFile(path, policy, required=False)
+        kept = file.load().revision
+        for cut in ("", " \n"):
+            path.write_text(cut)
+            change = file.load()
+            assert (change.applied, policy.revision) == (False, kept)
+            assert "policy.yaml: it is empty" in change.problem
+        path.write_text("{}")
+        assert file.load().applied
+
     def test_file_that_the_configuration_names_must_be_there(self, tmp_path: Path) -> None:
         assert not PolicyFile(tmp_path / "policy.yaml", LivePolicy(), required=True).load().applied
 

@@ -59,6 +59,11 @@ def test_operator_is_told_what_is_wrong_and_what_to_do(refused: Exception, line:
     assert told(refused) == line
 
 
+def test_an_audit_log_that_fails_after_it_was_opened_points_to_the_line_that_says_why() -> None:
+    late = refuse(ErrorKind.IO_ERROR, "The audit log cannot be written.", component="audit", cause="disk")
+    assert told(late).startswith("The audit log /srv/hub/audit.db cannot be written; `audit_write_failed` above says")
+
+
 def test_a_damaged_audit_log_is_told_from_one_that_cannot_be_written() -> None:
     damaged = told(audit_broken_by(sqlite3.DatabaseError("file is not a database")))
     assert damaged.startswith("The audit log /srv/hub/audit.db cannot be used: file is not a database. It is damaged.")
