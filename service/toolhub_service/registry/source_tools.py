@@ -41,16 +41,20 @@ class SourceTools:
         Few changes are one batch. Many are several, so that none holds the event loop long: what may not be called any
         more comes first. Not to be called again before it has returned.
         """
+        turns, size = Turns(), BATCH
         wanted = {spec.name: self._switched(spec) for spec in specs}
         removing = [name for name in self._states if name not in wanted and self._is_ours(name)]
-        changed = [spec for spec in wanted.values() if not self._stands(spec)]
+        changed: list[ToolSpec] = []
+        for spec in wanted.values():
+            if not self._stands(spec):
+                changed.append(spec)
+            await turns.given()
         staying = wanted.keys() | removing
         self._states = {name: state for name, state in self._states.items() if name in staying}
         coming = {spec.name for spec in changed}
         self._states |= {name: spec.state for name, spec in wanted.items() if name not in coming}
         changed.sort(key=lambda spec: spec.state is ToolState.ACTIVE)
         problems: list[str] = []
-        turns, size = Turns(), BATCH
         while changed or removing:
             batch = _until_large(changed[:size])
             self._apply(batch, removing[: size - len(batch)], problems)
