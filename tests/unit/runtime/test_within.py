@@ -51,8 +51,8 @@ async def test_work_that_still_waits_at_the_deadline_is_cancelled_and_told_as_a_
     seen: list[str] = []
 
     async def work() -> None:
-        await asyncio.sleep(0)
         try:
+            await asyncio.sleep(0)
             await never()
         except asyncio.CancelledError:
             seen.append("cancelled")
