@@ -22,8 +22,8 @@
         url: http://gpu-1:8188
         templates: [/etc/toolhub/comfyui]
 
-A running hub follows the file; an invalid one keeps the sources there are. Files and folders that are not absolute count
-from the file's own folder.
+A running hub follows the file; an invalid one keeps the sources there are. Files and folders that are not absolute
+count from the file's own folder.
 """
 
 from __future__ import annotations
