@@ -136,7 +136,7 @@ def is_alive(pid: int) -> bool:
     """Whether a process runs; one that ended and waits to be reaped does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may go while it is read
         return False
     return status.rsplit(")", 1)[1].split()[0] != "Z"
 

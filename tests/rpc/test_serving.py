@@ -22,6 +22,7 @@ from tests.hub import RunningHub, channel_to, request, running_hub, settings_of
 from tests.rpc.statuses import failed
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.hub import open_hub
+from toolhub_service.app.listening import ListenRefused
 
 SERVICES = [f"toolhub.v1.{name}Service" for name in ("Tool", "Job", "Approval", "Artifact", "Registry", "Audit")]
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -169,5 +170,5 @@ async def test_mutual_tls_serves_only_who_shows_a_certificate_of_the_right_autho
 
 async def test_missing_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
     tls = {"certificate_file": str(tmp_path / "no.pem"), "key_file": str(tmp_path / "no.key")}
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ListenRefused, match="key_file.*No such file"):
         await open_hub(settings_of(tmp_path, {"server": {"tls": tls}}))

@@ -153,9 +153,15 @@ class ToolCatalog:
         self._apply(_Batch(put={name: replace(spec, state=state, state_reason=reason)}))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` after each change, in order of subscription; it must not raise. Returns how to stop it."""
+        """Call `listener` after each change, in order of subscription; it must not raise. Returns how to stop it,
+        which may be done twice."""
         self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+
+        def stop() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return stop
 
     def _judge(self, spec: ToolSpec, batch: _Batch, *, replace: bool, built_in: bool) -> Registration:
         check_name(spec.name)

@@ -51,7 +51,7 @@ class CatalogIndex:
         self._task = asyncio.create_task(self._keep_up(told), name="index tools")
 
     async def close(self) -> None:
-        """Stop following the catalog. To be called once."""
+        """Stop following the catalog."""
         self._unsubscribe()
         if self._task is not None:
             self._task.cancel()

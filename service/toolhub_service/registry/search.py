@@ -66,7 +66,7 @@ class ToolSearch:
         await self._following.start(told)
 
     async def close(self) -> None:
-        """Stop following the catalog. To be called once."""
+        """Stop following the catalog."""
         await self._following.close()
 
     @property

@@ -196,6 +196,7 @@ def test_listeners_hear_of_changes_only_and_can_stop() -> None:
     catalog.register(replace(tool("git/a"), tags=("new",)), replace=True)
     assert [spec.tags for spec in changes[0].changed] == [("new",)]
     stop()
+    stop()
     catalog.unregister("git/a")
     assert len(changes) == 1
 
