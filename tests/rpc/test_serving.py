@@ -170,5 +170,5 @@ async def test_mutual_tls_serves_only_who_shows_a_certificate_of_the_right_autho
 
 async def test_missing_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
     tls = {"certificate_file": str(tmp_path / "no.pem"), "key_file": str(tmp_path / "no.key")}
-    with pytest.raises(ListenRefused, match="key_file.*No such file"):
+    with pytest.raises(ListenRefused, match=r"key_file.*No such file"):
         await open_hub(settings_of(tmp_path, {"server": {"tls": tls}}))
