@@ -7,10 +7,11 @@ Exponential backoff with jitter (Brooker, "Exponential Backoff And Jitter"); a h
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2
+
+from toolhub_service.cli.status_details import unpacked
 
 _FIRST_S = 0.25
 _TOLD_MAX_S = 60.0
@@ -37,11 +38,5 @@ class Pauses:
 
 def retry_after_s(error: grpc.RpcError) -> float:
     """RetryInfo of a failed RPC; 0 where it has none."""
-    call: Any = error  # what a stub raises is an RpcError and a Call at once, which the stubs' types cannot say
-    for key, value in call.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            for detail in status_pb2.Status.FromString(value).details:
-                told = error_details_pb2.RetryInfo()
-                if detail.Unpack(told):
-                    return float(told.retry_delay.ToMilliseconds() / 1_000)
-    return 0.0
+    told = error_details_pb2.RetryInfo()
+    return float(told.retry_delay.ToMilliseconds() / 1_000) if unpacked(error, told) else 0.0

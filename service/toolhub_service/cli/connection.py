@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 import click
 import grpc
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2
 
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.cli.output import legible
+from toolhub_service.cli.status_details import unpacked
 
 EXIT_REFUSED = 1
 EXIT_UNREACHABLE = 3
@@ -164,13 +165,8 @@ def _unanswered(address: str, details: str) -> str:
 def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
     """(code, message, ErrorInfo reason or empty) of a failed RPC."""
     call: Any = error  # what a stub raises is an RpcError and a Call at once, which the stubs' types cannot say
-    for key, value in call.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            for detail in status_pb2.Status.FromString(value).details:
-                info = error_details_pb2.ErrorInfo()
-                if detail.Unpack(info):
-                    return call.code(), call.details(), str(info.reason)
-    return call.code(), call.details(), ""
+    info = error_details_pb2.ErrorInfo()
+    return call.code(), call.details(), str(info.reason) if unpacked(error, info) else ""
 
 
 def _channel(address: str, ca_file: Path | None) -> grpc.Channel:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import grpc
 import pytest
 
+from tests.unit.cli.scripted import connection_to
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceServicer, add_AuditServiceServicer_to_server
 from toolhub_service.cli.audit_following import follow
-from toolhub_service.cli.connection import Connection, connected
+from toolhub_service.cli.connection import Connection
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 LEAVING = RpcFailure(grpc.StatusCode.UNAVAILABLE, "DRAINING", "Leaving.", retry_after_s=0.5)
@@ -45,17 +46,8 @@ class ScriptedHub(AuditServiceServicer):
     VerifyAudit = None  # type: ignore[assignment]
 
 
-@contextmanager
-def serving(hub: ScriptedHub) -> Iterator[Connection]:
-    server = grpc.server(ThreadPoolExecutor(4))
-    add_AuditServiceServicer_to_server(hub, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        with connected(f"127.0.0.1:{port}", None, None, 20.0) as connection:
-            yield connection
-    finally:
-        server.stop(None)
+def serving(hub: ScriptedHub) -> AbstractContextManager[Connection]:
+    return connection_to(partial(add_AuditServiceServicer_to_server, hub))
 
 
 def test_tail_goes_on_after_the_last_event_when_the_hub_wants_it() -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 
+from tests.unit.cli.scripted import connection_to
 from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1.job_service_pb2_grpc import JobServiceServicer, add_JobServiceServicer_to_server
-from toolhub_service.cli.connection import Connection, connected
+from toolhub_service.cli.connection import Connection
 from toolhub_service.cli.job_following import Following
 
 RUNNING, SUCCEEDED = job_state_pb2.JOB_STATE_RUNNING, job_state_pb2.JOB_STATE_SUCCEEDED
@@ -43,17 +44,8 @@ class ScriptedHub(JobServiceServicer):
     SubmitJob = ListJobs = CancelJob = None  # type: ignore[assignment]
 
 
-@contextmanager
-def serving(hub: ScriptedHub) -> Iterator[Connection]:
-    server = grpc.server(ThreadPoolExecutor(4))
-    add_JobServiceServicer_to_server(hub, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        with connected(f"127.0.0.1:{port}", None, None, 20.0) as connection:
-            yield connection
-    finally:
-        server.stop(None)
+def serving(hub: ScriptedHub) -> AbstractContextManager[Connection]:
+    return connection_to(partial(add_JobServiceServicer_to_server, hub))
 
 
 def says(*sequences: int, then: grpc.StatusCode | None = None) -> Watch:
