@@ -30,9 +30,9 @@ class Process:
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
     def resident_mb(self) -> float:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-        return int(line.split()[1]) / 1024
+        """0 once it has ended."""
+        found = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{self.pid}/status").read_text(), re.MULTILINE)
+        return int(found[1]) / 1024 if found else 0.0
 
 
 @contextmanager
