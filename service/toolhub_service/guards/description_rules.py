@@ -17,6 +17,11 @@ import re2
 
 _MODEL_TAGS: Final = "important|hidden|system|system[_-]?prompt|instructions?|critical|admin|secret[_-]?instructions?"
 _PLACEHOLDERS: Final = "secret|assistant|developer|human|prompt|override|rules?|hint|note|warning|attention|thinking"
+_SPEAKERS: Final = (
+    "system|hidden|secret|admin|emergency|metadata|role|override|assistant|developer|model|agent|ai|llm|safety"
+    "|configuration|processing"
+)
+_SET_ASIDE: Final = r"\b(?:ignor|bypass|skip|disabl|overrid|disregard|circumvent|suspend)(?:e|es|ing)?\b (?:\w+ ){0,2}"
 _NOT: Final = r"(?:do not|don'?t|does not|never|must not|should not|without|avoid|refrain from)"
 _TELL: Final = (
     r"(?:mention|tell|inform|reveal|disclose|admit|acknowledge|alert|warn|report)(?:ing|s)?|let(?:ting)? .*\bknow"
@@ -58,6 +63,10 @@ RULES: Final[tuple[Rule, ...]] = (
         rf"</(?:{_PLACEHOLDERS}) ?>",
         r"<\|(?:im_start|im_end|system|user|assistant|endoftext)",
         r"\[/?INST\]|<</?SYS>>",
+        rf"(?:^|[\s.])\[?(?:(?:{_SPEAKERS})[ _-]){{1,3}}(?:directive|instructions?|override|prompt|command"
+        r"|protocol)\]? ?:",
+        r"(?:(?m:^)[\W_]*|[.\]] ?)(?:system|assistant) ?: ",
+        r"\b(?:act|behave|respond|operate) as ?:|\bact as (?:an? |the )?(?:unrestricted|root|admin\w*|superuser)\b",
     ),
     _rule(
         "it tells the model to keep something from the user",
@@ -72,6 +81,10 @@ RULES: Final[tuple[Rule, ...]] = (
         r"|your|system|all|safety) (?:\w+ ){0,2}"
         r"(?:instruction|prompt|rule|guideline|direction|polic|constraint|command)",
         r"\byou are now (?:a|an|in|the|no longer)\b|\bnew (?:system )?instructions?:",
+        rf"{_SET_ASIDE}(?:safety|security|content[ -]filter\w*|guardrails?|restrictions?|safeguards?|moderation"
+        r"|polic(?:y|ies))\b",
+        r"\btrust (?:all|any|every) (?:\w+ ){0,2}(?:input|commands?|quer\w+|users?|requests?|output|content)\b",
+        r"\b(?:unrestricted access|full system access|without (?:any )?(?:restrictions|security checks))\b",
     ),
     _rule(
         "it tells the model to read or hand over secrets",
@@ -79,7 +92,9 @@ RULES: Final[tuple[Rule, ...]] = (
         rf"(?:before|when|while|whenever|after|prior to) .*\b{_TAKE}\b.*(?:{_KEPT_AT})",
         rf"\b(?:include|pass|append|attach|put|insert|paste|add) .*{_SECRETS}.*"
         r"\b(?:in|into|as|to|with) (?:your |the )?(?:response|answer|reply|output|['\"`]|sidenote)",
-        rf"^(?:{_TAKE}|{_GIVE}) (?:the )?(?:content|contents) (?:of )?.*(?:{_KEPT_AT})",
+        rf"(?m:^)(?:{_TAKE}|{_GIVE}) (?:the )?(?:content|contents) (?:of )?.*(?:{_KEPT_AT})",
+        r"\b(?:include|pass|append|attach|send|provide) (?:\w+ ){0,2}(?:complete|full|entire|whole) (?:\w+ )?"
+        r"(?:conversation|chat|messages?|system prompt)\b",
     ),
     _rule(
         "it tells the model to send data somewhere",
@@ -94,6 +109,9 @@ RULES: Final[tuple[Rule, ...]] = (
         r"\b(?:when|while|if|as long as|once) this tool is (?:available|present|installed|enabled|loaded|connected)",
         r"\b(?:side )?effects? on the .*\btool\b",
         r"\b(?:do not|don'?t|never) (?:use|call|invoke) (?:any|the) other tools?\b",
+        r"\b(?:for|before|with) (?:any|every|each|all) (?:requests?|questions?|quer(?:y|ies)|messages?|responses?)\b"
+        r".*\b(?:call|use|invoke|run) (?:this|it)\b",
+        r"\b(?:always|must) (?:call|use|invoke|run) this (?:tool|function) (?:first|before)\b",
     ),
     _rule(
         "a command that fetches and runs code",
@@ -106,6 +124,12 @@ RULES: Final[tuple[Rule, ...]] = (
         r"\b(?:before|prior to) (?:using|calling|invoking|running) this (?:tool|function)\b.*\b(?:must|always|first"
         r"|call|use|run|read)\b",
         r"\bmust (?:first |always )?(?:call|use|run|invoke)\b.*\b(?:before|first|tool)\b",
+        is_serious=False,
+    ),
+    _rule(
+        "it speaks of leaving checks out",
+        rf"{_SET_ASIDE}(?:validation|access controls?|authori[sz]ation|authentication|confirmation|permissions?"
+        r"|approval)\b",
         is_serious=False,
     ),
     _rule("a long run of encoded data", r"(?:^|[^A-Za-z0-9+/,])[A-Za-z0-9+/]{128}", is_serious=False),

@@ -3,13 +3,17 @@
 Measured on public data (tests/unit/guards/test_descriptions.py): of the eight tools of the Damn Vulnerable MCP Server
 and of Invariant's experiments whose poison stands in their text all have serious findings, also with the pseudo-tags
 taken out; of 872 real tools of two published catalogues none has, of 7,159 of five research sets none. The rules were
-written with those eight in view: this is a tripwire, not a proof. What holds against an attack that is better put is
-the pin, and that nothing in a description grants anything. About 0.3 ms a definition, paid once for each that is new.
+written with those eight in view, and with ten of another public set (cisco-ai-defense/mcp-scanner, prompt-injection; 2
+of 10 before). Of six orders in a third set that no rule was written from (harryc295/tool-poisoning-bench) four are
+found; a friendly request without a word of command passes. So this is a tripwire, not a proof. What holds against an
+attack that is better put is the pin, and that nothing in a description grants anything. About 0.3 ms a definition, paid
+once for each that is new.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -29,6 +33,10 @@ _OUT_OF_SIGHT: Final = re.compile(r"(?:[ \t]{100}|(?:[ \t]*\n){20})[ \t\n]*\S")
 _JOINERS: Final = "\u200c\u200d"
 _SELECTORS: Final = "\ufe0e\ufe0f"
 _MARKS: Final = "\u200e\u200f\u061c"
+_KEYCAPS: Final = frozenset("0123456789#*")
+_ODD_SPACES: Final = re.compile("[\u1680\u2000-\u200a\u205f]|[\u00a0\u202f\u3000]{2}")
+"""Blanks of a width of their own, and runs of those that honest texts use one at a time: both can carry a message."""
+_ODD_SPACES_MAX: Final = 8
 _BIDI: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -65,6 +73,10 @@ def _hidden(document: Document) -> Iterator[Finding]:
             hidden = _OUT_OF_SIGHT.search(text.raw)
             if hidden is not None:
                 yield _finding(text, "text moved out of sight by white space", text.raw[hidden.end() - 1 :], True)
+        if not text.raw.isascii() and (odd := _ODD_SPACES.findall(text.raw)):
+            at = text.raw.index(odd[0])
+            excerpt = text.raw[max(at - 20, 0) : at + 20]
+            yield _finding(text, f"{len(odd)} blanks of unusual width", excerpt, len(odd) > _ODD_SPACES_MAX)
 
 
 def _said(document: Document) -> Iterator[Finding]:
@@ -98,12 +110,17 @@ def _is_needed(text: str, at: int) -> bool:
     before, after = text[at - 1 : at], text[at + 1 : at + 2]
     char = text[at]
     if char in _SELECTORS:
-        return bool(before) and not before.isalpha() and not is_hidden(before)
+        return _is_pictured(before) or (before in _KEYCAPS and after == "\u20e3")
     if char in _JOINERS:
         return _joins(before) and _joins(after)
     if char in _MARKS:
-        return any("\u0590" <= near <= "\u08ff" for near in text[max(at - 40, 0) : at + 40])
+        return any("\u0590" <= near <= "\u08ff" and near not in _MARKS for near in text[max(at - 40, 0) : at + 40])
     return False
+
+
+def _is_pictured(char: str) -> bool:
+    """Whether a variation selector can choose how it is drawn: symbols and marks beyond ASCII, such as ☎ or ‼."""
+    return bool(char) and not char.isascii() and unicodedata.category(char)[0] in "SP"
 
 
 def _joins(char: str) -> bool:

@@ -11,13 +11,18 @@ from functools import lru_cache
 from typing import Final
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_TAIL_IGNORED = frozenset({"value", "values", "plain", "plaintext", "raw", "string", "str", "hash", "encoded", "b"})
+_TAIL_IGNORED = frozenset(
+    {
+        *("value", "values", "plain", "plaintext", "raw", "string", "str", "hash", "encoded", "b"),
+        *("v", "old", "new", "current", "previous", "backup", "prod", "production", "staging", "dev", "test", "live"),
+    }
+)
 _ALONE = frozenset(
     {
         *("password", "passwords", "passwd", "pwd", "passphrase", "passcode", "secret", "secrets", "token", "tokens"),
         *("authorization", "auth", "bearer", "jwt", "cookie", "cookies", "credential", "credentials", "creds", "cred"),
         *("apikey", "apikeys", "sas", "otp", "totp", "psk", "sessionid"),
-        *("pin", "cvv", "ssn"),
+        *("pin", "cvv", "ssn", "mnemonic", "kubeconfig"),
     }
 )
 _AFTER_ANOTHER = frozenset({"pass", "pw"})
@@ -25,6 +30,12 @@ _KEY_OF = frozenset(
     {
         *("api", "access", "private", "secret", "signing", "encryption", "master", "account", "shared", "auth"),
         *("service", "client", "storage", "hmac", "decryption", "subscription", "admin", "app", "application"),
+    }
+)
+_PHRASES = frozenset(
+    {
+        *(("connection", "string"), ("connection", "str"), ("conn", "string"), ("conn", "str")),
+        *(("seed", "phrase"), ("kube", "config")),
     }
 )
 _JOINED = re.compile(
@@ -35,7 +46,7 @@ NAME_SIGN: Final = (
     r"(?i:passw|passp|passc|[_\-]pass|pwd|secret|token|(?:api|access|private|signing|encryption|master|account|shared|auth"
     r"|service|client|storage|hmac|decryption|subscription|admin|app|application)[ _\-]?key|authoriz|auth\b|auth[_\-]"
     r"|bearer|jwt|cookie|cred|(?:\b|\\[bfnrt])sas\b|otp\b|psk\b|pin\b|cvv\b|ssn\b|[_\-]pw\b|sessionid"
-    r"|connection[ _\-]?string)"
+    r"|mnemonic|kube[ _\-]?config|seed[ _\-]?phrase|conn(?:ection)?[ _\-]?str)"
 )
 """RE2: occurs in every text that holds a name `is_secret_name` accepts (and in some others)."""
 
@@ -44,7 +55,7 @@ NAME_SIGN: Final = (
 def is_secret_name(name: str) -> bool:
     """Whether a value under this name must not be shown."""
     words = [word.lower() for word in _WORD.findall(name[-200:])]
-    if words[-2:] == ["connection", "string"]:
+    if tuple(words[-2:]) in _PHRASES:
         return True
     while len(words) > 1 and words[-1] in _TAIL_IGNORED:
         words.pop()

@@ -52,7 +52,7 @@ FAMILIES: Final[tuple[tuple[str, str], ...]] = (
     (r"[A-Za-z0-9_~.]{2,3}[0-9]Q~", r"[A-Za-z0-9_~.\-]{30,34}"),  # Entra ID client secret
     (r"4b1d", r"[A-Za-z0-9]{38}\b"),  # ClickHouse
     (r"v1\.0-[a-f0-9]{24}-", r"[a-f0-9]{80,}"),  # Cloudflare
-    (r"ntn_", r"[0-9]{11}[A-Za-z0-9]{32,}"),  # Notion
+    (r"ntn_", r"[A-Za-z0-9]{40,}"),  # Notion
     (r"secret_", r"[A-Za-z0-9]{40,}"),
     (r"API-", r"[A-Z0-9]{26}\b"),  # Octopus
     (r"pplx-", r"[A-Za-z0-9]{40,}"),
@@ -80,6 +80,38 @@ FAMILIES: Final[tuple[tuple[str, str], ...]] = (
     (r"tskey-", r"[A-Za-z0-9\-]{20,}"),  # Tailscale
     (r"[0-9]{8,10}:AA", r"[A-Za-z0-9_\-]{33}"),  # Telegram
     (r"AKCp", r"[A-Za-z0-9]{60,}"),  # Artifactory
+    (r"[MNO][A-Za-z0-9_\-]{23,25}\.", r"[A-Za-z0-9_\-]{6}\.[A-Za-z0-9_\-]{27,}"),  # Discord bot
+    (r"xkeysib-", r"[a-f0-9]{40,}(?:-[A-Za-z0-9]{16})?"),  # Brevo
+    (r"xsmtpsib-", r"[a-f0-9]{40,}(?:-[A-Za-z0-9]{16})?"),
+    (r"pscale_(?:tkn|pw|oauth)_", r"[A-Za-z0-9_.=\-]{30,}"),  # PlanetScale
+    (r"shippo_(?:live|test)_", r"[a-fA-F0-9]{32,}"),  # Shippo
+    (r"pat[A-Za-z0-9]{14}\.", r"[a-f0-9]{40,}"),  # Airtable
+    (r"dt0[a-z][0-9]{2}\.", r"[A-Za-z0-9]{24}\.[A-Za-z0-9]{40,}"),  # Dynatrace
+    (r"LTAI", r"[A-Za-z0-9]{12,}"),  # Alibaba Cloud
+    (r"EAAA", r"[A-Za-z0-9_\-]{50,}"),  # Square
+    (r"sq0(?:atp|csp|idp)-", r"[A-Za-z0-9_\-]{20,}"),
+    (r"SK[0-9a-f]{8}", r"[0-9a-f]{24}\b"),  # Twilio
+    (r"1//0", r"[A-Za-z0-9_\-]{30,}"),  # Google OAuth refresh token
+    (r"HRKU-", r"[A-Za-z0-9_\-]{36,}"),  # Heroku
+    (r"AAAA[A-Za-z0-9_\-]{7}:", r"[A-Za-z0-9_\-]{100,}"),  # Firebase Cloud Messaging server key
+    (r"sb(?:p|_secret)_", r"[A-Za-z0-9_\-]{20,}"),  # Supabase
+    (r"vc[pikar]_", r"[A-Za-z0-9]{24,}"),  # Vercel
+    (r"vercel_blob_rw_", r"[A-Za-z0-9_]{20,}"),
+    (r"00[A-Za-z][A-Za-z0-9_\-]{39}", r"\b"),  # Okta
+    (r"(?:pat|sat)\.[A-Za-z0-9_\-]{22}\.", r"[A-Za-z0-9]{24}\.[A-Za-z0-9]{20}"),  # Harness
+    (r"fm(?:1[ar]|2)_", r"[A-Za-z0-9+/]{60,}=*"),  # Fly.io macaroons
+    (r"FLWSECK(?:_TEST)?-", r"[A-Za-z0-9]{12,}(?:-X)?"),  # Flutterwave
+    (r"duffel_(?:test|live)_", r"[A-Za-z0-9_\-=]{40,}"),
+    (r"EZ[AT]K", r"[A-Za-z0-9]{50,}"),  # EasyPost
+    (r"p8e-", r"[A-Za-z0-9]{32}"),  # Adobe
+    (r"fio-u-", r"[A-Za-z0-9\-_=]{60,}"),
+    (r"ico-", r"[A-Za-z0-9]{32}\b"),  # Infracost
+    (r"pnu_", r"[A-Za-z0-9]{36}"),  # Prefect
+    (r"rdme_", r"[a-z0-9]{60,}"),
+    (r"tk-us-", r"[A-Za-z0-9_\-]{40,}"),  # Scalingo
+    (r"sm_[aps]at_", r"[A-Za-z0-9]{16}"),  # SettleMint
+    (r"cmVmd", r"[A-Za-z0-9]{59}\b"),  # Artifactory reference token
+    (r"ZXlK", r"[A-Za-z0-9+/_\-]{40,}=*"),  # a JWT in base64
     (r"eyJ[A-Za-z0-9_\-]{8,}\.", r"[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]*){1,3}"),  # JWT (RFC 7519), JWE
 )
 

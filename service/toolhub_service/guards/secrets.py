@@ -25,7 +25,8 @@ _MAX_PASSES: Final = 4
 """Hiding one secret can bare the edge of another; two passes settle nearly everything."""
 
 _NAME: Final = (
-    r"[A-Za-z0-9_.\-]*(?i:pass|pwd|pw|secret|token|key|auth|bearer|jwt|cookie|cred|sas|otp|psk|sessionid|connection[_\-]?string)"
+    r"[A-Za-z0-9_.\-]*(?i:pass|pwd|pw|secret|token|key|auth|bearer|jwt|cookie|cred|sas|otp|psk|sessionid"
+    r"|mnemonic|kube[_\-]?config|seed[_\-]?phrase|conn(?:ection)?[_\-]?str)"
     r"[A-Za-z0-9_.\-]*"
 )
 _NESTED: Final = r"""\{[^{}]*(?:\{[^{}]*\}[^{}]*)*(?:\}|\z)|\[[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*(?:\]|\z)"""

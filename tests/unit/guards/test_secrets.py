@@ -25,10 +25,12 @@ SECRET_NAMES = """
 password passwd Passwort_password secret token api_key apiKey X-API-Key authorization Authorization cookie Set-Cookie
 private_key privateKey client_secret clientSecret credentials AWS_SECRET_ACCESS_KEY db.password password2 accessToken
 HUB_TOKEN_VALUE connectionString db_pass vaultToken clientsecret secretAccessKey refresh_tokens X-Auth-Token
+client_secret_v2 conn_str connStr mnemonic wallet_mnemonic seedPhrase kubeconfig KUBECONFIG kubeConfig api_key_old
+db_password_prod tokenV3
 """.split()
 PLAIN_NAMES = """
 path author key public_key token_type secret_name keyword monkey compass primaryKey api_version token_count ___
-credential_id password_policy cookie_policy sequence_key
+credential_id password_policy cookie_policy sequence_key config kube_context connection_timeout seed phrase strength
 """.split()
 
 
@@ -81,6 +83,64 @@ def test_a_name_that_only_sounds_like_a_secret_is_left_alone(name: str) -> None:
 )
 def test_secrets_in_text_are_hidden_and_the_rest_is_kept(text: str, shown: str) -> None:
     assert REDACTOR.text(text) == shown
+
+
+def of(alphabet: str, length: int) -> str:
+    """As many characters as a token has, which no issuer ever issued."""
+    return (alphabet * length)[:length]
+
+
+HEX, MIXED, UPPER = "0a1b2c3d4e5f6789", "aB3dE6gH9jKl2", "AB3DE6GH9JKL2"
+TOKENS = {
+    "Discord bot": f"M{of(MIXED, 24)}.{of(MIXED, 6)}.{of(MIXED, 38)}",
+    "Brevo": f"xkeysib-{of(HEX, 64)}-{of(MIXED, 16)}",
+    "PlanetScale": f"pscale_pw_{of(MIXED, 43)}",
+    "Shippo": f"shippo_live_{of(HEX, 40)}",
+    "Airtable": f"pat{of(MIXED, 14)}.{of(HEX, 64)}",
+    "Dynatrace": f"dt0c01.{of(UPPER, 24)}.{of(UPPER, 64)}",
+    "Alibaba Cloud": f"LTAI{of(MIXED, 20)}",
+    "Square": f"EAAA{of(MIXED, 60)}",
+    "Square application": f"sq0csp-{of(MIXED, 43)}",
+    "Twilio": f"SK{of(HEX, 32)}",
+    "Notion": f"ntn_{of(MIXED, 46)}",
+    "Google refresh token": f"1//0{of(MIXED, 60)}",
+    "Heroku": f"HRKU-AA{of(MIXED, 58)}",
+    "Firebase": f"AAAA{of(MIXED, 7)}:APA91b{of(MIXED, 134)}",
+    "Supabase": f"sbp_{of(HEX, 40)}",
+    "Supabase secret": f"sb_secret_{of(MIXED, 31)}",
+    "Vercel": f"vcp_{of(MIXED, 56)}",
+    "Okta": f"00a{of(MIXED, 39)}",
+    "JWT in base64": base64.b64encode(b"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N").decode(),
+}
+
+
+@pytest.mark.parametrize("issuer", TOKENS)
+def test_a_token_of_this_issuer_is_hidden_where_no_name_announces_it(issuer: str) -> None:
+    """Each was shown at befa727."""
+    assert REDACTOR.text(f"answered {TOKENS[issuer]} at last") == "answered *** at last"
+    assert REDACTOR.value({"note": [TOKENS[issuer]]}) == {"note": ["***"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"commit {of(HEX, 40)}",
+        f"sha256 {of(HEX, 64)}",
+        f"id 00{of(HEX, 30)}",
+        "SKU 0123456789 and SKETCH",
+        "patience. pat.me 1//2 EAAA LTAI vcp_ AAAA",
+        "01890a5d-ac96-774b-bcce-b302099a8057",
+        "MainActivityConfigurationHelper.on.create",
+    ],
+)
+def test_what_only_begins_like_a_token_is_left_alone(text: str) -> None:
+    assert REDACTOR.text(text) == text
+
+
+def test_a_number_under_a_secret_name_in_text_is_hidden() -> None:
+    assert REDACTOR.text("password=12345678") == "password=***"
+    assert REDACTOR.text("pass_tokens=12345678") == "pass_tokens=12345678", "a count of tokens"
+    assert REDACTOR.text("login --password 12345678 now") == "login --password *** now"
 
 
 def test_known_values_are_hidden_in_every_spelling() -> None:
