@@ -154,6 +154,18 @@ def test_the_doctor_names_what_must_be_put_right(cli: CommandLine) -> None:
     assert states["metrics port"] == "warn"
 
 
+def test_the_doctor_names_keys_of_principals_that_the_policy_does_not_know(cli: CommandLine) -> None:
+    (cli.data_dir / "policy.yaml").parent.mkdir(parents=True)
+    (cli.data_dir / "policy.yaml").write_text("grants: [{principals: [ann]}]")
+    for name in ("ann", "stranger"):
+        assert cli("keys", "create", name).code == 0
+    told = cli("doctor", TOOLHUB_AUTH_MODES="api-key")
+    (auth,) = [finding for finding in told.json["findings"] if finding["name"] == "auth"]
+    assert auth["state"] == "warn"
+    assert "stranger" in auth["told"]
+    assert "ann" not in auth["told"]
+
+
 def test_the_doctor_names_the_tools_that_something_disables(cli: CommandLine) -> None:
     told = cli(
         "doctor", TOOLHUB_TOOLS_CUSTOM='[{"tool": "acme.nowhere:Tool"}]', TOOLHUB_TOOLS_TRUSTED_NAMESPACES="acme"

@@ -109,6 +109,7 @@ async def test_several_workers_on_one_unix_socket_are_refused_in_words(tmp_path:
 async def test_revoked_key_is_refused_after_a_hangup(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "api-keys.yaml")
     key = keys.create("robot")
+    (tmp_path / "policy.yaml").write_text("grants: [{principals: [robot], capabilities: [read:fs]}]")
     environment = {"TOOLHUB_AUTH_MODES": "api-key", "TOOLHUB_POLICY_RELOAD_S": "0"}
     async with served(tmp_path, environment=environment) as running, channel_to(running.address) as channel:
         stub: Any = ToolServiceStub(channel)

@@ -93,7 +93,19 @@ def _auth(settings: Settings) -> Finding:
         return fail("auth", str(broken), "Correct or remove the file.")
     if settings.auth.modes == ("api-key",) and not keys:
         return warn("auth", "api-key, and there is no key yet", "Make one: `toolhub keys create NAME`.")
+    if unknown := _unknown(settings, sorted({key.name for key in keys.values()})):
+        told = f"keys of principals that the policy names nowhere, which may do nothing: {', '.join(unknown)}"
+        return warn("auth", told, "Name them under `grants` or `roles` in policy.yaml, or revoke their keys.")
     return ok("auth", f"{modes}; API keys: {len(keys)}")
+
+
+def _unknown(settings: Settings, names: list[str]) -> list[str]:
+    """Of these principals, those that the policy gives nothing; none where it cannot be read, which is told apart."""
+    try:
+        policy = policy_of(policy_file_of(settings))
+    except (InvalidPolicy, CannotLook):
+        return []
+    return [name for name in names if not policy.principal(name).roles]
 
 
 def _secret_files(paths: Paths) -> Iterator[Finding]:

@@ -37,10 +37,13 @@ class Grant(Section, frozen=True, kw_only=True):
 
 
 class Roles(Section, frozen=True, kw_only=True):
-    """Which groups of RPCs these principals may use. A principal without an entry is an agent."""
+    """Which groups of RPCs these principals may use. Without an entry, whom a grant names is an agent."""
 
     principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")]
-    roles: Annotated[tuple[Literal["agent", "operator", "approver", "auditor"], ...], Meta(description="Roles held.")]
+    roles: Annotated[
+        tuple[Literal["agent", "operator", "approver", "auditor"], ...],
+        Meta(description="Roles held; without an entry, `agent` alone for whom a grant names."),
+    ]
 
 
 class Approval(Section, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ def _grants(snapshot: PolicySnapshot, planned: PlannedCall, row: Row) -> Iterato
         yield Consideration(f"grants[{index}]", what, matched=True, why=why)
     what = f"the tool needs {', '.join(sorted(row.needs)) or 'no capability'}"
     if not row.is_known:
-        yield Consideration(CAPABILITIES, what, matched=True, why="no grant names the caller")
+        yield Consideration(CAPABILITIES, what, matched=True, why="no grant and no role `agent` is the caller's")
     else:
         why = f"missing: {', '.join(row.missing)}" if row.missing else "all held"
         yield Consideration(CAPABILITIES, what, matched=bool(row.missing), why=why)

@@ -61,6 +61,19 @@ def unknown_principal(planned: PlannedCall, needs: frozenset[str], revision: str
     )
 
 
+def no_agent(planned: PlannedCall, revision: str) -> Verdict:
+    """Roles are given to the principal, and `agent` is not among them."""
+    principal_id = planned.call.principal.id
+    return Verdict(
+        effect=Effect.DENY,
+        policy_revision=revision,
+        rule_id=DEFAULT,
+        reason="The caller lacks the role `agent`, without which nobody calls tools.",
+        remedy=remedies.paste([remedies.agent_line(principal_id)]),
+        details={"principal": principal_id},
+    )
+
+
 def lacks_capabilities(
     planned: PlannedCall, missing: tuple[str, ...], constraints: Constraints, revision: str
 ) -> Verdict:

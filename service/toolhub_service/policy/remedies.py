@@ -30,6 +30,11 @@ def grant_line(principal_id: str, capabilities: Iterable[str]) -> str:
     return f"grants: [{{principals: {_flow([principal_id])}, capabilities: {_flow(sorted(capabilities))}}}]"
 
 
+def agent_line(principal_id: str) -> str:
+    """Roles add up, so that those the principal has stay."""
+    return f"roles: [{{principals: {_flow([principal_id])}, roles: [agent]}}]"
+
+
 def allow_line(principal_id: str, tool: str) -> str:
     """Lets a destructive tool run without a plan."""
     id = "allow-" + re.sub(r"[^A-Za-z0-9]+", "-", tool)[:50].strip("-")

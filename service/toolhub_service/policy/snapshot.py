@@ -80,7 +80,7 @@ class PolicySnapshot:
         """A verified caller with the roles and the right to impersonate that this policy gives it."""
         known = self._principals.get(id)
         if known is None:
-            roles = frozenset(Role(name) for name in self.table.roles_of(id)) or frozenset({Role.AGENT})
+            roles = frozenset(Role(name) for name in self.table.roles_of(id))
             known = Principal(id=id, roles=roles, may_impersonate=self.table.may_impersonate(id))
             if len(self._principals) >= MAX_PRINCIPALS:
                 self._principals.pop(next(iter(self._principals)), None)
@@ -107,6 +107,8 @@ class PolicySnapshot:
     def gate(self, planned: PlannedCall, row: Row) -> Verdict | None:
         """The capability gate: the grant, narrowed by the call's own permissions, must cover what the tool needs."""
         if not row.is_known:
+            if self.table.roles_of(planned.call.principal.id):
+                return refusals.no_agent(planned, self.revision)
             return refusals.unknown_principal(planned, row.needs, self.revision)
         if row.missing:
             return refusals.lacks_capabilities(planned, row.missing, row.constraints, self.revision)

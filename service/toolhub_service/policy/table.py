@@ -65,7 +65,7 @@ class Row:
     missing: tuple[str, ...]
     """Those that no grant gives, sorted."""
     is_known: bool
-    """Whether any grant or the role agent names the principal; without, everything is denied."""
+    """Whether the principal is an agent, by its roles or by a grant; without, everything is denied."""
     denies: tuple[BoundRule, ...]
     others: tuple[BoundRule, ...]
     """Requiring and allowing rules in order of precedence."""
@@ -123,8 +123,11 @@ class Table:
         self._sandbox = sandbox(document.sandbox)
 
     def roles_of(self, principal_id: str) -> frozenset[str]:
-        """Roles that the document names for the principal; empty when it names none."""
-        return frozenset(role for patterns, roles in self._roles if patterns.match(principal_id) for role in roles)
+        """What the entries of `roles` that match give; `agent` for a principal that a grant alone names; else none."""
+        entries = [roles for patterns, roles in self._roles if patterns.match(principal_id)]
+        if entries:
+            return frozenset().union(*entries)
+        return frozenset({"agent"} if any(who.match(principal_id) for who, _ in self.grants) else ())
 
     def may_impersonate(self, principal_id: str) -> bool:
         return self._impersonate.match(principal_id) is not None
@@ -160,7 +163,7 @@ class Table:
         return Row(
             needs=needs,
             missing=holdings.lack(needs),
-            is_known=bool(mine) or "agent" in self.roles_of(principal_id),
+            is_known="agent" in self.roles_of(principal_id),
             denies=_bound(denies, granted),
             others=_bound(others, granted),
             fallback=_plan_first(granted) if wants_plan else granted,

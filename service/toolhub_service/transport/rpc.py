@@ -35,14 +35,28 @@ class Method:
         object.__setattr__(self, "is_open", self.service.startswith(("grpc.health.", "grpc.reflection.")))
 
 
-_principal: ContextVar[Principal] = ContextVar("toolhub_principal")
+@dataclass(slots=True, eq=False)
+class Caller:
+    """Who makes an RPC: one object for all of its tasks, so that each sees the rights of now."""
+
+    principal: Principal
 
 
-def set_principal(principal: Principal) -> None:
-    """Called by the auth interceptor alone."""
-    _principal.set(principal)
+_caller: ContextVar[Caller] = ContextVar("toolhub_caller")
+
+
+def set_principal(principal: Principal) -> Caller:
+    """Called by the auth interceptor alone, which keeps what it returns in step with the policy."""
+    caller = Caller(principal)
+    _caller.set(caller)
+    return caller
+
+
+def current_caller() -> Caller:
+    """For what outlives a reload of the policy. Raises LookupError outside of an authenticated RPC."""
+    return _caller.get()
 
 
 def current_principal() -> Principal:
     """The verified caller. Raises LookupError outside of an authenticated RPC: never answer without one."""
-    return _principal.get()
+    return _caller.get().principal

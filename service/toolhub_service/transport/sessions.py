@@ -16,7 +16,7 @@ from toolhub_service.transport.call_ids import CallIds
 from toolhub_service.transport.convert.call import to_call
 from toolhub_service.transport.deadlines import answer_deadline_s
 from toolhub_service.transport.envelope import Envelope
-from toolhub_service.transport.rpc import ServicerContext, current_principal
+from toolhub_service.transport.rpc import ServicerContext, current_caller
 from toolhub_service.transport.session import Session
 from toolhub_service.transport.session_answers import cancelled_by_caller, malformed
 from toolhub_service.transport.session_room import Crowd
@@ -85,10 +85,10 @@ class Sessions:
             session.cancel_all()
 
     def _terms(self, context: ServicerContext) -> SessionTerms:
-        principal, deadline_s = current_principal(), answer_deadline_s(self._clock, context)
+        caller, deadline_s = current_caller(), answer_deadline_s(self._clock, context)
 
         def begin(request: pb.SessionCall) -> Call:
-            return to_call(request, principal, call_id=self._call_ids.next(), deadline_s=deadline_s)
+            return to_call(request, caller.principal, call_id=self._call_ids.next(), deadline_s=deadline_s)
 
         return SessionTerms(
             invoker=self._invoker,

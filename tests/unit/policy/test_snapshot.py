@@ -277,12 +277,34 @@ class TestConstraints:
 
 def test_roles_and_impersonation_come_from_the_document() -> None:
     source = PolicySnapshot.load(
-        {"roles": [{"principals": ["ops-*"], "roles": ["operator", "approver"]}], "impersonate": ["ops-1"]}
+        {
+            "grants": [{"principals": ["bot"]}],
+            "roles": [
+                {"principals": ["ops-*"], "roles": ["operator", "approver"]},
+                {"principals": ["idle"], "roles": []},
+            ],
+            "impersonate": ["ops-1"],
+        }
     )
     assert source.principal("ops-1") == Principal(
         "ops-1", frozenset({Role.OPERATOR, Role.APPROVER}), may_impersonate=True
     )
     assert source.principal("bot") == Principal("bot", frozenset({Role.AGENT}))
+    assert source.principal("idle").roles == source.principal("stranger").roles == frozenset()
+
+
+def test_who_is_granted_something_but_is_no_agent_calls_nothing() -> None:
+    """Fails at befa727, where a job that was queued by an agent ran after the role had been taken away."""
+    source = PolicySnapshot.load(
+        {
+            "grants": [{"principals": ["bot"], "capabilities": ["read:*"]}],
+            "roles": [{"principals": ["bot"], "roles": ["approver"]}],
+        }
+    )
+    verdict = source.decide(a_call(a_tool(), principal="bot"))
+    assert (verdict.effect, verdict.rule_id) == (Effect.DENY, "default")
+    assert 'roles: [{principals: ["bot"], roles: [agent]}]' in verdict.remedy
+    assert not source.could_allow("bot", a_tool())
 
 
 def test_the_revision_is_the_digest_of_what_the_document_means() -> None:

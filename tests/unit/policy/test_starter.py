@@ -38,7 +38,7 @@ def test_local_may_not_dial_run_or_delete(tool: ToolSpec) -> None:
 def test_nobody_else_is_granted_anything() -> None:
     assert all(grant.principals == ("local",) for grant in STARTER.grants)
     assert PolicySnapshot().principal("local").roles == frozenset(Role)
-    assert PolicySnapshot().principal("stranger").roles == frozenset({Role.AGENT})
+    assert PolicySnapshot().principal("stranger").roles == frozenset()
 
 
 def test_a_document_adds_to_the_starter_unless_it_says_none() -> None:

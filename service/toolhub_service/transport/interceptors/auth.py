@@ -10,7 +10,8 @@ import grpc
 
 from toolhub_service.domain.principal import Principal
 from toolhub_service.transport.interceptors.layer import Layer
-from toolhub_service.transport.rpc import Method, ServicerContext, set_principal
+from toolhub_service.transport.interceptors.policy import check_kept, roles_used
+from toolhub_service.transport.rpc import Caller, Method, ServicerContext, set_principal
 from toolhub_service.transport.status import RpcFailure
 
 CREDENTIAL_ENTRIES = ("authorization", "x-api-key")
@@ -30,14 +31,34 @@ class Authenticator(Protocol):
         ...
 
 
+class StreamRights:
+    """What a stream was opened with: a credential that holds, and the roles that its policy gave."""
+
+    __slots__ = ("_authenticate", "_caller", "_method", "_roles")
+
+    def __init__(self, method: Method, caller: Caller, authenticate: Callable[[], Principal | None]) -> None:
+        self._method = method
+        self._caller = caller
+        self._authenticate = authenticate
+        self._roles = roles_used(method, caller.principal)
+
+    def check(self) -> None:
+        """Raises RpcFailure when the key was revoked or the policy of now no longer opens the stream."""
+        principal = self._authenticate()
+        # A policy describes a principal once: another object is the word of another policy.
+        if principal is not None and principal is not self._caller.principal:
+            check_kept(self._method, principal, self._roles)
+            self._caller.principal = principal
+
+
 class AuthLayer(Layer):
     """UNAUTHENTICATED with advice when no authenticator knows the caller."""
 
     def __init__(self, authenticators: Sequence[Authenticator]) -> None:
         self._authenticators = tuple(authenticators)
 
-    def enter(self, method: Method, context: ServicerContext) -> Callable[[], Principal | None] | None:
-        """For a stream, how to ask again whether its credential still holds."""
+    def enter(self, method: Method, context: ServicerContext) -> StreamRights | None:
+        """For a stream, what is asked again at each message."""
         if method.is_open:
             return None
         sent = context.invocation_metadata() or ()
@@ -49,20 +70,22 @@ class AuthLayer(Layer):
         for authenticator in self._authenticators:
             principal = authenticator.authenticate(metadata, context)
             if principal is not None:
-                set_principal(principal)
-                return None if method.kind == "unary" else partial(authenticator.authenticate, metadata, context)
+                caller = set_principal(principal)
+                if method.kind == "unary":
+                    return None
+                return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
         if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
             told = f"This hub takes no such credential: leave it out. {advice}".rstrip()
             raise RpcFailure(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED", told)
         raise RpcFailure(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_MISSING", f"No credential was sent. {advice}")
 
-    def received(self, method: Method, state: Callable[[], Principal | None] | None, message: Any) -> None:
-        """A key that was revoked ends the streams that were opened with it, at their next message."""
+    def received(self, method: Method, state: StreamRights | None, message: Any) -> None:
+        """Rights that were withdrawn end the streams that were opened with them, at their next message."""
         if state is not None:
-            state()
+            state.check()
 
-    def sent(self, method: Method, state: Callable[[], Principal | None] | None) -> None:
+    def sent(self, method: Method, state: StreamRights | None) -> None:
         """The same for what is only listened to; an upload that was taken is answered."""
         if state is not None and method.kind != "client_stream":
-            state()
+            state.check()

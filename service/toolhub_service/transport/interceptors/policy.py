@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import grpc
 
-from toolhub_service.domain.principal import Role
+from toolhub_service.domain.principal import Principal, Role
 from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.rpc import Method, ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
@@ -39,17 +39,50 @@ class PolicyLayer(Layer):
     """PERMISSION_DENIED when the principal lacks the role of the service; unknown services are refused."""
 
     def enter(self, method: Method, context: ServicerContext) -> None:
-        if method.is_open:
-            return
-        role = ROLE_OF_SERVICE.get(method.service)
-        principal = current_principal()
-        if role in principal.roles or ALSO_FOR.get(method.path, _NOBODY) & principal.roles:
-            return
-        needed = role.value if role else "none"
+        if not method.is_open:
+            check_role(method, current_principal())
+
+
+def check_role(method: Method, principal: Principal) -> None:
+    """Raises RpcFailure when no role of the principal opens the RPC."""
+    role = ROLE_OF_SERVICE.get(method.service)
+    if role not in principal.roles and not ALSO_FOR.get(method.path, _NOBODY) & principal.roles:
+        raise _refusal(method, principal, role)
+
+
+def roles_used(method: Method, principal: Principal) -> frozenset[Role]:
+    """The roles of the principal that open the RPC: what a stream shows may depend on each of them."""
+    role = ROLE_OF_SERVICE.get(method.service)
+    return (ALSO_FOR.get(method.path, _NOBODY) | {role}) & principal.roles if role else _NOBODY
+
+
+def check_kept(method: Method, principal: Principal, used: frozenset[Role]) -> None:
+    """For a stream that was opened by the roles `used`. Raises RpcFailure when one of them is held no longer."""
+    check_role(method, principal)
+    if lost := used - principal.roles:
+        (name, *_) = sorted(role.value for role in lost)
         raise RpcFailure(
             grpc.StatusCode.PERMISSION_DENIED,
             "ROLE_MISSING",
-            f"{principal.id} lacks the role {needed!r} that {method.service} needs; "
-            "an operator grants it under `roles` in the policy.",
+            f"{principal.id} holds the role {name!r} no longer, with which this stream was opened; "
+            "open it again for what may still be seen.",
+            {"role": name, "service": method.service},
+        )
+
+
+def _refusal(method: Method, principal: Principal, role: Role | None) -> RpcFailure:
+    needed = role.value if role else "none"
+    if not principal.roles:
+        return RpcFailure(
+            grpc.StatusCode.PERMISSION_DENIED,
+            "PRINCIPAL_UNKNOWN",
+            f"The policy gives {principal.id} nothing; an operator names it under `grants` or `roles` in policy.yaml.",
             {"role": needed, "service": method.service},
         )
+    return RpcFailure(
+        grpc.StatusCode.PERMISSION_DENIED,
+        "ROLE_MISSING",
+        f"{principal.id} lacks the role {needed!r} that {method.service} needs; "
+        "an operator grants it under `roles` in the policy.",
+        {"role": needed, "service": method.service},
+    )

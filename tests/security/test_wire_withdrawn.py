@@ -1,0 +1,390 @@
+"""Rights that are withdrawn: what is open ends at its next message, what is queued is judged anew, a name that the
+policy does not know opens nothing. Each fails at befa727, where only a revoked key ended a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.hub import CALL_TIMEOUT_S, request
+from tests.rpc.props import Echo
+from tests.rpc.sharing import WAIT, WRITE, Client, CountedWaits, CountedWrites, People, hubs_of, state
+from tests.rpc.statuses import Failed, failed, told
+from tests.rpc.test_registry import a_tool
+from toolhub.v1 import (
+    approval_service_pb2,
+    artifact_service_pb2,
+    audit_service_pb2,
+    error_pb2,
+    job_service_pb2,
+    registry_service_pb2,
+)
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
+
+ECHO, FILE = "test/text.echo", "core/fs.writeText"
+GRANT = "  - {principals: [robot, boss, other], capabilities: ['read:*', 'write:*']}\n"
+ROLES = (
+    "  - {principals: [robot, other], roles: [agent]}\n"
+    "  - {principals: [judge], roles: [approver]}\n"
+    "  - {principals: [boss], roles: [agent, operator, approver, auditor]}\n"
+)
+REST = """impersonate: [robot]
+rules:
+  - {id: writes-need-a-yes, effect: REQUIRE_APPROVAL, tools: [core/fs.writeText], reason: Files are shared.}
+"""
+
+
+def a_policy(grants: str = GRANT, roles: str = ROLES, rest: str = REST) -> str:
+    return f"extends: none\ngrants:\n{grants}roles:\n{roles}{rest}"
+
+
+NOT_ROBOT = a_policy(GRANT.replace("robot, ", ""), ROLES.replace("robot, ", ""), "")
+"""Nothing names `robot` any more."""
+ROBOT_APPROVES = a_policy(roles=ROLES.replace("robot, ", "").replace("[judge]", "[judge, robot]"))
+"""`robot` holds its grant and is no agent any more."""
+
+
+def boss_as(*roles: str) -> str:
+    return a_policy(roles=ROLES.replace("[agent, operator, approver, auditor]", f"[{', '.join(roles)}]"))
+
+
+@dataclass
+class Withdrawing:
+    running: Any
+    people: People
+    waits: CountedWaits
+    writes: CountedWrites
+
+    def at(self, name: str) -> Client:
+        return self.people.at(self.running, name)
+
+    def puts_in_force(self, policy: str) -> None:
+        change = self.running.hub.policy.replace(policy)
+        assert change.applied, change.problem
+        assert change.revision != change.previous_revision
+
+
+@pytest.fixture
+async def the(tmp_path: Path) -> AsyncIterator[Withdrawing]:
+    waits, writes = CountedWaits(), CountedWrites()
+    tools = [waits, writes, Echo()]
+    settings = {"jobs": {"max_running": 1}}
+    async with hubs_of(tmp_path, settings, tools, policy=a_policy()) as (running,):
+        people = People(running, names=("robot", "judge", "boss", "other", "stranger"))
+        yield Withdrawing(running, people, waits, writes)
+
+
+async def broken(read: Any) -> Failed:
+    """What a stream that must not tell more tells instead."""
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await read
+    return told(refused.value)
+
+
+# Streams
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (boss_as("agent", "operator", "approver"), "ROLE_MISSING"),
+        (a_policy(roles=ROLES.replace("[boss]", "[nobody]")), "ROLE_MISSING"),
+        (a_policy(GRANT.replace(", boss", ""), ROLES.replace("[boss]", "[nobody]")), "PRINCIPAL_UNKNOWN"),
+    ],
+    ids=["a role is taken away", "the entry of roles is removed", "the principal is removed"],
+)
+async def test_a_tail_of_the_audit_log_tells_nothing_after_the_right_to_it_has_gone(
+    the: Withdrawing, policy: str, reason: str
+) -> None:
+    boss, other = the.at("boss"), the.at("other")
+    tail = the.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=boss.metadata)
+    await tail.initial_metadata()
+    assert (await other.call(ECHO)).ok
+    assert (await tail.read()).event.tool == ECHO
+    assert (await tail.read()).event.tool == ECHO
+    the.puts_in_force(policy)
+    assert (await other.call(ECHO)).ok
+    failure = await broken(tail.read())
+    assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, reason)
+
+
+async def test_a_stream_goes_on_under_a_changed_policy_that_leaves_its_right(the: Withdrawing) -> None:
+    boss, other = the.at("boss"), the.at("other")
+    tail = the.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=boss.metadata)
+    await tail.initial_metadata()
+    for policy in (boss_as("auditor"), boss_as("auditor", "agent"), a_policy()):
+        the.puts_in_force(policy)
+        assert (await other.call(ECHO)).ok
+        assert [(await tail.read()).event.tool for _ in range(2)] == [ECHO] * 2
+    tail.cancel()
+
+
+async def test_a_watch_of_tools_ends_with_the_role_of_an_operator(the: Withdrawing) -> None:
+    asked = registry_service_pb2.WatchToolsRequest()
+    watch = the.running.registry.WatchTools(asked, metadata=the.at("boss").metadata, timeout=CALL_TIMEOUT_S)
+    await watch.read()
+    the.puts_in_force(boss_as("agent", "approver", "auditor"))
+    the.running.hub.toolbox.catalog.set_state(ECHO, the.running.hub.toolbox.catalog.get(ECHO).state, "anew")
+    the.running.hub.toolbox.catalog.unregister(ECHO)
+    assert (await broken(watch.read())).reason == "ROLE_MISSING"
+
+
+async def test_a_watch_of_everybodys_approvals_ends_when_only_ones_own_may_be_seen(the: Withdrawing) -> None:
+    """An agent may watch approvals, too: its own. What was opened as an approver shows everybody's."""
+    asked = approval_service_pb2.WatchApprovalsRequest()
+    watch = the.at("boss").approvals.WatchApprovals(asked, metadata=the.at("boss").metadata, timeout=CALL_TIMEOUT_S)
+    await watch.initial_metadata()
+    the.puts_in_force(boss_as("agent", "operator", "auditor"))
+    await the.at("other").call(FILE, {"path": "a", "text": "b"})
+    failure = await broken(watch.read())
+    assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
+    assert failure.metadata["role"] == "approver"
+    assert "open it again" in failure.message
+
+
+async def test_an_overseer_hears_nothing_more_of_anothers_job(the: Withdrawing) -> None:
+    job = await the.at("other").submit(WAIT)
+    watch = the.at("boss").watch(job.job_id)
+    while (await watch.read()).status.progress.message != "half way":
+        pass
+    the.puts_in_force(boss_as("agent", "approver"))
+    the.waits.let_go.set()
+    assert (await broken(watch.read())).reason == "ROLE_MISSING"
+    assert state((await the.at("other").ended(job.job_id))[-1]) == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("policy", [ROBOT_APPROVES, NOT_ROBOT], ids=["no agent any more", "removed"])
+async def test_who_submitted_a_job_hears_nothing_more_of_it(the: Withdrawing, policy: str) -> None:
+    job = await the.at("robot").submit(WAIT)
+    watch = the.at("robot").watch(job.job_id)
+    while (await watch.read()).status.progress.message != "half way":
+        pass
+    the.puts_in_force(policy)
+    the.waits.let_go.set()
+    assert (await broken(watch.read())).code is grpc.StatusCode.PERMISSION_DENIED
+    assert (await failed(the.at("robot").job(job.job_id))).code is grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize("policy", [ROBOT_APPROVES, NOT_ROBOT], ids=["no agent any more", "removed"])
+async def test_a_streamed_call_is_stopped_at_its_next_event(the: Withdrawing, policy: str) -> None:
+    asked = request(WAIT, message=pb.InvokeStreamRequest)
+    stream = the.running.stub.InvokeStream(asked, metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    assert (await stream.read()).HasField("progress")
+    the.puts_in_force(policy)
+    the.waits.let_go.set()
+    while (answer := await _next(stream)) is not None:
+        assert answer.HasField("chunk"), "sent before, and only read now"
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stream.read()
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def _next(stream: Any) -> Any:
+    try:
+        return await stream.read()
+    except grpc.aio.AioRpcError:
+        return None
+
+
+async def test_an_upload_and_a_download_end_at_their_next_chunk(the: Withdrawing) -> None:
+    stub: Any = ArtifactServiceStub(the.running.channel)
+    message = artifact_service_pb2.WriteArtifactRequest
+    header = message(header=artifact_service_pb2.ArtifactHeader(name="a.txt"))
+    writing = stub.WriteArtifact(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    await writing.write(header)
+    await writing.write(message(chunk=b"whole"))
+    await writing.done_writing()
+    artifact = (await writing).artifact
+    writing = stub.WriteArtifact(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    await writing.write(header)
+    await writing.initial_metadata()
+    the.puts_in_force(NOT_ROBOT)
+    await writing.write(message(chunk=b"more"))
+    assert (await failed(writing)).code is grpc.StatusCode.PERMISSION_DENIED
+    asked = artifact_service_pb2.ReadArtifactRequest(artifact_id=artifact.artifact_id)
+    reading = stub.ReadArtifact(asked, metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    assert (await broken(reading.read())).code is grpc.StatusCode.PERMISSION_DENIED
+
+
+# Sessions
+
+
+def called(call_id: str, **fields: Any) -> pb.InvokeSessionRequest:
+    call: pb.SessionCall = request(ECHO, message=pb.SessionCall, **fields)
+    call.call_id = call_id
+    return pb.InvokeSessionRequest(calls=[call])
+
+
+@pytest.mark.parametrize("policy", [ROBOT_APPROVES, NOT_ROBOT], ids=["no agent any more", "removed"])
+async def test_a_session_ends_at_its_next_call(the: Withdrawing, policy: str) -> None:
+    session = the.running.stub.InvokeSession(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    await session.write(called("before"))
+    assert (await session.read()).events[0].result.ok
+    the.puts_in_force(policy)
+    await session.write(called("after"))
+    assert (await broken(session.read())).code is grpc.StatusCode.PERMISSION_DENIED
+    assert len(await the.running.events(tool=ECHO)) == 2
+
+
+async def test_a_grant_that_is_narrowed_counts_for_the_next_call_of_a_session(the: Withdrawing) -> None:
+    session = the.running.stub.InvokeSession(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    call: pb.SessionCall = request("core/fs.listDir", {"path": "."}, message=pb.SessionCall)
+    for number, (policy, ok) in enumerate(((a_policy(), True), (a_policy(GRANT.replace("'read:*', ", "")), False))):
+        if number:
+            the.puts_in_force(policy)
+        call.call_id = str(number)
+        await session.write(pb.InvokeSessionRequest(calls=[call]))
+        assert (await session.read()).events[0].result.ok is ok
+    session.cancel()
+
+
+async def test_a_session_opened_by_who_might_act_for_others_does_so_no_longer(the: Withdrawing) -> None:
+    session = the.running.stub.InvokeSession(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    await session.write(called("before", agent_id="somebody"))
+    assert (await session.read()).events[0].result.ok
+    the.puts_in_force(a_policy(rest=REST.replace("impersonate: [robot]", "")))
+    await session.write(called("after", agent_id="somebody"))
+    (event,) = (await session.read()).events
+    assert event.result.error.kind == error_pb2.ERROR_KIND_PERMISSION_DENIED
+    session.cancel()
+
+
+# Jobs
+
+
+async def queued(the: Withdrawing, tool: str = WRITE, **fields: Any) -> tuple[Any, Callable[[], None]]:
+    """A job of `robot` that waits behind another's, and how to let both go on."""
+    before = await the.at("other").submit(WAIT)
+    await the.at("other").seen(before.job_id, lambda entry: entry.progress.message == "half way")
+    the.writes.let_go.set()
+    job = await the.at("robot").submit(tool, **fields)
+    assert state((await the.at("robot").job(job.job_id)).status) == "QUEUED"
+    return job, the.waits.let_go.set
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        (ROBOT_APPROVES, error_pb2.ERROR_KIND_POLICY_DENIED),
+        (NOT_ROBOT, error_pb2.ERROR_KIND_POLICY_DENIED),
+    ],
+    ids=["no agent any more", "removed"],
+)
+async def test_a_queued_job_of_who_may_call_nothing_any_more_never_runs(
+    the: Withdrawing, policy: str, kind: error_pb2.ErrorKind.ValueType
+) -> None:
+    job, go_on = await queued(the)
+    the.puts_in_force(policy)
+    go_on()
+    last = (await the.at("boss").ended(job.job_id))[-1]
+    assert (state(last), last.error.kind) == ("FAILED", kind)
+    assert the.writes.runs == 0
+
+
+async def test_a_queued_job_whose_grant_was_narrowed_never_runs(the: Withdrawing) -> None:
+    (folder := the.running.workspace("work", "robot")).mkdir(parents=True)
+    (folder / "a").write_text("a")
+    job, go_on = await queued(the, "core/fs.copy", args={"source": "a", "destination": "b"}, request_id="work")
+    the.puts_in_force(a_policy(GRANT.replace(", 'write:*'", "")))
+    go_on()
+    last = (await the.at("boss").ended(job.job_id))[-1]
+    assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_POLICY_DENIED)
+    assert not (folder / "b").exists()
+
+
+async def test_a_job_that_is_approved_after_its_owner_was_removed_never_runs(the: Withdrawing) -> None:
+    job = await the.at("robot").submit(FILE, {"path": "a", "text": "b"}, request_id="work")
+    assert job.approval_id
+    the.puts_in_force(NOT_ROBOT + REST.partition("\n")[2])
+    await the.at("judge").decide(job.approval_id)
+    last = (await the.at("boss").ended(job.job_id))[-1]
+    assert state(last) == "FAILED"
+    assert not (the.running.workspace("work", "robot") / "a").exists()
+
+
+# Whom nothing names
+
+
+async def test_a_key_of_whom_nothing_names_opens_nothing(the: Withdrawing) -> None:
+    stranger = the.at("stranger")
+    running, metadata = the.running, stranger.metadata
+    artifacts: Any = ArtifactServiceStub(running.channel)
+    header = artifact_service_pb2.WriteArtifactRequest(header=artifact_service_pb2.ArtifactHeader(name="a.txt"))
+    for call in (
+        stranger.call("core/util.time.now"),
+        stranger.submit("core/util.time.now"),
+        stranger.page(),
+        running.jobs.GetJob(job_service_pb2.GetJobRequest(job_id="job_1"), metadata=metadata),
+        artifacts.WriteArtifact(iter([header]), metadata=metadata),
+        running.stub.ListTools(pb.ListToolsRequest(), metadata=metadata),
+        running.stub.SearchTools(pb.SearchToolsRequest(query="time"), metadata=metadata),
+        stranger.approvals.ListApprovals(approval_service_pb2.ListApprovalsRequest(), metadata=metadata),
+        running.audit.ListEvents(audit_service_pb2.ListEventsRequest(), metadata=metadata),
+        running.registry.RegisterTool(
+            registry_service_pb2.RegisterToolRequest(tool=a_tool("acme/a")), metadata=metadata
+        ),
+    ):
+        failure = await failed(call)
+        assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "PRINCIPAL_UNKNOWN")
+        assert "policy.yaml" in failure.message
+        assert "stranger" in failure.message
+    session = running.stub.InvokeSession(metadata=metadata, timeout=CALL_TIMEOUT_S)
+    assert (await broken(session.read())).reason == "PRINCIPAL_UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "grants: [{principals: [strang*]}]",
+        "grants: [{principals: ['*']}]",
+        "roles: [{principals: [stranger], roles: [agent]}]",
+    ],
+)
+async def test_a_grant_or_a_role_that_matches_is_a_name(the: Withdrawing, entry: str) -> None:
+    the.puts_in_force(f"extends: none\n{entry}\n")
+    assert (await the.at("stranger").call("core/util.time.now")).ok
+
+
+async def test_rules_and_limits_for_everybody_name_nobody(the: Withdrawing) -> None:
+    the.puts_in_force(
+        "rules: [{id: a, effect: ALLOW, principals: [stranger]}]\nlimits: [{id: b, quota: 9}]\n"
+        "impersonate: [stranger]\n"
+    )
+    failure = await failed(the.at("stranger").call("core/util.time.now"))
+    assert failure.reason == "PRINCIPAL_UNKNOWN"
+
+
+async def test_an_entry_without_roles_gives_none(the: Withdrawing) -> None:
+    the.puts_in_force(a_policy(roles=ROLES.replace("[agent]}", "[]}", 1)))
+    assert (await failed(the.at("robot").call(ECHO))).code is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_everything_open_at_once_ends_with_the_principal(the: Withdrawing) -> None:
+    """Twenty sessions whose calls run: not one more answer leaves after the change."""
+    sessions = []
+    for number in range(20):
+        session = the.running.stub.InvokeSession(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+        call: pb.SessionCall = request(WAIT, {"text": json.dumps(number)}, message=pb.SessionCall)
+        call.call_id = "waits"
+        await session.write(pb.InvokeSessionRequest(calls=[call]))
+        assert (await session.read()).events[0].HasField("progress")
+        sessions.append(session)
+    the.puts_in_force(NOT_ROBOT)
+    the.waits.let_go.set()
+
+    async def rest(session: Any) -> bool:
+        seen = False
+        while (answer := await _next(session)) is not None:
+            seen |= any(event.HasField("result") for event in answer.events)
+        return seen
+
+    assert await asyncio.gather(*map(rest, sessions)) == [False] * 20
