@@ -180,6 +180,8 @@ def _show(explanation: Explanation) -> None:
     print_prose(verdict.reason)
     if verdict.remedy:
         print_prose(verdict.remedy)
+    if explanation.grammar:
+        print_prose(f"To allow this command, complete its flags and arguments in policy.yaml:\n{explanation.grammar}")
 
 
 def _plain(explanation: Explanation) -> dict[str, Any]:
@@ -193,6 +195,7 @@ def _plain(explanation: Explanation) -> dict[str, Any]:
             "remedy": verdict.remedy,
             "policyRevision": verdict.policy_revision,
         },
+        "grammar": explanation.grammar,
         "considerations": [
             {"id": each.id, "what": each.what, "matched": each.matched, "why": each.why}
             for each in explanation.considerations

@@ -13,6 +13,7 @@ from typing import NoReturn
 from toolhub_service.domain.constraints import CommandRule
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.command_grammar import Grammar, JudgedCommand, compiles
+from toolhub_service.guards.dangerous_commands import danger_of
 from toolhub_service.guards.words import split_command
 
 MAX_ARGUMENTS = 128
@@ -31,14 +32,24 @@ def judge_command(argv: Sequence[str], rules: tuple[CommandRule, ...]) -> Judged
 
     Raises:
         ToolFailure: INVALID_INPUT for a malformed argv, POLICY_DENIED for what no rule allows; the details name
-            the allowed commands, or the flags and arguments that the command takes.
+            the allowed commands, or the flags and arguments that the command takes, or the danger that no rule
+            can allow.
     """
     _check_form(argv)
     name = argv[0]
     rule = next((rule for rule in rules if rule.name == name), None)
     if rule is None:
         _unknown_command(name, rules)
-    return Grammar(rule).judge(argv[1:])
+    judged = Grammar(rule).judge(argv[1:])
+    danger = danger_of(judged.argv)
+    if danger is not None:
+        raise refuse(
+            ErrorKind.POLICY_DENIED,
+            f"This command is never run, whatever the policy allows: it would {danger.would}. "
+            "Use the file tools, or ask a person to do it.",
+            danger=danger.rule,
+        )
+    return judged
 
 
 def judge_environment(requested: Mapping[str, str], judged: JudgedCommand) -> dict[str, str]:

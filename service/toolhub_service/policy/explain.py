@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.domain.verdict import Verdict
-from toolhub_service.policy.arguments import RULE_IDS, judge_argument
+from toolhub_service.policy.arguments import RULE_IDS, argument_of, judge_argument, words
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.holdings import Holdings
 from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another
+from toolhub_service.policy.remedies import grammar_line
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.policy.table import CompiledRule, Row
 
@@ -35,6 +37,8 @@ class Consideration:
 class Explanation:
     verdict: Verdict
     considerations: tuple[Consideration, ...]
+    grammar: str = ""
+    """For an operator alone: a line of policy.yaml that would let the refused command run, to be completed."""
 
 
 def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
@@ -49,7 +53,7 @@ def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
         *(_rule(rule, planned, row, snapshot) for rule in snapshot.table.rules if not rule.denies),
         _fallback(row),
     ]
-    return Explanation(verdict=snapshot.decide(planned), considerations=tuple(considered))
+    return Explanation(snapshot.decide(planned), tuple(considered), _grammar(planned, row))
 
 
 def _identity(snapshot: PolicySnapshot, planned: PlannedCall, row: Row) -> Consideration:
@@ -127,6 +131,15 @@ def _guards(planned: PlannedCall, row: Row) -> Iterator[Consideration]:
             given = planned.args.get(argument.name) is not None
             why = "agrees" if given else "nothing to judge: the argument is absent"
             yield Consideration(RULE_IDS[argument.role], what, matched=False, why=why)
+
+
+def _grammar(planned: PlannedCall, row: Row) -> str:
+    value = argument_of(planned, ArgumentRole.COMMAND)
+    if value is None:
+        return ""
+    argv = words(value)
+    known = {rule.name for rule in row.constraints.commands}
+    return "" if not argv or argv[0] in known else grammar_line(argv)
 
 
 def _fallback(row: Row) -> Consideration:

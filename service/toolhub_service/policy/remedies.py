@@ -13,6 +13,7 @@ from ipaddress import ip_address, ip_network
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.addresses import is_public
 from toolhub_service.guards.commands import judge_command
+from toolhub_service.guards.dangerous_commands import danger_of, runs_others
 from toolhub_service.guards.safe_commands import SAFE_COMMANDS
 from toolhub_service.guards.urls import DEFAULT_PORTS, ParsedUrl
 
@@ -69,17 +70,19 @@ def egress_line(url: ParsedUrl, method: str) -> str:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """Lets a binary run: the built-in list where that allows this call, else a grammar for the operator to complete."""
+    """Lets a command of the built-in list run; empty for any other, which only an operator is told how to allow."""
     try:
         judge_command(argv, SAFE_COMMANDS)
     except ToolFailure:
-        return _grammar_line(argv)
+        return ""
     return "commands: [{preset: safe}]"
 
 
-def _grammar_line(argv: Sequence[str]) -> str:
+def grammar_line(argv: Sequence[str]) -> str:
+    """A grammar for an operator to complete; empty for what the built-in list names, for a program that runs any other,
+    and for a command that no rule can allow."""
     name = argv[0].rsplit("/", 1)[-1]
-    if not name or any(rule.name == name for rule in SAFE_COMMANDS):
+    if not name or any(rule.name == name for rule in SAFE_COMMANDS) or runs_others(name) or danger_of(argv):
         return ""
     flags = ", ".join(
         f"{{flag: {_flow(word)}}}" for word in dict.fromkeys(argv[1:]) if word.startswith("-") and word != "--"
