@@ -17,7 +17,7 @@ _PASSED_ON = (
     "transport/convert/result",
 )
 """Files that name kinds without raising them."""
-_NOT_DETAILS = {"kind", "message", "retryable", "retry_after_s", "violations", "details", "upstream"}
+_NOT_DETAILS = {"kind", "message", "retryable", "retry_after_s", "violations", "details", "upstream", "blames_upstream"}
 
 
 @dataclass(slots=True)

@@ -188,6 +188,7 @@ def _outcome(output: Any, context: ToolContext) -> Outcome:
         artifacts=tuple(context.artifacts),
         truncated=context.truncated,
         raw=context.raw,
+        upstream_fails=context.upstream_fails,
     )
 
 

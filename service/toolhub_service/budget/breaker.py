@@ -1,4 +1,4 @@
-"""A circuit breaker for one upstream (Nygard, Release It!; Fowler, CircuitBreaker).
+"""A circuit breaker over the calls of one upstream (Nygard, Release It!; Fowler, CircuitBreaker).
 
     CLOSED     every call passes; outcomes are counted over the present window and the one before
     OPEN       nothing passes until the rest is over; each failed probe doubles the rest, up to a maximum
@@ -38,6 +38,8 @@ _SAY_NOTHING = frozenset(
         ErrorKind.PATH_OUTSIDE_SANDBOX,
     }
 )
+_INTERNAL_ERROR = -32603
+"""JSON-RPC 2.0 §5.1."""
 _DEFECT = ErrorKind.INTERNAL.value
 """The cause of an unknown outcome that a defect left behind."""
 
@@ -60,22 +62,29 @@ class Health(Enum):
 def health(outcome: ErrorKind | ToolError | None, had_fair_time: bool = True) -> Health:
     """What the outcome of a call says about its upstream; None is success.
 
-    An upstream that answers 4xx is well (the request was wrong), except 408; a timeout says nothing when the
-    caller gave it no fair time, and a defect on this side, however it is told, nothing at all.
+    An upstream that answers is well (the request was wrong), except with HTTP 5xx and 408 and JSON-RPC's internal
+    error; a timeout says nothing when the caller gave it no fair time, which the error itself may know better than
+    `had_fair_time`; and a defect on this side, however it is told, nothing at all.
     """
     if outcome is None:
         return Health.WELL
     kind = outcome.kind if isinstance(outcome, ToolError) else outcome
-    if kind in _SAY_NOTHING or (isinstance(outcome, ToolError) and outcome.details.get("cause") == _DEFECT):
+    error = outcome if isinstance(outcome, ToolError) else None
+    if kind in _SAY_NOTHING or (error and error.details.get("cause") == _DEFECT):
         return Health.SILENT
     if kind not in _FAILURES:
         return Health.WELL
-    if kind in _TIMEOUTS and not had_fair_time:
+    blames = error.blames_upstream if error else None
+    if blames is False or (kind in _TIMEOUTS and not (had_fair_time or blames)):
         return Health.SILENT
-    if isinstance(outcome, ToolError) and outcome.upstream is not None:
-        status = outcome.upstream.status
-        return Health.WELL if 400 <= status < 500 and status != 408 else Health.ILL
+    if error and error.upstream is not None:
+        return Health.ILL if is_failing_status(error.upstream.status) else Health.WELL
     return Health.ILL
+
+
+def is_failing_status(status: int) -> bool:
+    """Whether an answer's status says that the upstream itself fails: HTTP 5xx and 408, JSON-RPC's internal error."""
+    return status >= 500 or status in (408, _INTERNAL_ERROR)
 
 
 class Breaker:
@@ -83,66 +92,73 @@ class Breaker:
         "_calls",
         "_cooldown_s",
         "_failures",
-        "_generation",
         "_past_calls",
         "_past_failures",
         "_probing",
         "_rests_until_s",
-        "_state",
         "_successes",
         "_terms",
         "_window_from_s",
+        "generation",
+        "state",
     )
 
     def __init__(self, terms: BreakerTerms) -> None:
         self._terms = terms
-        self._generation = 0
+        self.generation = 0
+        """What `admit` answered last, and what an outcome must name to count."""
         self._cooldown_s = terms.cooldown_s
         self._rests_until_s = self._window_from_s = 0.0
         self._calls = self._failures = self._past_calls = self._past_failures = 0
-        self._close()
-
-    @property
-    def state(self) -> BreakerState:
+        self.state = BreakerState.CLOSED
         """As of the last call: an OPEN one becomes HALF_OPEN when the next call asks."""
-        return self._state
+        self._close()
 
     def state_at(self, now_s: float) -> BreakerState:
         """What the next call will meet: one whose rest is over is HALF_OPEN, though nobody has called since."""
-        is_rested = self._state is BreakerState.OPEN and now_s >= self._rests_until_s
-        return BreakerState.HALF_OPEN if is_rested else self._state
+        is_rested = self.state is BreakerState.OPEN and now_s >= self._rests_until_s
+        return BreakerState.HALF_OPEN if is_rested else self.state
+
+    def is_blank(self, now_s: float) -> bool:
+        """Whether a new one would say the same."""
+        is_past = now_s - self._window_from_s >= 2 * self._terms.window_s
+        return self.state is BreakerState.CLOSED and (is_past or not self._failures + self._past_failures)
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until a call may pass; 0 when it may now."""
-        if self._state is BreakerState.CLOSED:
+        if self.state is BreakerState.CLOSED:
             return 0.0
-        if self._state is BreakerState.OPEN:
+        if self.state is BreakerState.OPEN:
             return max(0.0, self._rests_until_s - now_s)
         return 0.0 if self._probing < self._terms.probes else self._terms.cooldown_s
 
     def admit(self, now_s: float) -> int:
         """Let a call pass, after `wait_s` said 0. Returns its ticket."""
-        if self._state is BreakerState.OPEN:
+        if self.state is BreakerState.OPEN:
             self._enter(BreakerState.HALF_OPEN)
             self._probing = self._successes = 0
-        if self._state is BreakerState.HALF_OPEN:
+        if self.state is BreakerState.HALF_OPEN:
             self._probing += 1
-        return self._generation
+        return self.generation
 
     def settle(self, ticket: int, outcome: Health, now_s: float) -> None:
         """Hear how an admitted call ended; once a ticket."""
-        if ticket != self._generation:
+        if ticket != self.generation:
             return
-        if self._state is BreakerState.HALF_OPEN:
+        if self.state is BreakerState.HALF_OPEN:
             self._settle_probe(outcome, now_s)
         elif outcome is not Health.SILENT:
             self._count(outcome is Health.ILL, now_s)
 
+    def trip(self, now_s: float) -> None:
+        """Give the upstream a rest whatever was counted."""
+        if self.state is not BreakerState.OPEN:
+            self._open(now_s)
+
     def _settle_probe(self, outcome: Health, now_s: float) -> None:
         self._probing -= 1
         if outcome is Health.ILL:
-            self._cooldown_s = min(self._cooldown_s * 2, self._terms.max_cooldown_s)
-            self._open(now_s)
+            self._reopen(now_s)
         elif outcome is Health.WELL:
             self._successes += 1
             if self._successes >= self._terms.probes:
@@ -150,24 +166,33 @@ class Breaker:
                 self._close()
 
     def _count(self, failed: bool, now_s: float) -> None:
-        age_s = now_s - self._window_from_s
-        if age_s >= self._terms.window_s:
-            is_adjacent = age_s < 2 * self._terms.window_s
-            self._past_calls = self._calls if is_adjacent else 0
-            self._past_failures = self._failures if is_adjacent else 0
-            self._calls = self._failures = 0
-            self._window_from_s = now_s
+        if now_s - self._window_from_s >= self._terms.window_s:
+            self._turn(now_s)
         self._calls += 1
         if failed:
             self._failures += 1
             calls = self._calls + self._past_calls
-            failures = self._failures + self._past_failures
-            if calls >= self._terms.min_calls and failures >= calls * self._terms.failure_ratio:
+            if calls >= self._terms.min_calls and self._is_ill(calls, self._failures + self._past_failures):
                 self._open(now_s)
+
+    def _is_ill(self, calls: int, failures: int) -> bool:
+        return failures >= calls * self._terms.failure_ratio
+
+    def _turn(self, now_s: float) -> None:
+        """Begin the next window."""
+        is_adjacent = now_s - self._window_from_s < 2 * self._terms.window_s
+        self._past_calls = self._calls if is_adjacent else 0
+        self._past_failures = self._failures if is_adjacent else 0
+        self._calls = self._failures = 0
+        self._window_from_s = now_s
 
     def _open(self, now_s: float) -> None:
         self._enter(BreakerState.OPEN)
         self._rests_until_s = now_s + self._cooldown_s
+
+    def _reopen(self, now_s: float) -> None:
+        self._cooldown_s = min(self._cooldown_s * 2, self._terms.max_cooldown_s)
+        self._open(now_s)
 
     def _close(self) -> None:
         self._enter(BreakerState.CLOSED)
@@ -177,5 +202,5 @@ class Breaker:
         self._window_from_s = float("-inf")
 
     def _enter(self, state: BreakerState) -> None:
-        self._state = state
-        self._generation += 1
+        self.state = state
+        self.generation += 1

@@ -11,27 +11,28 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from toolhub_service.budget.breaker import Breaker, Health, health
+from toolhub_service.budget.breaker import Health, health
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.limits import Counter
 from toolhub_service.budget.quota import RequestCalls, RequestKey
 from toolhub_service.budget.retry import is_safe_to_repeat, max_attempts, pause_s
 from toolhub_service.budget.shared import Due
 from toolhub_service.budget.terms import BudgetTerms
+from toolhub_service.budget.upstream_breaker import SPENT, UpstreamBreaker
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
 
-_SPENT = -1
-"""A ticket of no generation: the breaker has heard of this call."""
+_ALMOST = 0.9
+"""A time that is less by a tenth was shortened by the way here, not by a choice."""
 
 
 class Upstream:
-    """One remote system: its slots and its breaker."""
+    """What calls have in common: the slots, and the breaker where it is a remote system."""
 
     __slots__ = ("breaker", "key", "slots")
 
-    def __init__(self, key: str, slots: Slots, breaker: Breaker) -> None:
+    def __init__(self, key: str, slots: Slots, breaker: UpstreamBreaker | None) -> None:
         self.key = key
         self.slots = slots
         self.breaker = breaker
@@ -52,6 +53,7 @@ class Lease:
     __slots__ = (
         "_awaited",
         "_bank",
+        "_breaker",
         "_due",
         "_held",
         "_is_over",
@@ -89,7 +91,8 @@ class Lease:
         self._reads_only = reads_only
         self._upstream_honours_keys = upstream_honours_keys
         self._due = due
-        self._ticket = upstream.breaker.admit(now_s)
+        self._breaker = breaker = upstream.breaker
+        self._ticket = breaker.admit(planned.call.principal.id, now_s) if breaker else SPENT
         self._spent: list[tuple[Counter, float]] = []
         self._held: list[Slots] = []
         self._awaited: list[Slots] = []
@@ -164,9 +167,9 @@ class Lease:
         if attempt >= self.max_attempts:
             return None
         wait_s = pause_s(error, attempt, self.deadline_s - now_s, self._bank.terms, self._bank.randomness)
-        if wait_s is None or self._upstream.breaker.wait_s(now_s) > 0:
+        if wait_s is None or self._rest_s(now_s) > 0:
             return None
-        self._ticket = self._upstream.breaker.admit(now_s)
+        self._admit(now_s)
         return wait_s
 
     def release(self, outcome: ErrorKind | ToolError | None = None) -> None:
@@ -187,7 +190,7 @@ class Lease:
         if self._is_over:
             return
         self._is_over = True
-        self._upstream.breaker.settle(self._ticket, Health.SILENT, self._started_s)
+        self._settle(Health.SILENT, self._started_s)
         for slots in self._held:
             slots.give_back()
         for counter, opened_at_s in self._spent:
@@ -195,25 +198,39 @@ class Lease:
         if self._request is not None:
             self._bank.requests.give_back(self._request)
 
-    def _tell(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:
-        said = Health.WELL
-        if outcome is not None:
-            said = health(outcome, had_fair_time=self.deadline_s - self._started_s >= self._fair_s())
-        self._upstream.breaker.settle(self._ticket, said, now_s)
-        self._ticket = _SPENT
+    def blame(self) -> None:
+        """The upstream answered, but as one that fails, though the tool hands its answer on as a success."""
+        self._settle(Health.ILL, self._bank.clock.monotonic_s())
 
-    def _fair_s(self) -> float:
-        return min(self._bank.terms.breaker.fair_timeout_s, self._planned.spec.limits.timeout_s)
+    def _tell(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:
+        if self._breaker is not None:
+            said = Health.WELL if outcome is None else health(outcome, self._had_fair_time())
+            self._settle(said, now_s)
+
+    def _had_fair_time(self) -> bool:
+        """Whether the call had the time that tool and hub allow by themselves, not less by its caller's choice."""
+        fair_s = min(self._planned.spec.limits.timeout_s, self._bank.terms.max_timeout_s)
+        return self.deadline_s - self._started_s >= _ALMOST * fair_s
+
+    def _settle(self, said: Health, now_s: float) -> None:
+        if self._breaker is not None:
+            self._breaker.settle(self._planned.call.principal.id, self._ticket, said, now_s)
+            self._ticket = SPENT
+
+    def _admit(self, now_s: float) -> None:
+        if self._breaker is not None:
+            self._ticket = self._breaker.admit(self._planned.call.principal.id, now_s)
+
+    def _rest_s(self, now_s: float) -> float:
+        return self._breaker.wait_s(self._planned.call.principal.id, now_s) if self._breaker is not None else 0.0
 
     def _readmit(self) -> None:
         """After waiting: the upstream may have failed meanwhile."""
         now_s = self._bank.clock.monotonic_s()
-        breaker = self._upstream.breaker
-        breaker.settle(self._ticket, Health.SILENT, now_s)
-        self._ticket = _SPENT
-        if (wait_s := breaker.wait_s(now_s)) > 0:
+        self._settle(Health.SILENT, now_s)
+        if (wait_s := self._rest_s(now_s)) > 0:
             raise resting(self._upstream.key, wait_s)
-        self._ticket = breaker.admit(now_s)
+        self._admit(now_s)
         self._started_s = now_s
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolhub_service.budget.breaker import Breaker, BreakerState
+from toolhub_service.budget.breaker import BreakerState
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.deadline import effective_deadline_s
 from toolhub_service.budget.lease import Bank, Lease, Upstream, crowded, resting
@@ -18,6 +18,7 @@ from toolhub_service.budget.quota import RequestCalls, RequestKey, all_used
 from toolhub_service.budget.recent import Recent
 from toolhub_service.budget.shared import due_of
 from toolhub_service.budget.terms import BudgetTerms
+from toolhub_service.budget.upstream_breaker import UpstreamBreaker
 from toolhub_service.domain.call import Call, PlannedCall
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.shared_counts import SharedCounts
@@ -54,10 +55,11 @@ class Budgets:
     ) -> Lease:
         """Everything the call needs to run, or a refusal that has spent nothing.
 
-        `upstream` is the adapter's key of breaker and concurrency (empty: the tool's own). `reads_only` says that this
-        very call changes nothing, `upstream_honours_keys` that the upstream deduplicates by idempotency key: either
-        makes it safe to try again. `is_followed`: the upstream has a queue of its own and is only asked how the work
-        fares, so that for the hours it takes no slot is held, unless the tool states how many may run at once.
+        `upstream` is the adapter's key of breaker and concurrency. Empty or the tool's name: bounds of its own and no
+        breaker, for a program on this machine does not recover by being left alone. `reads_only` says that this very
+        call changes nothing, `upstream_honours_keys` that the upstream deduplicates by idempotency key: either makes it
+        safe to try again. `is_followed`: the upstream has a queue of its own and is only asked how the work fares, so
+        that for the hours it takes no slot is held, unless the tool states how many may run at once.
 
         Raises:
             ToolFailure: TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN, `retry_after_s` where waiting helps.
@@ -66,7 +68,8 @@ class Budgets:
         terms = self._terms
         deadline_s = effective_deadline_s(planned, now_s, terms.max_timeout_s)
         remote = self._upstream(upstream or planned.spec.upstream_key, planned.spec, now_s)
-        if (wait_s := remote.breaker.wait_s(now_s)) > 0:
+        breaker = remote.breaker
+        if breaker is not None and (wait_s := breaker.wait_s(planned.call.principal.id, now_s)) > 0:
             raise resting(remote.key, wait_s)
         context = planned.call.context
         request = _shared_request(planned.call)
@@ -111,9 +114,10 @@ class Budgets:
         return lease
 
     def breaker_states(self) -> Iterator[tuple[str, BreakerState]]:
-        """Every remembered upstream and what its next call will meet; for metrics."""
+        """Every remembered upstream and the gravest that a principal's next call will meet; for metrics."""
         now_s = self._clock.monotonic_s()
-        return ((known.key, known.breaker.state_at(now_s)) for known in self._upstreams)
+        known = ((upstream.key, upstream.breaker) for upstream in self._upstreams)
+        return ((key, breaker.state_at(now_s)) for key, breaker in known if breaker is not None)
 
     def forget(self, upstream: str) -> None:
         """It is another one from now on, with a breaker and bounds of its own; calls under way end with the old."""
@@ -129,7 +133,7 @@ class Budgets:
         own_limit = spec.limits.max_concurrency
         if known is None:
             slots = Slots(own_limit or self._terms.upstream_concurrency)
-            known = Upstream(key, slots, Breaker(self._terms.breaker))
+            known = Upstream(key, slots, UpstreamBreaker(self._terms.breaker) if key != spec.name else None)
             if not self._upstreams.add(key, known, now_s):
                 raise crowded(key, 1.0)
         elif own_limit and own_limit < known.slots.limit:

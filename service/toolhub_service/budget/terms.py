@@ -12,16 +12,14 @@ class BreakerTerms:
     window_s: float = 30.0
     """Failures are counted over the present window and the one before it."""
     min_calls: int = 10
-    """Below this many calls in the windows the breaker never opens."""
+    """Below this many calls in the windows no breaker opens; half as many must be others' than any one principal's."""
     failure_ratio: float = 0.5
     """It opens when this share of them failed; 0 to 1."""
     cooldown_s: float = 5.0
     """The first rest; each failed probe doubles it."""
     max_cooldown_s: float = 60.0
     probes: int = 2
-    """Calls at once when half-open, and successes in a row that close it."""
-    fair_timeout_s: float = 1.0
-    """A timeout counts only when the call was given this long, or the tool's own timeout where that is less."""
+    """Calls at once when half-open, and successes that close it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,10 @@ class ToolError:
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     """Facts for repair: allowed hosts, limits, missing capabilities, rule id. Never a secret."""
     upstream: Upstream | None = None
+    blames_upstream: bool | None = None
+    """For the breaker alone: False when the failure says nothing about the origin that was asked (the caller chose less
+    time than the tool allows by itself, or another origin failed, to which a redirect led); None: as the kind says, and
+    of a timeout the call's deadline."""
 
     @property
     def is_retryable(self) -> bool:
@@ -133,6 +137,7 @@ def refuse(
     violations: tuple[Violation, ...] = (),
     upstream: Upstream | None = None,
     retryable: bool | None = None,
+    blames_upstream: bool | None = None,
     **details: JsonValue,
 ) -> ToolFailure:
     """Shorthand for `raise refuse(KIND, "what to do differently", allowed_hosts=[…])`."""
@@ -145,6 +150,7 @@ def refuse(
             violations=violations,
             details=details,
             upstream=upstream,
+            blames_upstream=blames_upstream,
         )
     )
 

@@ -69,7 +69,8 @@ class Adapter(Protocol):
         ...
 
     def upstream(self, planned: PlannedCall) -> str:
-        """Key of the breaker and the concurrency limit that the call belongs to, such as `http:api.example.com`."""
+        """Key of the breaker and the concurrency limit that the call belongs to, such as `https://api.example.com`;
+        the tool's own name where it has no upstream, and so no breaker."""
         ...
 
     def resumes(self, spec: ToolSpec) -> bool:

@@ -48,6 +48,8 @@ class Outcome(NamedTuple):
     truncated: bool = False
     raw: JsonValue = None
     """The upstream's own answer, shown only when the hub is configured to."""
+    upstream_fails: bool = False
+    """Whether the answer, though a result, tells of a failing upstream (HTTP 5xx): its breaker hears of it."""
 
 
 class ToolResult(NamedTuple):

@@ -47,6 +47,8 @@ class Executor:
             else:
                 if isinstance(ended, QuestionAsked):
                     raise ended
+                if ended.upstream_fails:
+                    lease.blame()
                 return ended
 
     async def _attempt(self, granted: GrantedCall, adapter: Adapter, sink: EventSink) -> Outcome | QuestionAsked:

@@ -48,7 +48,9 @@ def text_of(data: bytes, content_type: str, *, is_cut: bool) -> str:
 
 
 def prove_exchange(context: ToolContext, response: HttpResponse, size_bytes: int, sha256: str = "") -> None:
-    """Lay down what was asked, who answered from where, and what came."""
+    """Lay down what was asked, who answered from where, and what came; an answer 5xx is held against its origin."""
+    if response.status >= 500 and (not response.redirects or response.redirects[0].origin == response.url.origin):
+        context.upstream_fails = True
     attributes = {"status": str(response.status), "address": response.address}
     if response.redirects:
         attributes["redirects"] = " ".join(shown_url(url) for url in response.redirects)

@@ -39,8 +39,9 @@ def effect_of(request: HttpRequest) -> str:
 
 
 def upstream_of(url: str) -> str:
-    """The breaker a URL belongs to, `http:<host>`; empty for what is no URL."""
+    """The breaker a URL belongs to: its origin, such as `https://api.example.com`; empty for what is no URL."""
     try:
-        return f"http:{parse_url(url).host}"
+        parsed = parse_url(url)
     except ToolFailure:
         return ""
+    return f"{parsed.scheme}://{parsed.authority}"

@@ -24,6 +24,7 @@ from toolhub_service.tools.off_loop import ByteProgress
 from toolhub_service.tools.tool import ToolOutput
 
 _MAX_BYTES = 100 * 1024 * 1024
+_TIMEOUT_MS = 60_000
 
 
 class HttpDownloadFile(HttpTool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
@@ -39,10 +40,11 @@ class HttpDownloadFile(HttpTool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
     limits = ToolLimits(timeout_s=120.0, max_retries=2)
     guarded = (*GUARDED_URL, GuardedArgument("destPath", ArgumentRole.PATH_WRITE))
     examples = (Example("Fetch a file", {"url": "https://example.com/data.csv", "destPath": "data/raw.csv"}),)
+    default_timeout_ms = _TIMEOUT_MS
 
     class In(UrlInput, frozen=True):
         dest_path: FilePath
-        timeout_ms: Annotated[int, Meta(description="Time for the whole download.", ge=1_000, le=120_000)] = 60_000
+        timeout_ms: Annotated[int, Meta(description="Time for the whole download.", ge=1_000, le=120_000)] = _TIMEOUT_MS
         max_bytes: Annotated[int, Meta(description="Largest file to accept.", ge=1_024, le=_MAX_BYTES)] = _MAX_BYTES
         overwrite: Overwrite = False
 

@@ -10,18 +10,21 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.http_answer import Answer, prove_exchange, refuse_error_status
 from toolhub_service.tools.http_asking import effect_of, upstream_of
-from toolhub_service.tools.http_fields import UrlInput
+from toolhub_service.tools.http_fields import DEFAULT_TIMEOUT_MS, UrlInput
 from toolhub_service.tools.tool import Tool, ToolOutput
 
 Input = TypeVar("Input", bound=UrlInput)
 Output = TypeVar("Output", bound=ToolOutput)
+
+_ALMOST = 0.9
+"""What is less by a tenth was spent on the way here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,9 @@ class HttpServices:
 
 class HttpTool(Tool[Input, Output]):
     """Subclasses define `request` besides what every tool does."""
+
+    default_timeout_ms: ClassVar[int] = DEFAULT_TIMEOUT_MS
+    """Of the whole exchange, where the caller names no other."""
 
     def __init__(self, services: HttpServices) -> None:
         self._services = services
@@ -52,9 +58,11 @@ class HttpTool(Tool[Input, Output]):
     def _open(
         self, request: HttpRequest, timeout_ms: int, context: ToolContext
     ) -> AbstractAsyncContextManager[HttpResponse]:
-        """`timeout_ms` narrows the call's own deadline."""
+        """`timeout_ms` narrows the call's own deadline; less than the tool's default is the caller's choice."""
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + timeout_ms / 1000)
-        return self._services.client.open(request, context.constraints.egress, deadline_s=ends_s)
+        return self._services.client.open(
+            request, context.constraints.egress, deadline_s=ends_s, fair_s=_ALMOST * self.default_timeout_ms / 1000
+        )
 
     async def _answer(
         self, args: Input, context: ToolContext, *, timeout_ms: int, max_bytes: int, needs_success: bool = False

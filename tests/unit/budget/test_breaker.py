@@ -135,6 +135,14 @@ def test_an_answer_from_before_the_outage_changes_nothing(late: Health) -> None:
         (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(429)), WELL),
         (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(408)), ILL),
         (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(503)), ILL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(500)), ILL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(499)), WELL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(200)), WELL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(0)), WELL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(-32602)), WELL),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(-32603)), ILL),
+        (ToolError(ErrorKind.NETWORK_ERROR, "", blames_upstream=False), SILENT),
+        (ToolError(ErrorKind.HTTP_TIMEOUT, "", blames_upstream=False), SILENT),
         (ToolError(ErrorKind.UPSTREAM_ERROR, ""), ILL),
     ],
 )
@@ -145,6 +153,8 @@ def test_only_what_speaks_of_the_upstream_counts(outcome: ErrorKind | ToolError 
 def test_a_timeout_that_the_caller_forced_says_nothing() -> None:
     assert health(ErrorKind.TIMEOUT, had_fair_time=False) is SILENT
     assert health(ErrorKind.NETWORK_ERROR, had_fair_time=False) is ILL
+    own = ToolError(ErrorKind.HTTP_TIMEOUT, "", blames_upstream=True)
+    assert health(own, had_fair_time=False) is ILL
 
 
 @settings(max_examples=150)

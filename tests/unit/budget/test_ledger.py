@@ -219,12 +219,35 @@ class TestBreaker:
 
     def test_an_agent_that_leaves_no_time_rests_nobody(self) -> None:
         house = House()
-        hasty = a_call(TIME_NOW, budget=BudgetRequest(timeout_s=0.01))
-        for _ in range(20):
-            house.take(hasty).release(ErrorKind.TIMEOUT)
+        for timeout_s in (0.01, 1.0, 26.0):
+            hasty = a_call(TIME_NOW, budget=BudgetRequest(timeout_s=timeout_s))
+            for _ in range(20):
+                house.take(hasty).release(ErrorKind.TIMEOUT)
         assert house.state() is BreakerState.CLOSED
         for _ in range(2):
             house.take().release(ErrorKind.TIMEOUT)
+        assert house.state() is BreakerState.OPEN
+
+    def test_a_tool_without_an_upstream_has_no_breaker(self) -> None:
+        house = House()
+        for _ in range(20):
+            lease = house.take(upstream="")
+            assert lease.retry_pause_s(FAILED, 1) is None
+            lease.release(FAILED)
+        assert not dict(house.budgets.breaker_states())
+
+    def test_failures_of_one_principal_rest_no_other(self) -> None:
+        house = House()
+        house.fail(2)
+        assert house.refused().kind is ErrorKind.CIRCUIT_OPEN
+        house.take(a_call(TIME_NOW, principal="ann")).release()
+
+    def test_an_answer_that_tells_of_a_failing_upstream_counts_though_it_is_a_result(self) -> None:
+        house = House()
+        for _ in range(2):
+            lease = house.take()
+            lease.blame()
+            lease.release()
         assert house.state() is BreakerState.OPEN
 
 

@@ -162,10 +162,11 @@ class TestTakeBudget:
         assert error.details["used_tool_calls"] == 2
 
     async def test_failing_upstream_is_given_a_rest(self) -> None:
-        door = a_door(ToolError(ErrorKind.UPSTREAM_ERROR, "It failed."))
+        far = replace(a_tool("test/far.read"), upstream="https://far.example")
+        door = a_door(ToolError(ErrorKind.UPSTREAM_ERROR, "It failed."), tools=(far,))
         for _ in range(10):
-            await door.error(READ)
-        error = await door.error(READ)
+            await door.error(far)
+        error = await door.error(far)
         assert error.kind is ErrorKind.CIRCUIT_OPEN
         assert error.retry_after_s is not None
         assert len(door.adapter.calls) == 10

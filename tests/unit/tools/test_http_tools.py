@@ -64,10 +64,10 @@ def test_url_and_method_are_judged_by_policy(tools: dict[str, Tool]) -> None:  #
         assert ("method" in properties) is (roles.get("method") is ArgumentRole.METHOD)  # type: ignore[operator]
 
 
-def test_upstream_is_the_host(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+def test_upstream_is_the_origin(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
     for tool in tools.values():
         extra = {"dest_path": "a"} if tool.name.endswith("downloadFile") else {}
-        assert tool.upstream(tool.In(url="https://API.example.com/x", **extra)) == "http:api.example.com"
+        assert tool.upstream(tool.In(url="https://API.example.com/x", **extra)) == "https://api.example.com"
         assert tool.upstream(tool.In(url="nonsense", **extra)) == ""
 
 

@@ -73,7 +73,7 @@ def wire_error(error: Exception) -> WireError:
     return WireError(next(breakage for kind, breakage in _BREAKAGES if isinstance(error, kind)))
 
 
-def told(error: WireError, method: str, url: ParsedUrl) -> ToolFailure:
+def told(error: WireError, method: str, url: ParsedUrl, *, blames_upstream: bool) -> ToolFailure:
     """The failure as the caller hears it. Repeating is suggested only where nothing can have happened twice."""
     breakage = error.breakage
     repeatable = breakage in _BEFORE_SENDING or (method in REPEATABLE and breakage not in _LASTING)
@@ -81,17 +81,19 @@ def told(error: WireError, method: str, url: ParsedUrl) -> ToolFailure:
         _KINDS.get(breakage, ErrorKind.NETWORK_ERROR),
         f"{method} to {url.host} failed: {breakage.value}.",
         retryable=repeatable,
+        blames_upstream=blames_upstream,
         host=url.host,
     )
 
 
-def out_of_time(method: str, url: ParsedUrl, timeout_s: float) -> ToolFailure:
+def out_of_time(method: str, url: ParsedUrl, timeout_s: float, *, blames_upstream: bool) -> ToolFailure:
     """The whole exchange took longer than it was given."""
     return refuse(
         ErrorKind.HTTP_TIMEOUT,
         f"{method} to {url.host} did not finish within {timeout_s:.1f} s. "
         "Try again, with a larger timeoutMs or for less data.",
         retryable=method in REPEATABLE,
+        blames_upstream=blames_upstream,
         host=url.host,
         timeout_ms=round(timeout_s * 1000),
     )

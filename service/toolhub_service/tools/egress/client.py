@@ -117,11 +117,12 @@ class EgressClient:
 
     @asynccontextmanager
     async def open(
-        self, request: HttpRequest, egress: tuple[EgressRule, ...], *, deadline_s: float
+        self, request: HttpRequest, egress: tuple[EgressRule, ...], *, deadline_s: float, fair_s: float = 0.0
     ) -> AsyncIterator[HttpResponse]:
         """Send the request, follow redirects and yield the response; the body is read inside the block.
 
-        `deadline_s` (loop clock) ends the whole block. Leaving it keeps the connection when the exchange is complete
+        `deadline_s` (loop clock) ends the whole block; who sets it to less than `fair_s` from now learns nothing about
+        the upstream by a timeout. Leaving it keeps the connection when the exchange is complete
         and closes it at once when it is not.
 
         Raises:
@@ -131,23 +132,27 @@ class EgressClient:
         first = judge_url(request.url, request.method, egress)
         started_s = asyncio.get_running_loop().time()
         clock = asyncio.timeout_at(deadline_s)
+        hops = [Hop(first, request.method, request.headers, request.body)]
         try:
             async with clock:
-                hop = Hop(first, request.method, request.headers, request.body)
-                response = await self._follow(hop, request, egress)
+                response = await self._follow(hops, request, egress)
                 try:
                     yield response
                 finally:
                     await response.answer.aclose()
         except WireError as error:
-            raise told(error, request.method, first) from None
+            raise told(error, request.method, first, blames_upstream=_is_at_home(hops)) from None
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise out_of_time(request.method, first, deadline_s - started_s) from None
+            given_s = deadline_s - started_s
+            blames = given_s >= fair_s and _is_at_home(hops)
+            raise out_of_time(request.method, first, given_s, blames_upstream=blames) from None
 
-    async def _follow(self, hop: Hop, request: HttpRequest, egress: tuple[EgressRule, ...]) -> HttpResponse:
+    async def _follow(self, hops: list[Hop], request: HttpRequest, egress: tuple[EgressRule, ...]) -> HttpResponse:
+        """The last response; `hops` gets each request that was made."""
         redirects: tuple[JudgedUrl, ...] = ()
+        hop = hops[0]
         while len(redirects) <= self._redirects_max:
             response = await self._exchange(hop, request, redirects)
             try:
@@ -159,6 +164,7 @@ class EgressClient:
                 return response
             await response.answer.aclose()
             redirects, hop = (*redirects, hop.url), following
+            hops.append(hop)
         raise too_many_redirects(redirects[-1], self._redirects_max)
 
     async def _exchange(self, hop: Hop, request: HttpRequest, redirects: tuple[JudgedUrl, ...]) -> HttpResponse:
@@ -189,6 +195,11 @@ class EgressClient:
         return httpx.Request(
             hop.method, origin, headers=fields, content=hop.body or None, extensions=judged_as(hop.url)
         )
+
+
+def _is_at_home(hops: list[Hop]) -> bool:
+    """Whether the origin that was asked for is also the last one."""
+    return hops[0].url.origin == hops[-1].url.origin
 
 
 class _NoCookies(CookieJar):

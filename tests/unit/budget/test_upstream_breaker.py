@@ -1,0 +1,144 @@
+"""The breakers of one upstream: whose failures rest it for whom."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolhub_service.budget.breaker import BreakerState, Health
+from toolhub_service.budget.terms import BreakerTerms
+from toolhub_service.budget.upstream_breaker import PRINCIPALS_MAX, SPENT, UpstreamBreaker
+
+TERMS = BreakerTerms(window_s=30.0, min_calls=4, failure_ratio=0.5, cooldown_s=5.0, max_cooldown_s=20.0, probes=2)
+SAID = {".": Health.WELL, "x": Health.ILL, "?": Health.SILENT}
+
+
+def run(breaker: UpstreamBreaker, principal: str, outcomes: str, now_s: float = 0.0) -> None:
+    """One call a letter, where it may pass: `.` well, `x` ill, `?` silent."""
+    for letter in outcomes:
+        if breaker.wait_s(principal, now_s) == 0:
+            breaker.settle(principal, breaker.admit(principal, now_s), SAID[letter], now_s)
+
+
+def shut() -> UpstreamBreaker:
+    """Open for everybody."""
+    breaker = UpstreamBreaker(TERMS)
+    run(breaker, "ann", "xx")
+    run(breaker, "bob", "xx")
+    assert breaker.wait_s("eve", 0.0) == 5.0
+    return breaker
+
+
+def test_failures_of_one_rest_that_one_alone() -> None:
+    breaker = UpstreamBreaker(TERMS)
+    run(breaker, "ann", "x" * 20)
+    assert (breaker.wait_s("ann", 1.0), breaker.wait_s("bob", 1.0)) == (4.0, 0.0)
+    assert breaker.state_at(1.0) is BreakerState.OPEN
+
+
+@pytest.mark.parametrize(
+    ("others", "is_shut"),
+    [("xx", True), ("x", False), ("x.", True), ("x..", False), ("..", False), ("", False)],
+)
+def test_all_are_shut_out_when_the_calls_of_others_than_any_one_fail_too(others: str, is_shut: bool) -> None:
+    breaker = UpstreamBreaker(TERMS)
+    run(breaker, "ann", "xxx")
+    run(breaker, "bob", others)
+    run(breaker, "ann", "x")
+    assert (breaker.wait_s("eve", 0.0) > 0) is is_shut
+
+
+def test_one_failure_of_each_of_many_is_enough() -> None:
+    breaker = UpstreamBreaker(TERMS)
+    for name in ("ann", "bob", "cat", "dan"):
+        run(breaker, name, "x")
+    assert breaker.wait_s("eve", 0.0) == 5.0
+
+
+def test_failures_of_one_in_the_window_before_are_that_ones_in_this() -> None:
+    breaker = UpstreamBreaker(TERMS)
+    run(breaker, "ann", "xxx", 0.0)
+    run(breaker, "ann", "xxx", 31.0)
+    run(breaker, "bob", ".", 32.0)
+    run(breaker, "ann", "xxx", 40.0)
+    assert breaker.wait_s("bob", 40.0) == 0
+
+
+def test_agreement_of_long_ago_is_forgotten() -> None:
+    breaker = UpstreamBreaker(TERMS)
+    run(breaker, "bob", "xx", 0.0)
+    run(breaker, "ann", "xx", 61.0)
+    assert breaker.wait_s("eve", 61.0) == 0
+
+
+def test_half_open_each_has_one_probe_at_a_time() -> None:
+    breaker = shut()
+    breaker.admit("eve", 5.0)
+    assert breaker.wait_s("eve", 5.0) > 0
+    assert breaker.wait_s("ann", 5.0) == 0
+    breaker.admit("ann", 5.0)
+    assert breaker.wait_s("bob", 5.0) > 0
+
+
+def test_half_open_a_failed_probe_rests_its_principal_and_nobody_else() -> None:
+    breaker = shut()
+    for now_s in (5.0, 10.0, 20.0, 40.0):
+        run(breaker, "ann", "x", now_s)
+        assert breaker.wait_s("ann", now_s) > 0
+        assert breaker.wait_s("eve", now_s) == 0
+    run(breaker, "eve", "..", 41.0)
+    assert breaker.wait_s("bob", 41.0) == 0
+
+
+def test_half_open_failed_probes_of_two_rest_all_for_twice_as_long() -> None:
+    breaker = shut()
+    run(breaker, "ann", "x", 5.0)
+    run(breaker, "bob", "x", 5.0)
+    assert breaker.wait_s("eve", 5.0) == 10.0
+
+
+def test_half_open_a_probe_that_says_nothing_makes_room() -> None:
+    breaker = shut()
+    run(breaker, "eve", "???..", 5.0)
+    assert breaker.wait_s("bob", 5.0) == 0
+    assert breaker.state_at(5.0) is BreakerState.CLOSED
+
+
+def test_a_call_is_heard_once() -> None:
+    breaker = UpstreamBreaker(TERMS)
+    for _ in range(20):
+        breaker.settle("ann", SPENT, Health.ILL, 0.0)
+    assert breaker.wait_s("ann", 0.0) == 0
+
+
+def test_calls_under_way_when_the_first_fails_count_too() -> None:
+    breaker = UpstreamBreaker(TERMS)
+    for ticket in [breaker.admit("ann", 0.0) for _ in range(4)]:
+        breaker.settle("ann", ticket, Health.ILL, 0.0)
+    assert breaker.wait_s("ann", 0.0) == 5.0
+
+
+def test_principals_that_fail_are_remembered_in_bounds_and_forgotten_when_well() -> None:
+    breaker = UpstreamBreaker(BreakerTerms(min_calls=10**6))
+    for index in range(3 * PRINCIPALS_MAX):
+        run(breaker, f"p{index}", "x")
+    assert len(breaker._own) == PRINCIPALS_MAX
+    assert len(breaker._shared._tallies) == PRINCIPALS_MAX
+    for index in range(3 * PRINCIPALS_MAX):
+        run(breaker, f"p{index}", ".", 100.0)
+    run(breaker, "ann", ".", 200.0)
+    assert not breaker._shared._tallies
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.sampled_from("x.?"), st.booleans(), st.floats(0.0, 12.0)), max_size=60))
+def test_whatever_one_does_another_that_is_well_always_passes(steps: list[tuple[str, bool, float]]) -> None:
+    breaker, now_s = UpstreamBreaker(TERMS), 0.0
+    for letter, is_evil, gap_s in steps:
+        now_s += gap_s
+        if is_evil:
+            run(breaker, "eve", letter * 5, now_s)
+        else:
+            assert breaker.wait_s("ann", now_s) == 0
+            run(breaker, "ann", ".", now_s)
