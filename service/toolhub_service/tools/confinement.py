@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolhub_service.domain.constraints import Sandbox
+from toolhub_service.tools.child import Program
 from toolhub_service.tools.process import run_process
 
 Level = Literal["bubblewrap", "rlimits"]
@@ -31,7 +32,8 @@ _OPEN_FILES = 256
 _PROBE_S = 5.0
 _SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _FROM_ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-_ISOLATION = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr")
+# No --new-session: a child leads a session already (child.py), and what is still being set up must die with its group.
+_ISOLATION = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr")
 
 
 class Confinement:
@@ -65,10 +67,9 @@ class Confinement:
         if not self.bubblewrap:
             return False
         try:
+            line = self.wrapped("bubblewrap", (self.prlimit, "--version"), sandbox, workspace, workspace)
             finished = await run_process(
-                self.wrapped("bubblewrap", (self.prlimit, "--version"), sandbox, workspace, workspace),
-                environment={},
-                working_directory="/",
+                Program(line, {}, "/"),
                 deadline_s=asyncio.get_running_loop().time() + _PROBE_S,
                 keep_bytes=0,
                 on_output=lambda _lines, _stream: None,

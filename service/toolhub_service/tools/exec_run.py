@@ -24,6 +24,7 @@ from toolhub_service.guards.command_grammar import JudgedCommand
 from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, judge_command, judge_environment
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.safe_commands import SYSTEM_FOLDERS
+from toolhub_service.tools.child import Program
 from toolhub_service.tools.confinement import Confinement, Level
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.exec_telling import not_ended, prove, told
@@ -155,12 +156,15 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     ) -> Finished:
         workspace = context.workspace.folder
         inside = posixpath.normpath(posixpath.join(workspace, judge_path(args.cwd)))
+        program = Program(
+            self._confinement.wrapped(level, judged.argv, context.constraints.sandbox, workspace, inside),
+            {**_ENVIRONMENT, "HOME": workspace, "TMPDIR": workspace, **added},
+            # The descriptor that was opened beneath the workspace, whatever its name points at by now.
+            "/" if level == "bubblewrap" else f"/proc/self/fd/{folder}",
+        )
         try:
             return await run_process(
-                self._confinement.wrapped(level, judged.argv, context.constraints.sandbox, workspace, inside),
-                environment={**_ENVIRONMENT, "HOME": workspace, "TMPDIR": workspace, **added},
-                # The descriptor that was opened beneath the workspace, whatever its name points at by now.
-                working_directory="/" if level == "bubblewrap" else f"/proc/self/fd/{folder}",
+                program,
                 deadline_s=_deadline_s(args.timeout_s, context.deadline_s),
                 keep_bytes=args.max_output_chars * _BYTES_PER_CHAR,
                 on_output=lambda lines, stream: context.sink.chunk(Chunk(data=lines, stream=stream)),

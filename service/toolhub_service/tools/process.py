@@ -1,7 +1,7 @@
 """Runs one program in a session of its own, with bounded output and a certain end.
 
 The program leads a new process group; at the deadline, on cancellation and after its own exit the whole group is
-killed, so that nothing it started outlives the call. Standard input is empty, no descriptor is inherited.
+killed, so that nothing it started outlives the call (child.py). Standard input is empty, no descriptor is inherited.
 Output is taken by a protocol as it arrives (no task, no stream buffer): it keeps the first bytes, counts and hashes the
 rest, and ends a program that floods.
 """
@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from toolhub_service.tools.child import Program, spawn
 
 FLOOD_BYTES = 64 * 1024 * 1024
 """Of output, after which a program is ended."""
 _GRACE_S = 1.0
 """Between SIGTERM and SIGKILL."""
-_DRAIN_S = 1.0
-"""For the pipes to close after the group is dead; only a process that left the group can hold them longer."""
 _STREAMS = {1: "stdout", 2: "stderr"}
 
 OnOutput = Callable[[bytes, str], None]
@@ -80,28 +78,12 @@ class Finished:
     flooded: bool
 
 
-async def run_process(
-    argv: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    working_directory: str,
-    deadline_s: float,
-    keep_bytes: int,
-    on_output: OnOutput,
-) -> Finished:
+async def run_process(program: Program, *, deadline_s: float, keep_bytes: int, on_output: OnOutput) -> Finished:
     """Run to the end, to the deadline (loop clock) or to cancellation. Raises OSError when it cannot be started."""
     loop = asyncio.get_running_loop()
     started_s = loop.time()
-    transport, watch = await loop.subprocess_exec(
-        lambda: _Watch(keep_bytes, on_output),
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=dict(environment),
-        cwd=working_directory,
-        start_new_session=True,
-    )
+    watch = _Watch(keep_bytes, on_output)
+    child = await spawn(program, watch)
     timed_out = False
     try:
         async with asyncio.timeout_at(deadline_s):
@@ -109,8 +91,8 @@ async def run_process(
     except TimeoutError:
         timed_out = True
     finally:
-        await _end(transport, watch)
-    code = transport.get_returncode()
+        await child.end(_GRACE_S)
+    code = child.get_returncode()
     return Finished(
         exit_code=_shell_code(-signal.SIGKILL if code is None else code),
         duration_s=loop.time() - started_s,
@@ -128,9 +110,6 @@ class _Watch(asyncio.SubprocessProtocol):
         self.captures = {1: Capture(keep_bytes), 2: Capture(keep_bytes)}
         self.over = asyncio.Event()
         """It has ended or must be ended."""
-        self.exited = asyncio.Event()
-        self.gone = asyncio.Event()
-        """It has ended and its pipes are closed."""
         self.flooded = False
         self._on_output = on_output
 
@@ -147,35 +126,7 @@ class _Watch(asyncio.SubprocessProtocol):
             self._on_output(rest, _STREAMS[fd])
 
     def process_exited(self) -> None:
-        self.exited.set()
         self.over.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.gone.set()
-
-
-async def _end(transport: asyncio.SubprocessTransport, watch: _Watch) -> None:
-    """Leave nothing running: SIGTERM, a grace, SIGKILL to the group; then wait until the pipes are closed."""
-    group = transport.get_pid()
-    try:
-        if not watch.exited.is_set():
-            _signal(group, signal.SIGTERM)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_GRACE_S):
-                    await watch.exited.wait()
-    finally:
-        _signal(group, signal.SIGKILL)
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_DRAIN_S):
-                    await watch.gone.wait()
-        finally:
-            transport.close()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(group, number)
 
 
 def _shell_code(code: int) -> int:

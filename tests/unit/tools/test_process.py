@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from toolhub_service.tools.child import Program
 from toolhub_service.tools.process import FLOOD_BYTES, Capture, Finished, OnOutput, run_process
 
 
@@ -21,9 +22,7 @@ async def run(
     on_output: OnOutput = lambda lines, stream: None,
 ) -> Finished:
     return await run_process(
-        ["/bin/sh", "-c", code],
-        environment={"PATH": "/usr/bin:/bin"},
-        working_directory=str(folder),
+        Program(["/bin/sh", "-c", code], {"PATH": "/usr/bin:/bin"}, str(folder)),
         deadline_s=asyncio.get_running_loop().time() + seconds,
         keep_bytes=keep_bytes,
         on_output=on_output,
@@ -114,9 +113,7 @@ async def test_both_streams_count_towards_a_flood(tmp_path: Path) -> None:
 async def test_what_cannot_be_started_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(OSError):  # noqa: PT011
         await run_process(
-            ["/nowhere/x"],
-            environment={},
-            working_directory=str(tmp_path),
+            Program(["/nowhere/x"], {}, str(tmp_path)),
             deadline_s=1e9,
             keep_bytes=0,
             on_output=lambda lines, stream: None,

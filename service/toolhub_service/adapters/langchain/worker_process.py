@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from toolhub_service.adapters.langchain.frames import ChannelClosed, FrameProtocol
+from toolhub_service.tools.child import Child, Program, spawn
 
 _GRACE_S: Final = 0.5
 """Between SIGTERM and SIGKILL."""
-_REAP_S: Final = 2.0
-"""For the kernel to report the end of what was killed."""
 _LINE_BYTES: Final = 4096
 
 OnLine = Callable[[str], None]
@@ -53,11 +50,9 @@ class WorkerFailed(Exception):
 class WorkerProcess:
     """A running worker. Made by `start_worker`."""
 
-    def __init__(
-        self, process: asyncio.SubprocessTransport, watch: _Watch, channel: socket.socket, lifeline: int
-    ) -> None:
+    def __init__(self, child: Child, watch: _Watch, channel: socket.socket, lifeline: int) -> None:
         """Owns all four: the hub's ends of the channel and the lifeline are closed with the process."""
-        self._process = process
+        self._child = child
         self._watch = watch
         self._socket = channel
         self._lifeline = lifeline
@@ -68,11 +63,11 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        return self._process.get_pid()
+        return self._child.get_pid()
 
     @property
     def alive(self) -> bool:
-        return not self._watch.exited.is_set() and self._channel is not None and not self._channel.is_closing()
+        return not self._child.exited.is_set() and self._channel is not None and not self._channel.is_closing()
 
     async def connect(self, max_frame_bytes: int) -> None:
         """Open the channel; once, before anything is asked."""
@@ -91,18 +86,10 @@ class WorkerProcess:
 
     async def end(self) -> None:
         """Leave nothing running: SIGTERM to the group, a grace, SIGKILL to the group."""
-        group = self.pid
         try:
-            if not self._watch.exited.is_set():
-                _signal(group, signal.SIGTERM)
-                await _within(_GRACE_S, self._watch.exited)
+            await self._child.end(_GRACE_S)
         finally:
-            _signal(group, signal.SIGKILL)
             self._let_go()
-            try:
-                await _within(_REAP_S, self._watch.exited)
-            finally:
-                self._process.close()
 
     def _let_go(self) -> None:
         if self._channel is not None:
@@ -120,7 +107,11 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
     theirs_lifeline, ours_lifeline = os.pipe()
     try:
         with theirs:
-            process, watch = await _spawn(terms, theirs.fileno(), theirs_lifeline, on_line)
+            passed = (theirs.fileno(), theirs_lifeline)
+            argv = (*terms.argv, *map(str, passed))
+            program = Program(argv, terms.environment, merges_errors=True, pass_fds=passed)
+            watch = _Watch(on_line)
+            child = await spawn(program, watch)
     except BaseException as error:
         ours.close()
         os.close(ours_lifeline)
@@ -129,7 +120,7 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
         raise
     finally:
         os.close(theirs_lifeline)
-    worker = WorkerProcess(process, watch, ours, ours_lifeline)
+    worker = WorkerProcess(child, watch, ours, ours_lifeline)
     try:
         async with asyncio.timeout(terms.start_within_s):
             await worker.connect(terms.max_frame_bytes)
@@ -142,31 +133,14 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
     return worker
 
 
-async def _spawn(
-    terms: WorkerTerms, channel: int, lifeline: int, on_line: OnLine
-) -> tuple[asyncio.SubprocessTransport, _Watch]:
-    return await asyncio.get_running_loop().subprocess_exec(
-        lambda: _Watch(on_line),
-        *terms.argv,
-        str(channel),
-        str(lifeline),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=dict(terms.environment),
-        start_new_session=True,
-        pass_fds=(channel, lifeline),
-    )
-
-
 class _Watch(asyncio.SubprocessProtocol):
     """Hears what the worker prints and when it ends."""
 
     def __init__(self, on_line: OnLine) -> None:
-        self.exited = asyncio.Event()
         self._frames: FrameProtocol | None = None
         self._on_line = on_line
         self._rest = b""
+        self._has_exited = False
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -176,23 +150,12 @@ class _Watch(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         # A child that outlives the worker can hold the channel open: its end is the end of the answer all the same.
-        self.exited.set()
+        self._has_exited = True
         if self._frames is not None:
             self._frames.fail(ChannelClosed())
 
     def told(self, frames: FrameProtocol) -> None:
         """Fail who waits there when the worker ends."""
         self._frames = frames
-        if self.exited.is_set():
+        if self._has_exited:
             frames.fail(ChannelClosed())
-
-
-async def _within(timeout_s: float, event: asyncio.Event) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)

@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 
 import msgspec
@@ -35,13 +33,12 @@ from toolhub_service.adapters.mcp.reasons import NotConnected
 from toolhub_service.adapters.mcp.streams import Inbox, Outbox
 from toolhub_service.adapters.mcp.tail import Tail
 from toolhub_service.adapters.mcp.terms import StdioTerms
+from toolhub_service.tools.child import Child, Program, spawn, within
 
 INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 GRACE_S = 2.0
 """From the closing of standard input to SIGTERM, as the SDK has it."""
 TERM_GRACE_S = 1.0
-_DRAIN_S = 1.0
-"""For pipes to close once the group is dead; only a process that left the group can hold them longer."""
 _LAST_WORDS_S = 0.2
 """For what a program wrote right before it ended."""
 GARBAGE_MAX = 1_000
@@ -65,24 +62,24 @@ class StdioTransport:
     def __init__(self, terms: StdioTerms, max_message_bytes: int, on_end: OnEnd) -> None:
         self._terms = terms
         self.wire = Wire(max_message_bytes, on_end)
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._child: Child | None = None
 
     async def __aenter__(self) -> tuple[Inbox, Outbox]:
         """Raises NotConnected when the program cannot be started."""
-        spawning = asyncio.ensure_future(self._spawn())
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        terms = self._terms
+        program = Program((terms.command, *terms.args), {**inherited, **terms.env}, terms.cwd or None, has_input=True)
         try:
-            self._transport = await asyncio.shield(spawning)
-        except asyncio.CancelledError:
-            with suppress(NotConnected):
-                await _end(await spawning, self.wire, 0.0)
-            raise
+            self._child = await spawn(program, self.wire)
+        except (OSError, ValueError) as error:
+            raise NotConnected(_why_not_started(error, terms)) from None
         return self.wire.inbox, self.wire.outbox
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        assert self._transport is not None
-        await _end(self._transport, self.wire, GRACE_S if error is None else _LAST_WORDS_S)
+        assert self._child is not None
+        await _end(self._child, self.wire, GRACE_S if error is None else _LAST_WORDS_S)
         return None
 
     @property
@@ -94,25 +91,6 @@ class StdioTransport:
         """What it wrote to standard error, and what was wrong with its output; secrets not hidden."""
         return self.wire.diagnostics()
 
-    async def _spawn(self) -> asyncio.SubprocessTransport:
-        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        loop = asyncio.get_running_loop()
-        try:
-            transport, _ = await loop.subprocess_exec(
-                lambda: self.wire,
-                self._terms.command,
-                *self._terms.args,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env={**inherited, **self._terms.env},
-                cwd=self._terms.cwd or None,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise NotConnected(_why_not_started(error, self._terms)) from None
-        return transport
-
 
 class Wire(asyncio.SubprocessProtocol):
     """Hears what the program writes, and when it ends."""
@@ -121,9 +99,6 @@ class Wire(asyncio.SubprocessProtocol):
         self.inbox = Inbox(self._hold_back)
         self.outbox = Outbox(self._write)
         self.lane = PipeLane(self.outbox)
-        self.exited = asyncio.Event()
-        self.gone = asyncio.Event()
-        """It has ended and its pipes are closed."""
         self._lines = Lines(max_message_bytes)
         self._tail = Tail()
         self._on_end: OnEnd | None = on_end
@@ -133,7 +108,6 @@ class Wire(asyncio.SubprocessProtocol):
         self._too_long = 0
         self.ended = ""
         self.is_signalled = False
-        self.has_input = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
@@ -151,13 +125,10 @@ class Wire(asyncio.SubprocessProtocol):
                 self._garbled(line)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 0:
-            self.has_input = False
         if fd != 2:
             self.end(_NO_OUTPUT if fd == 1 else _NO_INPUT)
 
     def process_exited(self) -> None:
-        self.exited.set()
         code = self._transport.get_returncode() if self._transport else None
         if not self.is_signalled and code is not None:
             self.ended = (
@@ -167,7 +138,8 @@ class Wire(asyncio.SubprocessProtocol):
         asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.end, _NO_PROGRAM)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.gone.set()
+        if self._transport is not None:
+            REAPER.forget(self._transport.get_pid())
 
     def pause_writing(self) -> None:
         self.outbox.hold(True)
@@ -246,40 +218,22 @@ class Wire(asyncio.SubprocessProtocol):
             pipe.resume_reading()
 
 
-async def _end(transport: asyncio.SubprocessTransport, wire: Wire, grace_s: float) -> None:
+async def _end(child: Child, wire: Wire, grace_s: float) -> None:
     """Leave nothing running. When it is cancelled it kills at once."""
-    group = transport.get_pid()
     wire.end("")
-    stdin = transport.get_pipe_transport(0)
+    stdin = child.get_pipe_transport(0)
+    term_grace_s = 0.0
     try:
         if isinstance(stdin, asyncio.WriteTransport):
             stdin.close()
-        if not await _within(grace_s, wire.exited):
-            wire.is_signalled = True
-            _signal(group, signal.SIGTERM)
-            await _within(TERM_GRACE_S, wire.exited)
+        await within(grace_s, child.exited)
+        term_grace_s = TERM_GRACE_S
     finally:
         wire.is_signalled = True
-        _signal(group, signal.SIGKILL)
         try:
-            await _within(_DRAIN_S, wire.gone)
+            await child.end(term_grace_s)
         finally:
-            if wire.has_input and isinstance(stdin, asyncio.WriteTransport):
-                stdin.abort()  # What it did not read keeps the pipe open else.
-            transport.close()
-            REAPER.forget(group)
-
-
-async def _within(seconds: float, event: asyncio.Event) -> bool:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+            REAPER.forget(child.get_pid())
 
 
 def _why_not_started(error: OSError | ValueError, terms: StdioTerms) -> str:

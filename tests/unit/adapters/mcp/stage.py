@@ -120,8 +120,8 @@ def pid_of(link: McpLink) -> int:
     connection = link._connection
     assert connection is not None
     assert connection._program is not None
-    assert connection._program._transport is not None
-    return connection._program._transport.get_pid()
+    assert connection._program._child is not None
+    return connection._program._child.get_pid()
 
 
 def kill(pid: int) -> None:
