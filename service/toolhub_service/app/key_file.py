@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +10,10 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from toolhub_service.app.file_edit import edited, replace_text
 from toolhub_service.transport.authenticators import KEY_PREFIX, StoredKey
 
 _MODE = 0o600
-_FOLDER_MODE = 0o700
-"""Often the data folder itself, which `toolhub keys create` then makes before the hub does."""
 
 
 class KeyFileInvalid(ValueError):
@@ -28,7 +26,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeyFile:
-    """Read and changed as a whole, replaced atomically."""
+    """Read and changed as a whole, by one command at a time, replaced atomically."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,26 +47,26 @@ class KeyFile:
         return {key_id: StoredKey(entry.name, entry.sha256) for key_id, entry in entries.items()}
 
     def create(self, name: str) -> str:
-        """A new key for the principal `name`: the whole key text, shown this once."""
+        """A new key for the principal `name`: the whole key text, shown this once.
+
+        Raises OSError and KeyFileInvalid; then there is no such key.
+        """
         key_id = f"{KEY_PREFIX}{secrets.token_hex(4)}"
         key = f"{key_id}_{secrets.token_urlsafe(32)}"
         stored = StoredKey(name, hashlib.sha256(key.encode()).hexdigest())
-        self._write({**self.read(), key_id: stored})
+        with edited(self._path):
+            self._write({**self.read(), key_id: stored})
         return key
 
     def revoke(self, key_id: str) -> bool:
-        """Whether there was such a key."""
-        keys = self.read()
-        if keys.pop(key_id, None) is None:
-            return False
-        self._write(keys)
-        return True
+        """Whether there was such a key. Raises OSError and KeyFileInvalid; then it still works."""
+        with edited(self._path):
+            keys = self.read()
+            if keys.pop(key_id, None) is None:
+                return False
+            self._write(keys)
+            return True
 
     def _write(self, keys: Mapping[str, StoredKey]) -> None:
         data = {key_id: {"name": stored.name, "sha256": stored.sha256} for key_id, stored in sorted(keys.items())}
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
-        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            yaml.safe_dump(data, file)
-        draft.replace(self._path)
+        replace_text(self._path, yaml.safe_dump(data), mode=_MODE)

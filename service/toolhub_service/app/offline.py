@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
+from toolhub_service.app.file_edit import edited
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.system import SystemClock
 from toolhub_service.app.toolbox import Toolbox, open_toolbox
@@ -56,7 +58,9 @@ def verify_audit(settings: Settings) -> Verification:
 def rotate_audit_key(settings: Settings) -> str:
     """Add a key to the audit log's; its id. The old ones stay to verify what they signed. Raises CannotLook."""
     try:
-        return rotate(Paths(settings).audit_key).active_id
+        path = Paths(settings).audit_key
+        with edited(path) if path.exists() else nullcontext():
+            return rotate(path).active_id
     except HubFailure as unusable:
         raise CannotLook(unusable.message) from unusable
     except OSError as unreadable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,13 +46,18 @@ def init(config_file: Path | None, data_dir: Path | None) -> None:
     paths = Paths(read_settings(config_file, data_dir))
     try:
         paths.make()
-        with paths.policy.open("x", encoding="utf-8") as file:
+        with open(paths.policy, "x", encoding="utf-8", opener=_for_its_owner) as file:
             file.write(STARTER_POLICY)
     except FileExistsError as standing:
         raise click.ClickException(f"{paths.policy} exists; it is left as it is.") from standing
     except OSError as refused:
         raise click.ClickException(f"{paths.policy}: {refused.strerror}") from refused
     click.echo(f"{paths.policy} is written; it means what the built-in starter policy means until you change it")
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """A hub does not start on a policy that others may write, which a umask of 002 would make it."""
+    return os.open(path, flags, 0o600)
 
 
 @policy.command()

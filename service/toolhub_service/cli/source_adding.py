@@ -17,7 +17,6 @@ from toolhub_service.cli.source_files import (
     read_text,
     secrets_folder,
     sources_path,
-    write_text,
 )
 
 if TYPE_CHECKING:
@@ -105,9 +104,10 @@ def add(
     found, refused = _converted(_servers(what, command, given), secrets_folder(settings), given["kind"])
     for source in found if given["trust"] else ():
         source.entry["trust"] = given["trust"]
-    text, added = _merged(path, found, refused, replace=replace)
-    if not dry_run and added:
-        _write(path, text, added)
+    if dry_run or not found:
+        _, added = _merged(path, found, refused, replace=replace)
+    else:
+        added = _put_in(path, found, refused, replace=replace)
     _tell(path, added, refused, dry_run=dry_run, as_json=as_json)
     if refused:
         sys.exit(_EXIT_REFUSED)
@@ -227,6 +227,20 @@ def _with_references(server: dict[str, Any], kept: dict[tuple[str, str], dict[st
     return changed
 
 
+def _put_in(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> list[Converted]:
+    """Those that were added; why the others were not is put into `refused`."""
+    from toolhub_service.app.file_edit import edited
+
+    try:
+        with edited(path):
+            text, added = _merged(path, found, refused, replace=replace)
+            if added:
+                _write(path, text, added)
+            return added
+    except OSError as broken:
+        raise click.ClickException(f"{broken.filename or path}: {broken.strerror}") from broken
+
+
 def _merged(
     path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool
 ) -> tuple[str, list[Converted]]:
@@ -276,14 +290,13 @@ def _objection(source: Converted, there: Iterable[str], added: Iterable[Converte
 
 
 def _write(path: Path, text: str, added: Iterable[Converted]) -> None:
-    """Secrets first: sources.yaml must not name a file that is not there."""
-    try:
-        for source in added:
-            for secret in source.secrets:
-                write_text(secret.file, secret.text, mode=0o600)
-        write_text(path, text)
-    except OSError as broken:
-        raise click.ClickException(f"{broken.filename or path}: {broken.strerror}") from broken
+    """Secrets first: sources.yaml must not name a file that is not there. Raises OSError."""
+    from toolhub_service.app.file_edit import replace_text
+
+    for source in added:
+        for secret in source.secrets:
+            replace_text(secret.file, secret.text, mode=0o600)
+    replace_text(path, text)
 
 
 def _tell(path: Path, added: list[Converted], refused: dict[str, str], *, dry_run: bool, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import click
 from toolhub_service.cli.output import json_option, legible, note, print_json, wants_json
 from toolhub_service.cli.settings_options import read_settings, settings_options
 from toolhub_service.cli.source_completion import complete_written
-from toolhub_service.cli.source_files import file_option, read_text, secrets_folder, sources_path, write_text
+from toolhub_service.cli.source_files import file_option, read_text, secrets_folder, sources_path
 
 
 @click.command()
@@ -29,6 +29,7 @@ def remove(
     Example:
       toolhub sources remove memory
     """
+    from toolhub_service.app.file_edit import edited, replace_text
     from toolhub_service.app.sources_text import NotEditable, without_source
     from toolhub_service.settings.loading import SettingsInvalid
 
@@ -36,7 +37,10 @@ def remove(
     path = sources_path(settings, sources_file)
     text = read_text(path)
     try:
-        write_text(path, without_source(text, name))
+        without_source(text, name)  # refused before anything is made beside the file
+        with edited(path):
+            text = read_text(path)
+            replace_text(path, without_source(text, name))
     except KeyError as unknown:
         raise click.ClickException(f"There is no source {name!r} in {path}{_advice(text, name)}") from unknown
     except (NotEditable, SettingsInvalid) as broken:

@@ -13,7 +13,7 @@ import click
 from toolhub_service.cli.output import counted, json_option, note, print_json, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.settings_options import read_settings, settings_options
-from toolhub_service.cli.source_files import sources_path, write_text
+from toolhub_service.cli.source_files import sources_path
 from toolhub_service.cli.workflow_view import print_report
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: 
       toolhub workflows init portrait.json --name portrait.draw --object-info nodes.json
     """
     from toolhub_service.adapters.comfyui.template import TemplateInvalid
+    from toolhub_service.app.file_edit import replace_text
     from toolhub_service.app.workflow_starting import first_sidecar
 
     name = name or re.sub(r"[^A-Za-z0-9_.-]+", "_", graph.stem).strip("._-")
@@ -110,7 +111,7 @@ def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: 
         text = first_sidecar(graph, sidecar, name, nodes)
     except TemplateInvalid as invalid:
         raise click.ClickException("\n".join(invalid.problems)) from invalid
-    write_text(sidecar, text)
+    replace_text(sidecar, text)
     click.echo(f"Wrote {sidecar}.")
     note(f"Look it over, describe it, then: toolhub workflows check {sidecar}", err=True)
 
