@@ -219,10 +219,13 @@ class _Chains:
             self.seen[writer], self._head = sequence, row[10]
 
     def _begin(self, writer: Any, row: tuple[Any, ...]) -> None:
-        """A chain starts at 1, or anywhere up to one past the end of what was pruned."""
+        """A chain starts at 1, also where a prune was attested and then cut off, or anywhere up to one past the end of
+        what was pruned."""
         pruned, head = self._claims.pruned.get(writer, (0, GENESIS))
         sequence, previous = row[1], row[9]
-        if isinstance(sequence, int) and 1 < sequence <= pruned:
+        if sequence == 1:
+            self.seen[writer], self._head = 0, GENESIS
+        elif isinstance(sequence, int) and 1 < sequence <= pruned:
             self.seen[writer], self._head = sequence - 1, previous  # Under the event's own tag, so it can be believed.
         else:
             self.seen[writer], self._head = pruned, head

@@ -73,6 +73,8 @@ def test_a_command_within_its_grammar_runs_as_its_absolute_binary(argv: list[str
         ["list", "-n", "5;id"],
         ["list", "-n5x"],
         ["list", "-ln5"],
+        ["list", "-ln", "5"],
+        ["list", "-ln", "/etc/x"],
         ["list", "-lx"],
         ["list", "--all=yes"],
         ["list", "--depth=33"],

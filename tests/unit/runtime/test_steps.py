@@ -33,6 +33,14 @@ class TestResolve:
         assert error.details["did_you_mean"] == ["test/text.read"]
         assert "text.write" not in error.message
 
+    @pytest.mark.promise("registry.hidden-is-hidden")
+    @pytest.mark.parametrize("asked", ["test/text.reed", "read_text"], ids=["a near name", "the same words"])
+    async def test_quarantined_neighbours_are_not_named(self, asked: str) -> None:
+        quarantined = a_tool("test/text.read", state=ToolState.QUARANTINED, state_reason="changed")
+        error = await a_door(tools=(quarantined, WRITE)).error(asked)
+        assert "test/text.read" not in error.details["did_you_mean"]
+        assert "test/text.read" not in error.message
+
     async def test_nothing_like_it_points_to_the_search(self) -> None:
         error = await a_door().error("zzz")
         assert "SearchTools" in error.message

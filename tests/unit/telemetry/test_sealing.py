@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.telemetry.logs_in import started_log
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.audit import Rhythm
-from toolhub_service.telemetry.chain import are_clean, canonical, parse
+from toolhub_service.telemetry.chain import ARGS_SUMMARY_BYTES, are_clean, canonical, parse, presentable
 
 SECRET = '{"password":"hunter22"}'
 
@@ -52,3 +54,19 @@ async def test_log_is_behind_with_more_than_a_group_and_then_almost_full(tmp_pat
     await log.flush()
     assert not log.is_behind()
     await log.close()
+
+
+@pytest.mark.parametrize("character", ["x", "é", "語", "𝄞"])
+def test_a_summary_is_cut_at_a_character_and_marked_only_when_it_is_too_long(character: str) -> None:
+    size = len(character.encode())
+    fits = character * (ARGS_SUMMARY_BYTES // size)
+    assert presentable(called(1, args_summary=fits), Redactor()).args_summary == fits
+    cut = presentable(called(1, args_summary=fits + character), Redactor()).args_summary
+    assert ARGS_SUMMARY_BYTES - size - len("…".encode()) < len(cut.encode()) <= ARGS_SUMMARY_BYTES
+    assert cut == character * (len(cut) - 1) + "…"
+
+
+def test_a_secret_at_the_cut_is_hidden_before_it_is_cut() -> None:
+    summary = "x" * (ARGS_SUMMARY_BYTES - 20) + " password=hunter22hunter22"
+    shown = presentable(called(1, args_summary=summary), Redactor()).args_summary
+    assert "hunter" not in shown
