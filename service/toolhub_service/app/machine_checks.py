@@ -18,6 +18,7 @@ from toolhub_service import __version__
 from toolhub_service.app.findings import Finding, fail, ok, warn
 from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.kernel_walls import landlock_abi
 from toolhub_service.tools.opening import OpenBeneath, best_opening
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
@@ -26,6 +27,7 @@ _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph")
 _FULL_BYTES = 64 * 1024**2
 _SCARCE_BYTES = 1024**3
 _PROBE_S = 5.0
+_ABI_WITH_TCP = 4
 
 
 def machine_checks(data_dir: Path, bubblewrap: str | None) -> Iterator[Finding]:
@@ -36,7 +38,7 @@ def machine_checks(data_dir: Path, bubblewrap: str | None) -> Iterator[Finding]:
     yield _opening()
     confinement = Confinement(bubblewrap)
     yield _prlimit(confinement)
-    yield _bubblewrap(confinement, is_wanted=bubblewrap != "")
+    yield _commands(confinement, is_wanted=bubblewrap != "")
     yield _time_zones()
 
 
@@ -104,29 +106,42 @@ def _prlimit(confinement: Confinement) -> Finding:
     return warn("prlimit", "not installed", "Install util-linux to let commands run.", "core/exec.run")
 
 
-def _bubblewrap(confinement: Confinement, *, is_wanted: bool) -> Finding:
+def _commands(confinement: Confinement, *, is_wanted: bool) -> Finding:
+    """Which of the three levels holds commands here, and why not a better one."""
     if not is_wanted:
-        return ok("bubblewrap", "switched off by tools.bubblewrap; commands get resource limits only")
-    if not confinement.bubblewrap:
-        told = "not installed; commands get resource limits only and see the hub's own disk and network"
-        return warn("bubblewrap", told, "Install bubblewrap.")
-    problem = _bubblewrap_problem(confinement)
-    if not problem:
-        return ok("bubblewrap", f"{confinement.bubblewrap} confines commands")
-    told = f"does not work here ({problem}); commands get resource limits only"
-    return warn("bubblewrap", told, "Allow user namespaces, in a container by its seccomp or security profile.")
+        problem, advice = "switched off by tools.bubblewrap", "Remove the setting to have commands confined by it."
+    elif not confinement.bubblewrap:
+        problem, advice = "not installed", "Install bubblewrap."
+    else:
+        problem = _bubblewrap_problem(confinement)
+        advice = "Allow user namespaces, in a container by its seccomp or security profile."
+        if not problem:
+            return ok("bubblewrap", f"{confinement.bubblewrap} confines commands")
+        problem = f"does not work here ({problem})"
+    if abi := landlock_abi():
+        held = "Landlock confines commands to the workspace and the system's folders"
+        network = "" if abi >= _ABI_WITH_TCP else "; this kernel's keeps them from no network"
+        told = f"{problem}; {held} (ABI {abi}{network})"
+        return warn("bubblewrap", told, advice) if is_wanted else ok("bubblewrap", told)
+    told = f"{problem}, and this kernel has no Landlock: COMMANDS SEE THE HUB'S OWN DISK AND NETWORK"
+    return warn("bubblewrap", told, f"{advice} Until then set `sandbox: {{require_bubblewrap: true}}` in the policy.")
 
 
 def _bubblewrap_problem(confinement: Confinement) -> str:
     """What it says itself; empty when it works."""
+    said = ""
     try:
         with tempfile.TemporaryDirectory(prefix="toolhub-doctor-") as workspace:
-            line = confinement.wrapped("bubblewrap", ("/bin/true",), Sandbox(), workspace, workspace)
-            ran = subprocess.run(line, capture_output=True, text=True, timeout=_PROBE_S, check=False)  # noqa: S603 - the hub's own
+            for nested in (confinement.nested, ()):
+                confinement.nested = nested
+                line = confinement.wrapped("bubblewrap", ("/bin/true",), Sandbox(), workspace, workspace)
+                ran = subprocess.run(line, capture_output=True, text=True, timeout=_PROBE_S, check=False)  # noqa: S603 - the hub's own
+                if ran.returncode == 0:
+                    return ""
+                said = (ran.stderr.strip().splitlines() or [f"exit {ran.returncode}"])[-1]
     except (OSError, subprocess.TimeoutExpired) as failed:
         return type(failed).__name__
-    said = ran.stderr.strip().splitlines()
-    return "" if ran.returncode == 0 else (said[-1] if said else f"exit {ran.returncode}")
+    return said
 
 
 def _time_zones() -> Finding:

@@ -30,6 +30,7 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are spawned; grpc must not hook into fork
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told in our own words
+    _keep_to_itself()
     settings = read_settings(
         config_file,
         data_dir,
@@ -42,6 +43,13 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
         from toolhub_service.cli.start_refusal import start_refusal
 
         raise click.ClickException(start_refusal(refused, settings)) from refused
+
+
+def _keep_to_itself() -> None:
+    """Commands and sources that run as the hub's user must not read its memory and environment."""
+    from toolhub_service.tools.kernel_walls import hide_memory
+
+    hide_memory()
 
 
 def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) -> None:

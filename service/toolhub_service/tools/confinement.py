@@ -5,10 +5,14 @@ race with the command, a `preexec_fn` is not safe beside gRPC's threads, and a P
 (/bin/true, p50: bare 0.3 ms, prlimit 0.6, setpriv + prlimit 0.95, Python 6.0, bubblewrap + prlimit 2.7). Inside the
 sandbox prlimit comes last, so that the number of processes is counted in the sandbox's own user namespace.
 
-bubblewrap (bwrap(1)): a new user, pid, network, ipc, uts and cgroup namespace; /usr read-only, nothing of /etc but what
-the dynamic linker, alternatives and the local time need; the workspace read-write at its own place; all capabilities
-dropped; everything dies with the hub. Without it (`rlimits`) a command runs with the hub's own view of the disk and the
-network: setpriv(1) forbids new privileges and ties its life to the hub's, and the tool refuses paths that are links.
+Three levels, the first that works here:
+
+bubblewrap (bwrap(1)): new user, pid, network, ipc, uts and cgroup namespaces, none below; /usr read-only, nothing of
+/etc but what the dynamic linker, alternatives and the local time need; the workspace read-write at its own place; /tmp
+and /dev/shm bounded; all capabilities dropped; everything dies with the hub. landlock: the same folders and no TCP, by
+the kernel's own judgement of each path that is opened, but the hub's view of processes and its other networks. rlimits:
+the hub's own view of disk and network; the tool refuses paths that are links. Without bubblewrap setpriv(1) ties a
+command's life to the hub's. All three forbid new privileges and filter system calls (kernel_walls.py).
 Containers often forbid user namespaces, so bubblewrap is tried once before it is believed.
 """
 
@@ -17,80 +21,133 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.tools.child import Program
+from toolhub_service.tools.kernel_walls import (
+    READ_AND_RUN,
+    READ_AND_WRITE,
+    call_filter,
+    filter_calls,
+    forbid_new_privileges,
+    landlock_abi,
+    restrict_files,
+)
 from toolhub_service.tools.process import run_process
 
-Level = Literal["bubblewrap", "rlimits"]
+Level = Literal["bubblewrap", "landlock", "rlimits"]
 
 _PROGRAM_FOLDERS = "/usr/bin:/bin:/usr/local/bin"
 _OPEN_FILES = 256
 _PROBE_S = 5.0
 _SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _FROM_ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 # No --new-session: a child leads a session already (child.py), and what is still being set up must die with its group.
+# The second of these needs bubblewrap 0.8 and a kernel that lets namespaces nest.
+_NO_NAMESPACES_BELOW = ("--unshare-user", "--disable-userns")
 _ISOLATION = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr")
 
 
 class Confinement:
     """How commands are started on this machine. Made once; looks the three programs up in fixed folders."""
 
-    def __init__(self, bubblewrap: str | None = None) -> None:
-        """`bubblewrap`: its absolute path, None to look for it, empty to do without it."""
+    def __init__(self, bubblewrap: str | None = None, *, landlock: bool = True) -> None:
+        """`bubblewrap`: its absolute path, None to look for it, empty to do without it. `landlock`: where there is."""
         self.prlimit = shutil.which("prlimit", path=_PROGRAM_FOLDERS) or ""
         self._setpriv = shutil.which("setpriv", path=_PROGRAM_FOLDERS) or ""
         self.bubblewrap = bubblewrap if bubblewrap is not None else shutil.which("bwrap", path=_PROGRAM_FOLDERS) or ""
         self._system = _system_folders() if self.bubblewrap else ()
         self._level: Level | None = None
+        self._without_bubblewrap: Level = "landlock" if landlock and landlock_abi() else "rlimits"
+        self.nested: tuple[str, ...] = _NO_NAMESPACES_BELOW
+        """What forbids further user namespaces by bubblewrap itself; the filter of system calls does so in any case."""
 
     async def level(self, sandbox: Sandbox, workspace: str) -> Level:
         """The best that works here; tried once, with the mounts of a real call."""
         if self._level is None:
-            self._level = "bubblewrap" if await self._sandbox_works(sandbox, workspace) else "rlimits"
+            works = await self._sandbox_works(sandbox, workspace)
+            if not works and self.nested:
+                self.nested = ()
+                works = await self._sandbox_works(sandbox, workspace)
+            self._level = "bubblewrap" if works else self._without_bubblewrap
         return self._level
 
+    @contextmanager
+    def program(
+        self,
+        level: Level,
+        argv: Sequence[str],
+        sandbox: Sandbox,
+        workspace: str,
+        folder: tuple[str, int],
+        environment: Mapping[str, str],
+    ) -> Iterator[Program]:
+        """What is to be started within the context. `folder`: the working directory, by path and by descriptor."""
+        path, descriptor = folder
+        if level == "bubblewrap":
+            with _readable(call_filter()) as calls:
+                line = self.wrapped(level, argv, sandbox, workspace, path, calls=calls)
+                yield Program(line, environment, "/", pass_fds=(calls,) if calls >= 0 else ())
+        else:
+            yield Program(
+                self.wrapped(level, argv, sandbox, workspace, path),
+                environment,
+                # The descriptor that was opened beneath the workspace, whatever its name points at by now.
+                f"/proc/self/fd/{descriptor}",
+                confine=partial(_confine, argv[0], workspace if level == "landlock" else ""),
+            )
+
     def wrapped(
-        self, level: Level, argv: Sequence[str], sandbox: Sandbox, workspace: str, folder: str
+        self, level: Level, argv: Sequence[str], sandbox: Sandbox, workspace: str, folder: str, *, calls: int = -1
     ) -> tuple[str, ...]:
-        """The whole command line. `workspace` and `folder` (the working directory in it) are absolute paths."""
-        if level == "rlimits":
+        """The whole command line. `workspace` and `folder` (the working directory in it) are absolute paths.
+
+        `calls`: a descriptor from which bubblewrap reads the filter of system calls; without one there is none.
+        """
+        if level != "bubblewrap":
             tied = (self._setpriv, "--no-new-privs", "--pdeathsig", "KILL", "--") if self._setpriv else ()
             return (*tied, *self._limits(sandbox, _tasks_now() + sandbox.command_processes), *argv)
         limits = self._limits(sandbox, sandbox.command_processes)
-        return (*self._sandboxed(argv[0], workspace, folder), *limits, *argv)
+        filtered = ("--seccomp", str(calls)) if calls >= 0 else ()
+        return (*self._sandboxed(argv[0], workspace, folder, sandbox.command_file_bytes, filtered), *limits, *argv)
 
     async def _sandbox_works(self, sandbox: Sandbox, workspace: str) -> bool:
         if not self.bubblewrap:
             return False
+        argv = (self.prlimit, "--version")
         try:
-            line = self.wrapped("bubblewrap", (self.prlimit, "--version"), sandbox, workspace, workspace)
-            finished = await run_process(
-                Program(line, {}, "/"),
-                deadline_s=asyncio.get_running_loop().time() + _PROBE_S,
-                keep_bytes=0,
-                on_output=lambda _lines, _stream: None,
-            )
+            with self.program("bubblewrap", argv, sandbox, workspace, (workspace, -1), {}) as program:
+                finished = await run_process(
+                    program,
+                    deadline_s=asyncio.get_running_loop().time() + _PROBE_S,
+                    keep_bytes=0,
+                    on_output=lambda _lines, _stream: None,
+                )
         except OSError:
             return False
         return finished.exit_code == 0
 
-    def _sandboxed(self, binary: str, workspace: str, folder: str) -> tuple[str, ...]:
-        mounts = ("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", workspace, workspace)  # noqa: S108 - the sandbox's own
+    def _sandboxed(
+        self, binary: str, workspace: str, folder: str, room_bytes: int, filtered: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        room = ("--size", str(room_bytes), "--tmpfs")
+        mounts = ("--proc", "/proc", "--dev", "/dev", *room, "/dev/shm", "--remount-ro", "/dev", *room, "/tmp")  # noqa: S108 - the sandbox's own
         return (
             self.bubblewrap,
+            *self.nested,
             *_ISOLATION,
+            *filtered,
             *self._system,
-            "--ro-bind-try",
-            binary,
-            binary,
+            *("--ro-bind-try", binary, binary),
             *mounts,
-            "--chdir",
-            folder,
-            "--",
+            *("--bind", workspace, workspace),
+            *("--remount-ro", "/", "--chdir", folder, "--"),
         )
 
     def _limits(self, sandbox: Sandbox, processes: int) -> tuple[str, ...]:
@@ -124,3 +181,28 @@ def _system_folders() -> tuple[str, ...]:
 def _tasks_now() -> int:
     """Tasks on the machine (proc(5), loadavg): RLIMIT_NPROC counts all of the user's, the hub's threads among them."""
     return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
+
+
+def _confine(binary: str, workspace: str) -> None:
+    """Lay upon this thread what its command is to be held by: Landlock where there is a workspace, and the filter."""
+    if workspace:
+        readable = [(path, READ_AND_RUN) for path in ("/usr", *_SYSTEM_LINKS, *_FROM_ETC, binary)]
+        restrict_files([*readable, *((path, READ_AND_WRITE) for path in _DEVICES)], [workspace])
+    else:
+        forbid_new_privileges()
+    filter_calls()
+
+
+@contextmanager
+def _readable(content: bytes) -> Iterator[int]:
+    """A descriptor from which it can be read once; -1 for nothing."""
+    if not content:
+        yield -1
+        return
+    descriptor = os.memfd_create("calls")
+    try:
+        os.write(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)

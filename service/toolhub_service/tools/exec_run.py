@@ -12,6 +12,8 @@ import os
 import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
@@ -24,7 +26,6 @@ from toolhub_service.guards.command_grammar import JudgedCommand
 from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, judge_command, judge_environment
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.safe_commands import SYSTEM_FOLDERS
-from toolhub_service.tools.child import Program
 from toolhub_service.tools.confinement import Confinement, Level
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.exec_telling import not_ended, prove, told
@@ -122,7 +123,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         added = judge_environment(args.env or {}, judged)
         level = await self._level_for(context)
         with context.workspace.open_folder(args.cwd) as folder:
-            _check_paths(judged, args.cwd, context.workspace, level)
+            _check_paths(judged, args.cwd, folder, context.workspace, level)
             finished = await self._start(judged, level, args, context, added=added, folder=folder)
         return _result(finished, judged, level, args, context)
 
@@ -130,7 +131,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         judged = judge_command(_words(args), context.constraints.commands)
         if not os.access(judged.binary, os.X_OK):
             raise refuse(ErrorKind.NOT_FOUND, f"{judged.rule} is allowed but not installed here; use another command.")
-        return judged
+        return _without_climbing(judged, judge_path(args.cwd))
 
     async def _level_for(self, context: ToolContext) -> Level:
         sandbox = context.constraints.sandbox
@@ -156,19 +157,18 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     ) -> Finished:
         workspace = context.workspace.folder
         inside = posixpath.normpath(posixpath.join(workspace, judge_path(args.cwd)))
-        program = Program(
-            self._confinement.wrapped(level, judged.argv, context.constraints.sandbox, workspace, inside),
-            {**_ENVIRONMENT, "HOME": workspace, "TMPDIR": workspace, **added},
-            # The descriptor that was opened beneath the workspace, whatever its name points at by now.
-            "/" if level == "bubblewrap" else f"/proc/self/fd/{folder}",
+        environment = {**_ENVIRONMENT, "HOME": workspace, "TMPDIR": workspace, **added}
+        confined = self._confinement.program(
+            level, judged.argv, context.constraints.sandbox, workspace, (inside, folder), environment
         )
         try:
-            return await run_process(
-                program,
-                deadline_s=_deadline_s(args.timeout_s, context.deadline_s),
-                keep_bytes=args.max_output_chars * _BYTES_PER_CHAR,
-                on_output=lambda lines, stream: context.sink.chunk(Chunk(data=lines, stream=stream)),
-            )
+            with confined as program:
+                return await run_process(
+                    program,
+                    deadline_s=_deadline_s(args.timeout_s, context.deadline_s),
+                    keep_bytes=args.max_output_chars * _BYTES_PER_CHAR,
+                    on_output=lambda lines, stream: context.sink.chunk(Chunk(data=lines, stream=stream)),
+                )
         except OSError:
             message = "The command could not be started. An operator must look at the machine of the hub."
             raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
@@ -182,14 +182,32 @@ def _words(args: ExecRun.In) -> list[str]:
     raise refuse(ErrorKind.INVALID_INPUT, "Give either argv or command: one of them, not both.")
 
 
-def _check_paths(judged: JudgedCommand, cwd: str, workspace: Workspace, level: Level) -> None:
-    """Paths stay in the workspace. Links are refused where no sandbox confines the command: it would follow them."""
-    for path in judged.paths:
-        inside = judge_path(path if path.startswith("/") else f"{cwd}/{path}")
-        if level == "bubblewrap":
-            continue
+def _without_climbing(judged: JudgedCommand, cwd: str) -> JudgedCommand:
+    """The command with each path as it was judged: the kernel climbs from where a link leads, a text from its name."""
+    paths = [_spelled(path, cwd) for path in judged.paths]
+    argv = (*judged.argv[: len(judged.argv) - len(paths)], *paths)
+    return replace(judged, argv=argv, paths=tuple(paths)) if paths else judged
+
+
+def _spelled(path: str, cwd: str) -> str:
+    """The path as it is, but one with `..` in the one spelling that climbs before it goes down. Raises ToolFailure."""
+    inside = judge_path(path if path.startswith("/") else f"{cwd}/{path}")
+    if ".." not in path.split("/"):
+        return path
+    spelled = posixpath.relpath(inside, cwd)
+    return f"./{spelled}" if spelled.startswith("-") else spelled
+
+
+def _check_paths(judged: JudgedCommand, cwd: str, folder: int, workspace: Workspace, level: Level) -> None:
+    """What climbs must start where its name says. Links are refused where nothing holds the command within."""
+    if any(path.split("/", 1)[0] == ".." for path in judged.paths):
+        named = posixpath.normpath(posixpath.join(os.path.realpath(workspace.folder), judge_path(cwd)))
+        if str(Path(f"/proc/self/fd/{folder}").readlink()) != named:
+            message = f"{cwd[:200]!r} leads through a link, from where `..` goes elsewhere: name the folder itself."
+            raise refuse(ErrorKind.PATH_OUTSIDE_SANDBOX, message)
+    for path in judged.paths if level == "rlimits" else ():
         try:
-            status = workspace.stat(inside)
+            status = workspace.stat(judge_path(f"{cwd}/{path}"))
         except ToolFailure as failure:
             if failure.error.kind is ErrorKind.NOT_FOUND:
                 continue

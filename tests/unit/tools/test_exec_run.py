@@ -26,7 +26,7 @@ from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.exec_run import ExecRun
 
 
-@pytest.fixture(params=["rlimits", "bubblewrap"])
+@pytest.fixture(params=["rlimits", "landlock", "bubblewrap"])
 def level(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -73,7 +73,7 @@ async def test_a_command_line_is_split_without_a_shell(tool: ExecRun, folder: Pa
 
 @pytest.mark.parametrize("arguments", [{}, {"argv": ["true"], "command": "true"}])
 async def test_exactly_one_way_to_name_the_command_is_taken(arguments: Any, folder: Path) -> None:
-    error = await refused(ExecRun(Confinement(bubblewrap="")), command_context(folder), **arguments)
+    error = await refused(ExecRun(confinement_of("rlimits")), command_context(folder), **arguments)
     assert error.kind is ErrorKind.INVALID_INPUT
 
 
@@ -146,7 +146,7 @@ async def test_the_environment_is_made_from_nothing(
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "COLOUR", "BASH_ENV", "GIT_SSH_COMMAND"])
 async def test_other_environment_variables_are_refused(folder: Path, name: str) -> None:
-    tool = ExecRun(Confinement(bubblewrap=""))
+    tool = ExecRun(confinement_of("rlimits"))
     error = await refused(tool, command_context(folder), argv=["script", "-c", "env"], env={name: "x"})
     assert error.kind is ErrorKind.POLICY_DENIED
 
@@ -269,13 +269,13 @@ async def test_no_descriptor_is_left_open(tool: ExecRun, folder: Path) -> None:
 
 async def test_an_allowed_binary_that_is_missing_is_not_found(folder: Path) -> None:
     rule = CommandRule(name="gone", path="/opt/gone", end_of_options=False)
-    error = await refused(ExecRun(Confinement(bubblewrap="")), command_context(folder, commands=(rule,)), argv=["gone"])
+    error = await refused(ExecRun(confinement_of("rlimits")), command_context(folder, commands=(rule,)), argv=["gone"])
     assert error.kind is ErrorKind.NOT_FOUND
 
 
 @pytest.mark.parametrize("bubblewrap", ["", "/opt/no-bwrap", shutil.which("false")])
 async def test_a_policy_that_requires_bubblewrap_refuses_without_it(folder: Path, bubblewrap: str) -> None:
-    tool = ExecRun(Confinement(bubblewrap=bubblewrap))
+    tool = ExecRun(Confinement(bubblewrap=bubblewrap, landlock=False))
     error = await refused(tool, command_context(folder, sandbox=Sandbox(require_bubblewrap=True)), argv=["true"])
     assert error.kind is ErrorKind.TOOL_UNAVAILABLE
     assert not error.is_retryable
@@ -380,7 +380,7 @@ def test_the_contract_is_that_of_the_documents() -> None:
 
 
 async def test_a_plan_tells_what_would_run(folder: Path) -> None:
-    tool, context = ExecRun(Confinement(bubblewrap="")), command_context(folder)
+    tool, context = ExecRun(confinement_of("rlimits")), command_context(folder)
     effects = tool.effects(ExecRun.In(argv=["cat", "-n", "notes.txt"], cwd="sub", timeout_s=5), context)
     assert effects == ('Run `/usr/bin/cat -n -- notes.txt` in the folder "sub" of the workspace, for at most 5 s.',)
     with pytest.raises(ToolFailure) as refused:
