@@ -9,7 +9,8 @@ An expression sees four variables and no clock, randomness or I/O: the same call
 
 A syntax error, an unknown variable or an unknown function makes the document invalid. What can only be seen with a call
 in hand (a missing argument, a wrong type, an answer that is no bool) raises ConditionFault, which is a deny.
-`matches` is linear-time (Rust regex); an expression's own loops are bounded by the size of the arguments.
+`matches` is linear-time (Rust regex). What an expression may cost is estimated before it runs, and bounded
+(condition_cost.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.capability import canonical
+from toolhub_service.policy.condition_cost import cost_of
 from toolhub_service.policy.spelling import spelled_arguments
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class ConditionFault(Exception):
 class Condition:
     """One compiled expression."""
 
-    __slots__ = ("_program", "_sources", "text")
+    __slots__ = ("_argument_names", "_cost", "_program", "_sources", "text")
 
     def __init__(self, text: str) -> None:
         """Raises ValueError, with a sentence for the operator, when the expression cannot be compiled."""
@@ -56,10 +58,18 @@ class Condition:
         except ValueError as error:
             raise ValueError(f"not a CEL expression: {_first_line(str(error))}") from None
         self._sources = _sources(self._program, text)
+        self._cost = cost_of(text)
+        names = {member for root, member in self._cost.members if root == "args"}
+        self._argument_names = None if "" in names else tuple(names)
 
     def holds(self, planned: PlannedCall) -> bool:
         """Whether the call meets the condition. Raises ConditionFault."""
         variables = {name: source(planned) for name, source in self._sources}
+        if self._argument_names is not None and "args" in variables:
+            args = variables["args"]  # only what is read: whatever else a call brings costs it nothing
+            variables["args"] = {name: args[name] for name in self._argument_names if name in args}
+        if not self._cost.is_within(variables):
+            raise ConditionFault("the arguments that it looks at are larger than its cost limit allows")
         try:
             answer = self._program.execute(variables)
         except KeyError as error:
