@@ -172,7 +172,7 @@ async def test_encoded_line_breaks_stay_encoded_on_the_wire(target: str, clients
         client = clients(FixedResolver())
         deadline_s = asyncio.get_running_loop().time() + 30
         async with client.open(HttpRequest(server.url(target)), (server.rule(),), deadline_s=deadline_s):
-            assert server.asked[0].target == target
+            assert server.asked[0].target == target.replace("%0d%0a", "%0D%0A")
             assert "x-injected" not in server.asked[0].headers
 
 

@@ -36,6 +36,7 @@ extends: starter
 #egress:
 #  - principals: [research-agent]
 #    hosts: [api.example.com, "*.wikipedia.org"]
+#    paths: [/v1, /wiki]                  # without it: any path
 
 # Commands that core/exec.run may run; none: no commands. (Needs the capability execute:command, too.)
 #commands:

@@ -1,8 +1,12 @@
 """May this URL be requested? The one parser and the one judgement, for policy (step 4) and for the tool at I/O time.
 
 What was judged is what is dialled: the result carries scheme, host, port and request target, and nothing parses the
-URL again. A URL passes when one egress rule matches it whole (host, scheme, port, method); the networks that the
+URL again. A URL passes when one egress rule matches it whole (host, scheme, port, path, method); the networks that the
 matching rules open travel with it to the dialler, which judges every resolved address by them.
+
+Path and query are written in the normal form of RFC 3986 §6.2.2: dot segments removed, escapes of unreserved characters
+undone, the others in upper case. `%2F` and `%5C` stay what they are, for many APIs have names with a slash in a
+segment; a path that climbs by them (`..%2F`) or by a dot segment with parameters (`..;`) is refused: servers differ.
 
 Sources: RFC 3986, RFC 9110 §4.2; refused besides: userinfo, backslashes, raw control characters, other schemes.
 """
@@ -22,12 +26,17 @@ from toolhub_service.guards.hosts import canonical_host
 URL_MAX_BYTES = 8 * 1024
 DEFAULT_PORTS = {"https": 443, "http": 80}
 _SHOWN_HOSTS_MAX = 50
+_SHOWN_PATHS_MAX = 20
 
 _URL = re.compile(r"(https?)://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?", re.IGNORECASE | re.DOTALL)
 _AUTHORITY = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]+)(?::([0-9]{0,5}))?", re.ASCII)
 _NEVER = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029\ud800-\udfff]")
 _TARGET = re.compile(r"[A-Za-z0-9\-._~:/?@!$&'()*+,;=%\[\]]*", re.ASCII)
 _TARGET_SAFE = "-._~:/?@!$&'()*+,;=%[]"
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_CLIMBS = re.compile(r"(?:^|/|%2F|%5C)\.\.?(?:;[^/]*)?(?:/|%2F|%5C|$)")
+"""A dot segment that is left when dot segments are removed: a server may read one in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,7 @@ class ParsedUrl:
     port: int
     """1 to 65535; the scheme's default when the URL names none."""
     target: str
-    """Path and query in ASCII, beginning with `/`; what the request line carries."""
+    """Path and query in ASCII and normal form, beginning with `/`; what the request line carries."""
     is_address: bool
     """Whether `host` is a literal address."""
 
@@ -128,9 +137,45 @@ def _port(written: str | None, scheme: str) -> int:
     return port
 
 
+def canonical_path(path: str) -> str:
+    """A path in its normal form (RFC 3986 §6.2.2). Raises ToolFailure INVALID_INPUT where servers would differ."""
+    path = _spelt(path or "/")
+    if "/." in path:
+        path = _without_dot_segments(path)
+    if "." in path and _CLIMBS.search(path):
+        raise _not_a_url("write its path without dot segments, also none next to %2F, %5C or a semicolon")
+    return path
+
+
 def _target(path: str, query: str | None) -> str:
-    target = (path or "/") + (query or "")
-    return target if _TARGET.fullmatch(target) else quote(target, safe=_TARGET_SAFE)
+    return canonical_path(path) + (_spelt(query) if query else "")
+
+
+def _spelt(text: str) -> str:
+    """ASCII, with no escape that need not be."""
+    if not _TARGET.fullmatch(text):
+        text = quote(text, safe=_TARGET_SAFE)
+    return _ESCAPE.sub(_unescaped, text) if "%" in text else text
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    character = chr(int(escape[1], 16))
+    return character if character in _UNRESERVED else escape[0].upper()
+
+
+def _without_dot_segments(path: str) -> str:
+    """RFC 3986 §5.2.4, of a path that begins with a slash."""
+    kept: list[str] = []
+    *segments, last = path.split("/")[1:]
+    for segment in segments:
+        if segment == "..":
+            del kept[-1:]
+        elif segment != ".":
+            kept.append(segment)
+    if last == "..":
+        del kept[-1:]
+    kept.append("" if last in (".", "..") else last)
+    return "/" + "/".join(kept)
 
 
 def _names_host(rule: EgressRule, url: ParsedUrl) -> bool:
@@ -145,7 +190,15 @@ def _names_host(rule: EgressRule, url: ParsedUrl) -> bool:
 def _fits(rule: EgressRule, url: ParsedUrl, method: str) -> bool:
     ports = rule.ports
     port_fits = url.port in ports if ports else url.port == DEFAULT_PORTS[url.scheme]
-    return port_fits and url.scheme in rule.schemes and method in rule.methods
+    return port_fits and url.scheme in rule.schemes and method in rule.methods and _is_under(rule.paths, url)
+
+
+def _is_under(prefixes: tuple[str, ...], url: ParsedUrl) -> bool:
+    """Whether the path is one of the prefixes, or continues one at the border of a segment."""
+    if not prefixes:
+        return True
+    path = url.target.partition("?")[0]
+    return any(path == prefix or path.startswith(prefix.rstrip("/") + "/") for prefix in prefixes)
 
 
 def _opened(rules: Iterable[EgressRule]) -> tuple[str, ...]:
@@ -177,15 +230,18 @@ def _use_refused(url: ParsedUrl, method: str, named: list[EgressRule]) -> ToolFa
     methods = sorted({known for rule in named for known in rule.methods})
     schemes = sorted({scheme for rule in named for scheme in rule.schemes})
     ports = sorted({port for rule in named for port in _ports(rule)})
+    paths = sorted({path for rule in named for path in rule.paths or ("/",)})[:_SHOWN_PATHS_MAX]
     return refuse(
         ErrorKind.HTTP_DISALLOWED_HOST,
-        f"{method} {url.scheme}://{url.authority} is not allowed: for this host use one of the methods "
-        f"{', '.join(methods)}, schemes {', '.join(schemes)} and ports {', '.join(map(str, ports))}.",
+        f"{method} {url.scheme}://{url.authority} is not allowed there: for this host use one of the methods "
+        f"{', '.join(methods)}, schemes {', '.join(schemes)}, ports {', '.join(map(str, ports))} and paths under "
+        f"{', '.join(paths)}.",
         host=url.host,
         allowed_hosts=[url.host],
         allowed_methods=methods,
         allowed_schemes=schemes,
         allowed_ports=ports,
+        allowed_paths=paths,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from toolhub_service.domain.constraints import CommandRule, EgressRule, FlagRule, Sandbox
 from toolhub_service.guards.hosts import canonical_host
 from toolhub_service.guards.safe_commands import SAFE_COMMANDS
+from toolhub_service.guards.urls import canonical_path
 from toolhub_service.policy.document import Command, Egress, SandboxRule
 
 
@@ -24,6 +25,7 @@ def egress_rule(rule: Egress) -> EgressRule:
         hosts=tuple(canonical_pattern(host) for host in rule.hosts),
         schemes=frozenset(rule.schemes),
         ports=frozenset(rule.ports),
+        paths=tuple(canonical_path(path) for path in rule.paths),
         methods=frozenset(rule.methods),
         cidrs=rule.cidrs,
     )

@@ -131,6 +131,10 @@ class Egress(Section, frozen=True, kw_only=True):
         "http",
     )
     ports: Annotated[tuple[Port, ...], Meta(description="Allowed ports; empty: the scheme's default only.")] = ()
+    paths: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^/[^?#]*$", max_length=1_024)], ...],
+        Meta(description="Path prefixes, such as `/v1`: it and what is below it; empty: any path."),
+    ] = ()
     methods: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[A-Z]{1,20}$")], ...], Meta(min_length=1, description="Allowed methods.")
     ] = ("GET", "HEAD")

@@ -139,7 +139,8 @@ def _egress_lines(planned: PlannedCall, constraints: Constraints) -> list[str]:
         try:
             judge_url(url, method, constraints.egress)
         except ToolFailure:
-            lines[remedies.egress_line(parse_url(url), method)] = None
+            names_path = any(rule.paths for rule in constraints.egress)
+            lines[remedies.egress_line(parse_url(url), method, names_path=names_path)] = None
     return [line for line in lines if line]
 
 

@@ -51,14 +51,16 @@ def overwrite_line() -> str:
     return "sandbox: {may_overwrite: true}"
 
 
-def egress_line(url: ParsedUrl, method: str) -> str:
-    """Opens the URL's host for the method, and its address where that is not public.
+def egress_line(url: ParsedUrl, method: str, *, names_path: bool = False) -> str:
+    """Opens the URL's host for the method, and its address where that is not public; with `names_path` its path alone.
 
     Empty for other special addresses, such as metadata services: nobody should paste those in.
     """
     fields = [f"hosts: {_flow([url.host])}"]
     if url.port != DEFAULT_PORTS[url.scheme]:
         fields.append(f"ports: [{url.port}]")
+    if names_path:
+        fields.append(f"paths: {_flow([url.target.partition('?')[0]])}")
     if method not in ("GET", "HEAD"):
         fields.append(f"methods: {_flow([method])}")
     if url.is_address and not is_public(url.host):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from toolhub_service.domain.capability import DANGER_DESTRUCTIVE
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.commands import rule_faults
+from toolhub_service.guards.urls import canonical_path
 from toolhub_service.policy.constraining import canonical_pattern, command_rule
 from toolhub_service.policy.document import Command, Egress, PolicyDocument
 from toolhub_service.policy.patterns import Pattern
@@ -56,6 +57,11 @@ def _egress(path: str, rule: Egress) -> Iterator[Problem]:
                 f"{path}.hosts[{index}]",
                 f"`{host}` is no host: a name, `*.name`, a literal address or `*`, without scheme, port or path",
             )
+    for index, prefix in enumerate(rule.paths):
+        try:
+            canonical_path(prefix)
+        except ToolFailure:
+            yield f"{path}.paths[{index}]", f"`{prefix}` is no path prefix such as /v1/items, without dot segments"
     for index, cidr in enumerate(rule.cidrs):
         try:
             ipaddress.ip_network(cidr)

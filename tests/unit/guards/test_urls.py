@@ -35,7 +35,18 @@ def refused(url: str, method: str = "GET", egress: tuple[EgressRule, ...] = ANY)
         ("https://[2606:4700:0:0::1111]/", "https://[2606:4700::1111]/"),
         ("https://my_bucket.example.com/", "https://my_bucket.example.com/"),
         ("https://r3---sn-x.example.com/%zz", "https://r3---sn-x.example.com/%zz"),
-        ("https://example.com//a/../b", "https://example.com//a/../b"),
+        ("https://example.com//a/../b", "https://example.com//b"),
+        ("https://example.com/a/./b/../c", "https://example.com/a/c"),
+        ("https://example.com/../../a", "https://example.com/a"),
+        ("https://example.com/a/b/..", "https://example.com/a/"),
+        ("https://example.com/a/.", "https://example.com/a/"),
+        ("https://example.com/..", "https://example.com/"),
+        ("https://example.com/.well-known/..a/...", "https://example.com/.well-known/..a/..."),
+        ("https://example.com/%61%2D%5f%7e", "https://example.com/a-_~"),
+        ("https://example.com/a/%2e%2E/b", "https://example.com/b"),
+        ("https://example.com/group%2fname/x%5cy", "https://example.com/group%2Fname/x%5Cy"),
+        ("https://example.com/%2561?%2561", "https://example.com/%2561?%2561"),
+        ("https://example.com/?b=2&a=%31&a=../x&%c3%a4=+%2b", "https://example.com/?b=2&a=1&a=../x&%C3%A4=+%2B"),
     ],
 )
 def test_url_is_sent_in_one_spelling(written: str, spelt: str) -> None:
@@ -228,3 +239,49 @@ def test_any_text_is_refused_in_words_or_has_one_spelling(text: str) -> None:
     assert parse_url(str(parsed)) == parsed
     assert str(parsed).isascii()
     assert not set(str(parsed)) & set(" \\\t")
+
+
+@pytest.mark.parametrize(
+    "path", ["/a/..%2fb", "/a%2f..%2Fb", "/a/..%5cb", "/a/%2e%2e%2fb", "/a/..;/b", "/a/..;x=1", "/.%2Fa", "/a%2F.."]
+)
+def test_a_path_that_servers_read_differently_is_refused(path: str) -> None:
+    assert refused(f"https://example.com{path}").error.kind is ErrorKind.INVALID_INPUT
+
+
+@settings(max_examples=300)
+@given(st.text("ab./%25eEfF;~ü?=&", max_size=30))
+def test_the_normal_form_of_a_normal_form_is_itself(rest: str) -> None:
+    try:
+        once = str(parse_url(f"https://example.com/{rest}"))
+    except ToolFailure:
+        return
+    assert str(parse_url(once)) == once
+    path = once.removeprefix("https://example.com").partition("?")[0]
+    assert not {".", ".."} & set(path.split("/"))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "path", "fits"),
+    [
+        ("/v1", "/v1", True),
+        ("/v1", "/v1/a", True),
+        ("/v1", "/v1?a=/", True),
+        ("/v1", "/v10", False),
+        ("/v1", "/v1%2Fa", False),
+        ("/v1", "/V1", False),
+        ("/v1", "/v1/../a", False),
+        ("/v1", "/a/%2e%2e/v1/b", True),
+        ("/v1", "/", False),
+        ("/v1", "//v1", False),
+        ("/v1/", "/v1/a", True),
+        ("/v1/", "/v1", False),
+        ("/", "/any", True),
+    ],
+)
+def test_a_rule_may_name_where_paths_begin(prefix: str, path: str, fits: bool) -> None:
+    rules = (EgressRule(("example.com",), paths=(prefix,)),)
+    if fits:
+        judge_url(f"https://example.com{path}", "GET", rules)
+    else:
+        error = refused(f"https://example.com{path}", egress=rules).error
+        assert (error.kind, error.details["allowed_paths"]) == (ErrorKind.HTTP_DISALLOWED_HOST, [prefix])

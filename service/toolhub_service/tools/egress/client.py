@@ -218,4 +218,6 @@ async def _take_fields(response: httpx.Response) -> None:
 @lru_cache(maxsize=1024)
 def _origin(scheme: str, authority: str) -> httpx.URL:
     """What httpx gets to see of a URL: the judged one goes to the transport as it is, parsed by nobody else."""
+    if authority.startswith("xn--"):  # httpx decodes such a name whenever it is asked for, and cannot decode every one
+        authority = "internationalized.invalid"
     return httpx.URL(f"{scheme}://{authority}")
