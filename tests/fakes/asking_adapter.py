@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.question import Question, QuestionAsked
@@ -57,6 +57,9 @@ class AskingAdapter:
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         return ("Ask.",)
+
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        return NO_PRECONDITIONS
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects

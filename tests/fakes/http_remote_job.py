@@ -15,7 +15,7 @@ import httpx
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
 from toolhub_service.adapters.retry_after import retry_after_s
-from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, refuse
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.ports import EventSink
@@ -156,6 +156,9 @@ class HttpJobAdapter:
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         return (f"Begin a job of {call.args.get('steps', 2)} steps on a remote side.",)
+
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        return NO_PRECONDITIONS
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects

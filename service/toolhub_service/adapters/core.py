@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -17,7 +19,8 @@ import msgspec
 
 from toolhub_service.adapters.workspaces import Workspaces
 from toolhub_service.domain.artifact_ports import ArtifactDesk
-from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, PlannedCall, Preconditions
+from toolhub_service.domain.capability import EXECUTE_COMMAND, READ_FS, WRITE_FS
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
@@ -25,7 +28,10 @@ from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.question import QuestionAsked
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.guards.paths import judge_path
+from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.off_loop import off_loop
 from toolhub_service.tools.tool import Tool, ToolInput, spec_of
 
 AnyTool: TypeAlias = Tool[Any, Any]
@@ -33,6 +39,8 @@ Answer = TypeVar("Answer")
 
 CORE_SOURCE: Final = "core"
 CUSTOM_SOURCE: Final = "custom"
+_UNFIT: Final = frozenset({ErrorKind.INVALID_INPUT, ErrorKind.PATH_OUTSIDE_SANDBOX})
+_IN_FOLDER: Final = frozenset({READ_FS, WRITE_FS, EXECUTE_COMMAND})
 
 _MSGSPEC_PATH: Final = re.compile(r" - at `(?:key in )?\$(?P<path>.*)`$")
 _PATH_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -91,6 +99,27 @@ class CoreAdapter:
         finally:
             context.close()
 
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        tool = self._tool(planned)
+        if not _works_in_folder(planned.spec):
+            return NO_PRECONDITIONS
+        identity = self._workspaces.identity(planned.call)
+        try:
+            paths = {judge_path(path) for path in _asked(tool, tool.touches, planned)}
+            if not paths:
+                return Preconditions(identity)
+            entries = await off_loop(partial(self._entries, planned.call, sorted(paths)))
+        except ToolFailure as failure:
+            if failure.error.kind not in _UNFIT:
+                raise
+            return Preconditions(identity)  # The call itself will be refused, and say why.
+        return Preconditions(identity, digest(entries), entries)
+
+    def _entries(self, call: Call, paths: list[str], stop: threading.Event) -> dict[str, str]:
+        """The state of what stands at each path. Runs in a thread."""
+        with closing(self._workspaces.open(call)) as workspace:
+            return {path: workspace.state(path, stop) for path in paths}
+
     def resumes(self, spec: ToolSpec) -> bool:
         return False
 
@@ -115,7 +144,7 @@ class CoreAdapter:
             deadline_s=call.deadline_s,
             constraints=call.verdict.constraints,
             sink=sink,
-            open_workspace=partial(self._workspaces.open, asked),
+            open_workspace=partial(self._workspaces.open, asked, call.planned.preconditions.entries),
             idempotency_key=call.idempotency_key,
             reply=call.reply,
             call=asked,
@@ -128,6 +157,11 @@ class CoreAdapter:
             message = f"{planned.spec.name} is listed but not loaded here. Use another tool, or ask an operator."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message)
         return tool
+
+
+def _works_in_folder(spec: ToolSpec) -> bool:
+    """Of built-in tools their capabilities tell; what a custom tool does with its context nobody knows."""
+    return spec.source != CORE_SOURCE or not _IN_FOLDER.isdisjoint(spec.capabilities)
 
 
 class _Silent:

@@ -21,6 +21,10 @@ class ApprovalState(Enum):
     """By identity, for a member is a singleton."""
 
 
+_FIRST_PARTS = 8
+"""Of a binding, in the first version of stores."""
+
+
 class Binding(NamedTuple):
     """What an approval is given for. Anything else is another call and needs another approval."""
 
@@ -40,6 +44,18 @@ class Binding(NamedTuple):
 
     question_digest: str = ""
     """sha256 (hex) over the question's message and schema; empty when a rule asks, not the tool."""
+    workspace: str = ""
+    """As `Preconditions.workspace`."""
+    state: str = ""
+    """As `Preconditions.state`, when it was asked."""
+
+    @property
+    def parts(self) -> list[str]:
+        """All that it names, without empty ones at the end that earlier versions did not know: stores find by them."""
+        parts = list(self)
+        while len(parts) > _FIRST_PARTS and not parts[-1]:
+            del parts[-1]
+        return parts
 
     def is_asked_by(self, principal_id: str) -> bool:
         """Whether it is a request of this principal's own, whoever carried it."""

@@ -73,6 +73,20 @@ class Call(NamedTuple):
     """Whether the arguments may hold references to artifacts, to be put in before step 2."""
 
 
+class Preconditions(NamedTuple):
+    """What a plan or an approval holds for besides the call itself: it runs there and on that, or not at all."""
+
+    workspace: str = ""
+    """Names the folder that the call works in; empty: in none."""
+    state: str = ""
+    """sha256 (hex) over `entries`; empty: it destroys nothing that it could name."""
+    entries: Mapping[str, str] = MappingProxyType({})
+    """By path: the state of what the call would destroy, overwrite or move."""
+
+
+NO_PRECONDITIONS = Preconditions()
+
+
 class PlannedCall(NamedTuple):
     """Resolved, valid, complete: what would run if policy and budget agree."""
 
@@ -85,6 +99,8 @@ class PlannedCall(NamedTuple):
     """The canonical JSON of `args`."""
     args_digest: str = ""
     """sha256 (hex) over it."""
+    preconditions: Preconditions = NO_PRECONDITIONS
+    """Looked up in step 4 for a dry run, a plan or an approval; no other call has any."""
 
 
 class GrantedCall(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
+from toolhub_service.domain.call import Call, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.key import EffectKey, KeyRecord
@@ -62,6 +62,11 @@ class Adapter(Protocol):
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         """What the call would do now, one sentence each; for plans. Raises ToolFailure when it would fail."""
+        ...
+
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        """Where the call would work, and the state of what it would destroy there. An execution of a planned call that
+        has preconditions refuses, as PLAN_REQUIRED, what has changed since. Never raises for a call that would fail."""
         ...
 
     def has_side_effects(self, planned: PlannedCall) -> bool:

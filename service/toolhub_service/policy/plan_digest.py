@@ -1,33 +1,39 @@
 """Plan digests: a sealed promise that what was shown in a dry run is what will run, checked without any store.
 
-    v1.<expires_at_unix_ms>.<principal>-<tool>-<arguments>-<policy>.<mac>
+    v2.<expires_at_unix_ms>.<principal>-<tool>-<arguments>-<policy>-<workspace>-<state>.<mac>
 
 Each part of the middle is a keyed short digest (HMAC-SHA256 cut to 16 bytes, hex) of what it names, and the mac
 (HMAC-SHA256, base64url) covers all before it. Any replica with the key can check a digest and say *which* part differs;
 the key in the parts keeps a caller from searching for two argument lists with one digest. A digest is not single-use:
-within its time it allows the same call again, so a call that must happen once carries an idempotency key too.
+within its time it allows the same call again, so a call that must happen once carries an idempotency key too. What it
+destroys, it destroys in the state that was shown. Version 1 knew neither workspace nor state and is refused.
 """
 
 from __future__ import annotations
 
 import hmac
 from base64 import urlsafe_b64encode
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 
 from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.verdict import Effect, Verdict
 
-VERSION = "v1"
+VERSION = "v2"
 _MAX_CHARS = 512
 _PART_BYTES = 16
 
+_STATE = "state"
 _DIFFERENCES = {
     "principal": "it was made for another caller",
     "tool definition": "the tool's definition has changed",
     "arguments": "the arguments are not the ones that were shown",
     "policy verdict": "the policy has changed or decides by another rule",
+    "workspace": "it was made for another folder: send the request_id or session_id of the dry run",
+    _STATE: "what the call would destroy, overwrite or move has changed since it was shown",
 }
 
 
@@ -38,20 +44,38 @@ def seal(planned: PlannedCall, verdict: Verdict, expires_at_unix_ms: int, key: b
 
 
 def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int, key: bytes) -> None:
-    """Whether a call with this digest is the one that was shown.
+    """Whether a call with this digest is the one that was shown, but for the state that it was shown: see `is_stale`.
 
     Raises ToolFailure PLAN_REQUIRED; `details.differs` lists what is not as it was shown: `principal`,
-    `tool definition`, `arguments`, `policy verdict`, or `expired` or `forged`.
+    `tool definition`, `arguments`, `policy verdict`, `workspace`, or `expired`, `forged` or `version`.
     """
     expires_at_unix_ms, sealed = _opened(digest, key)
     current = _parts(planned, verdict, key)
     if len(sealed) != len(current):
         raise _refused(["forged"], "it is not one of this hub's")
-    differs = [name for (name, part), shown in zip(current.items(), sealed, strict=True) if part != shown]
+    compared = zip(current.items(), sealed, strict=True)
+    differs: list[JsonValue] = [name for (name, part), shown in compared if part != shown and name != _STATE]
     if differs:
-        raise _refused(differs, "; ".join(_DIFFERENCES[name] for name in differs))
+        raise _refused(differs, "; ".join(_DIFFERENCES[str(name)] for name in differs))
     if now_unix_ms >= expires_at_unix_ms:
         raise _refused(["expired"], "it has expired")
+
+
+def is_stale(digest: str, planned: PlannedCall, verdict: Verdict, key: bytes) -> bool:
+    """Whether what the call would destroy has changed since the plan was shown; of a digest that was checked."""
+    return _opened(digest, key)[1][-1] != _parts(planned, verdict, key)[_STATE]
+
+
+def stale(sealed: str, effects: Sequence[str], ttl_s: float) -> ToolFailure:
+    """PLAN_REQUIRED with what the call would do now, and the digest by which that is committed."""
+    return _refused(
+        [_STATE],
+        _DIFFERENCES[_STATE],
+        "details.effects says what it would do now; invoke with details.plan_digest if that is still wanted.",
+        effects=list(effects),
+        plan_digest=sealed,
+        expires_in_s=ttl_s,
+    )
 
 
 def committed(verdict: Verdict) -> Verdict:
@@ -65,6 +89,10 @@ def _opened(digest: str, key: bytes) -> tuple[int, list[str]]:
     body, _, mac = digest.rpartition(".")
     pieces = body.split(".")
     is_ours = len(digest) <= _MAX_CHARS and digest.isascii() and hmac.compare_digest(mac, _mac(body, key))
+    if is_ours and pieces[0] == "v1":
+        raise _refused(
+            ["version"], "it was made by an earlier version of the hub, which held it to no folder and state"
+        )
     if not is_ours or len(pieces) != 3 or pieces[0] != VERSION:
         raise _refused(["forged"], "it is not one of this hub's, or it was damaged on the way")
     return int(pieces[1]), pieces[2].split("-")
@@ -79,6 +107,8 @@ def _parts(planned: PlannedCall, verdict: Verdict, key: bytes) -> dict[str, str]
         "tool definition": f"{planned.spec.name}\n{planned.spec.digest}",
         "arguments": planned.args_digest,
         "policy verdict": decided,
+        "workspace": planned.preconditions.workspace,
+        _STATE: planned.preconditions.state,
     }
     return {name: _keyed(f"{name}\n{value}", key)[: _PART_BYTES * 2] for name, value in named.items()}
 
@@ -92,9 +122,10 @@ def _mac(body: str, key: bytes) -> str:
     return urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-def _refused(differs: list[str], why: str) -> ToolFailure:
-    return refuse(
-        ErrorKind.PLAN_REQUIRED,
-        f"The plan_digest does not fit this call: {why}. Invoke with mode DRY_RUN again and send the new plan_digest.",
-        differs=list(differs),
-    )
+_AGAIN = "Invoke with mode DRY_RUN again and send the new plan_digest."
+
+
+def _refused(differs: list[JsonValue], why: str, remedy: str = _AGAIN, **facts: JsonValue) -> ToolFailure:
+    message = f"The plan_digest does not fit this call: {why}. {remedy}"
+    details: JsonObject = {"differs": differs, **facts}
+    return ToolFailure(ToolError(kind=ErrorKind.PLAN_REQUIRED, message=message, details=details))

@@ -48,6 +48,8 @@ def binding_of(planned: PlannedCall, verdict: Verdict, posed: Posed | None = Non
         agent_id,
         user_id,
         "" if posed is None else posed.digest,
+        planned.preconditions.workspace,
+        planned.preconditions.state,
     )
 
 
@@ -154,8 +156,11 @@ def is_rerun(approval: Approval, call: Call) -> bool:
     return bool(call.job_id) and approval.used_by_call_id == call.call_id
 
 
-def differences(given: Binding, asked: Binding) -> list[str]:
+def differences(given: Binding, asked: Binding, *, is_done: bool = False) -> list[str]:
     """What is not as it was when the approval was asked for. One that no job waits for may be used by a job, too.
+
+    `is_done`: it has been used, so that the state is what its own effect has left; its key may answer the call. A
+    record of a version that knew no workspace differs for every tool that works in one: it is asked for anew.
 
     What the tool asks is no part of it: a call that comes again cannot know it.
     """
@@ -167,6 +172,8 @@ def differences(given: Binding, asked: Binding) -> list[str]:
         "job": given.job_id not in ("", asked.job_id),
         "agent": given.agent_id != asked.agent_id,
         "user": given.user_id != asked.user_id,
+        "workspace": given.workspace != asked.workspace,
+        "state": given.workspace == asked.workspace and given.state != asked.state and not is_done,
     }
     return [name for name, differs in named.items() if differs]
 

@@ -141,7 +141,7 @@ class Approvals:
             return None
         if approval is None or not is_known:
             raise await self._anew(planned, verdict, refusals.unknown(approval_id))
-        differs = differences(approval.binding, asked)
+        differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if differs:
             raise await self._anew(planned, verdict, refusals.differing(approval, differs), differs=differs)
         return await self._granted(approval, planned, verdict)
@@ -226,7 +226,8 @@ class Approvals:
 
         An answer that is void for a rule is asked for by the rule first; a job whose answer is void begins anew.
         """
-        differs = differences(approval.binding, binding_of(planned, verdict))
+        asked = binding_of(planned, verdict)
+        differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
         if verdict.effect is Effect.REQUIRE_APPROVAL and approval.covers_rule_id != verdict.rule_id:
             raise await self._anew(planned, verdict, refusals.uncovered(approval, verdict))
         if not differs:
@@ -282,6 +283,11 @@ class Approvals:
             f"{total} of your calls wait for a person already, which is all that may. Wait until some are decided.",
             limit="approvals.max_pending",
         )
+
+
+def _is_done(approval: Approval, call: Call) -> bool:
+    """Whether another call than this has used it up."""
+    return approval.state is ApprovalState.USED and not is_rerun(approval, call)
 
 
 def whose(principal: Principal) -> str:

@@ -7,20 +7,26 @@ from dataclasses import replace
 from toolhub_service.domain.call import Call, Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.runtime.plans import Plans
 
 _REFUSALS = {Effect.REQUIRE_APPROVAL: ErrorKind.APPROVAL_REQUIRED, Effect.REQUIRE_PLAN: ErrorKind.PLAN_REQUIRED}
 
 
-def check_policy(planned: PlannedCall, policy: PolicySource, plans: Plans) -> Verdict:
-    """The verdict in force for the call, refusing ones too: `enforce` turns those into failures."""
-    verdict = policy.decide(planned)
+def check_policy(planned: PlannedCall, verdict: Verdict, plans: Plans) -> Verdict:
+    """The verdict in force for a call whose policy has said `verdict`, refusing ones too: `enforce` turns those into
+    failures. Raises PLAN_REQUIRED for a plan that is not the one that was shown."""
     call = planned.call
-    if verdict.effect is not Effect.DENY and call.mode is not Mode.DRY_RUN and call.plan_digest:
+    if call.mode is not Mode.DRY_RUN and call.plan_digest:
         return plans.commit(planned, verdict)
     return verdict
+
+
+def is_bound(call: Call, verdict: Verdict) -> bool:
+    """Whether a plan is shown or committed, or a person asked: each holds for a folder and what stands there."""
+    if verdict.effect is Effect.DENY:
+        return False
+    return verdict.effect is not Effect.ALLOW or bool(call.plan_digest or call.approval_id) or call.mode is Mode.DRY_RUN
 
 
 def is_for_a_person(call: Call, verdict: Verdict) -> bool:

@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval_ports import ApprovalGate
-from toolhub_service.domain.call import Call, GrantedCall, Mode
+from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job_ports import JobAcceptance, RunningJobs
 from toolhub_service.domain.plan import Plan
@@ -33,13 +33,14 @@ from toolhub_service.domain.question import Question, QuestionAsked
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind
+from toolhub_service.domain.verdict import Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.apply_defaults import apply_defaults
 from toolhub_service.runtime.approval_questions import marked_unasked, reply_to
 from toolhub_service.runtime.artifact_results import keep_whole
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
-from toolhub_service.runtime.check_policy import approved, check_policy, enforce, is_for_a_person
+from toolhub_service.runtime.check_policy import approved, check_policy, enforce, is_bound, is_for_a_person
 from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.failures import cancelled, crash, of_a_crash
 from toolhub_service.runtime.idempotency import Idempotency
@@ -112,11 +113,9 @@ class Pipeline:
         walk.planned = planned = apply_defaults(call, spec, schemas)
 
         walk.enter(StepName.CHECK_POLICY)
-        walk.verdict = verdict = check_policy(planned, self.policy, self.plans)
-        if is_for_a_person(call, verdict):
-            if not await self._only_stops(call):
-                walk.approval = await self.approvals.settle(planned, verdict)
-            walk.verdict = verdict = approved(verdict)
+        walk.verdict = verdict = self.policy.decide(planned)
+        if is_bound(call, verdict):
+            planned, verdict = await self._agreed(walk, adapter, planned, verdict)
         enforce(planned, verdict)
 
         walk.enter(StepName.TAKE_BUDGET)
@@ -126,6 +125,8 @@ class Pipeline:
                 return self._record(walk, stored)
         reply = reply_to(walk.approval)
         granted, walk.lease = await take_budget(planned, verdict, adapter, self.budgets, walk.claim, reply)
+        if call.plan_digest:
+            self._refuse_stale(walk, granted, adapter)
         if call.mode is not Mode.EXECUTE:
             return await self._stop(walk, granted, adapter)
         await self._ask(walk, granted)
@@ -144,6 +145,34 @@ class Pipeline:
         if rest is not None:
             result = await keep_whole(result, rest, call, self.artifacts, self.observer)
         return self._record(walk, result)
+
+    async def _agreed(
+        self, walk: Walk, adapter: Adapter, planned: PlannedCall, verdict: Verdict
+    ) -> tuple[PlannedCall, Verdict]:
+        """The call with what it would touch, and the verdict once its plan or a person has agreed to that. Raises what
+        step 4 refuses with."""
+        call = planned.call
+        walk.planned = planned = planned._replace(preconditions=await adapter.preconditions(planned))
+        walk.verdict = verdict = check_policy(planned, verdict, self.plans)
+        if is_for_a_person(call, verdict):
+            if not await self._only_stops(call):
+                walk.approval = await self.approvals.settle(planned, verdict)
+            walk.verdict = verdict = approved(verdict)
+        return planned, verdict
+
+    def _refuse_stale(self, walk: Walk, granted: GrantedCall, adapter: Adapter) -> None:
+        """After step 5, for a repeated call is answered under its key although its own effect has changed the state.
+        Raises PLAN_REQUIRED with the plan of now."""
+        planned, call = granted.planned, granted.call
+        if call.mode is Mode.DRY_RUN or (call.mode is Mode.SUBMIT and call.idempotency_key):
+            return  # A job that was submitted twice is told apart by its key; the run of the one there is compares.
+        verdict = self.policy.decide(planned)
+        if not self.plans.is_stale(planned, verdict):
+            return
+        effects = adapter.effects(granted)
+        if walk.lease is not None:
+            walk.lease.refund()
+        raise self.plans.stale(planned, verdict, effects)
 
     async def _goes_on(self, walk: Walk, answer: ToolResult | Plan | None) -> bool:
         """Whether a job's work goes on elsewhere while this run of it was cut off, or was refused before it could look
@@ -197,7 +226,10 @@ class Pipeline:
         try:
             if walk.call.job_id:
                 await self.running.asks(walk.call.job_id)
-            await self.approvals.pose(granted.planned, granted.verdict, question, walk.approval)
+            planned = granted.planned
+            if planned.preconditions is NO_PRECONDITIONS:
+                planned = planned._replace(preconditions=await self.adapters[granted.spec.kind].preconditions(planned))
+            await self.approvals.pose(planned, granted.verdict, question, walk.approval)
         except ToolFailure as refused:
             raise marked_unasked(refused) from refused
 

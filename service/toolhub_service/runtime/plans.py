@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolhub_service.domain.call import Mode, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.plan import Plan, StepVerdict
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.step import StepName
@@ -33,17 +33,30 @@ class Plans:
         self._ttl_s = ttl_s
 
     def commit(self, planned: PlannedCall, verdict: Verdict) -> Verdict:
-        """The verdict of a call that commits its plan. Raises PLAN_REQUIRED when it is not the one that was shown."""
+        """The verdict of a call that commits its plan. Raises PLAN_REQUIRED when it is not the one that was shown;
+        whether its state is, `is_stale` tells."""
         call = planned.call
         # A job's plan was in time when it was submitted; how long it then waits is not the caller's doing.
         now_unix_ms = 0 if call.job_id and call.mode is Mode.EXECUTE else self._clock.unix_ms()
         plan_digest.check(call.plan_digest, planned, verdict, now_unix_ms, self._key)
         return plan_digest.committed(verdict)
 
+    def is_stale(self, planned: PlannedCall, verdict: Verdict) -> bool:
+        """Whether what the call would destroy is no longer what its plan showed."""
+        return plan_digest.is_stale(planned.call.plan_digest, planned, verdict, self._key)
+
+    def stale(self, planned: PlannedCall, verdict: Verdict, effects: Sequence[str]) -> ToolFailure:
+        """The refusal of a stale plan, with the plan of now. `verdict`: the policy's own."""
+        sealed = plan_digest.seal(planned, verdict, self._expires_at_unix_ms(), self._key)
+        return plan_digest.stale(sealed, effects, self._ttl_s)
+
+    def _expires_at_unix_ms(self) -> int:
+        return self._clock.unix_ms() + int(self._ttl_s * 1_000)
+
     def show(self, walk: Walk, effects: Sequence[str], error: ToolError | None) -> Plan:
         """The plan of a dry run; `error` is why it stopped, None when the call could be committed."""
         planned, verdict, spec = walk.planned, walk.verdict, walk.spec
-        expires_at_unix_ms = self._clock.unix_ms() + int(self._ttl_s * 1_000)
+        expires_at_unix_ms = self._expires_at_unix_ms()
         sealable = planned is not None and verdict is not None and _could_be_committed(error)
         return Plan(
             call_id=walk.call.call_id,

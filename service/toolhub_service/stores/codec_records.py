@@ -181,6 +181,8 @@ class BindingPart(Part):
     agent_id: str = ""
     user_id: str = ""
     question_digest: str = ""
+    workspace: str = ""
+    state: str = ""
 
 
 class QuestionPart(Part):

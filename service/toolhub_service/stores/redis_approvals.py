@@ -86,9 +86,7 @@ def _news_of(values: tuple[bytes, ...] | None) -> Approval | None:
 
 
 def _digest(binding: Binding) -> str:
-    """That of a rule's approval is the one that it has had before tools asked questions."""
-    parts = binding if binding.question_digest else binding[:-1]
-    return hashlib.sha256(dumps(list(parts))).hexdigest()
+    return hashlib.sha256(dumps(binding.parts)).hexdigest()
 
 
 def _search(where: ApprovalFilter) -> tuple[list[str], Callable[[Facts], bool] | None]:

@@ -170,9 +170,8 @@ def _approval_of(columns: Sequence[Any]) -> Approval:
 
 
 def _binding(approval: Approval) -> str:
-    """One text for one binding; that of a rule's approval is the text that it has had before tools asked questions."""
-    binding = approval.binding
-    return json.dumps(binding if binding.question_digest else binding[:-1])
+    """One text for one binding."""
+    return json.dumps(approval.binding.parts)
 
 
 _FORGETTING: Change[tuple[int, int], int] = Change(_forget_all)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 
 from toolhub_service.domain.errors import ErrorKind, refuse
@@ -52,13 +53,18 @@ class Draft:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
 
-    def commit(self, *, overwrite: bool, durable: bool) -> None:
-        """Give the file its name. Raises ToolFailure ALREADY_EXISTS when taken meanwhile and not `overwrite`."""
+    def commit(self, *, overwrite: bool, durable: bool, judge: Callable[[int, str], None] | None = None) -> None:
+        """Give the file its name. `judge` is shown folder and name right before, and raises to refuse.
+
+        Raises ToolFailure ALREADY_EXISTS when taken meanwhile and not `overwrite`.
+        """
         with telling(self.path):
             if self._mode != 0o600:
                 os.fchmod(self._descriptor, self._mode)
             if durable:
                 os.fsync(self._descriptor)
+            if judge is not None:
+                judge(self._folder, self._name)
             rename(self._folder, self._temporary, self._folder, self._name, overwrite=overwrite)
             self._temporary = ""
             if durable:

@@ -55,6 +55,9 @@ class Copy(Tool["Copy.In", "Copy.Out"]):
         context.proves(EvidenceType.FILE, path, summary, sha256=copied.sha256)
         return copied
 
+    def touches(self, args: In) -> Sequence[str]:
+        return (args.destination,) if args.overwrite else ()
+
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         sandbox = context.constraints.sandbox
         with context.workspace.open_read(args.source) as file:

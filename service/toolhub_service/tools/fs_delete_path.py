@@ -55,6 +55,9 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
         context.proves(EvidenceType.FILE, path, summary)
         return self.Out(deleted=True, files=removed.files, folders=removed.folders, bytes=removed.size_bytes)
 
+    def touches(self, args: In) -> Sequence[str]:
+        return (args.path,)
+
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         path = _confirmed(args)
         counted = context.workspace.count(path)
@@ -72,6 +75,6 @@ def _confirmed(args: DeletePath.In) -> str:
 
 
 async def _remove(workspace: Workspace, path: str, recursive: bool) -> Removed:
-    if recursive:
-        return await off_loop(lambda stop: workspace.remove(path, recursive=True, stop=stop))
+    if recursive or workspace.expects:
+        return await off_loop(lambda stop: workspace.remove(path, recursive=recursive, stop=stop))
     return workspace.remove(path)

@@ -65,6 +65,9 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
         context.proves(EvidenceType.FILE, edited.path, summary, sha256=edited.sha256)
         return edited
 
+    def touches(self, args: In) -> Sequence[str]:
+        return (args.path,)
+
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         sandbox = context.constraints.sandbox
         judge_overwrite(True, sandbox)

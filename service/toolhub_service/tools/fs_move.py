@@ -19,7 +19,7 @@ from toolhub_service.guards.paths import judge_path
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_plans import target
 from toolhub_service.tools.fs_values import AnyPath, Overwrite, judge_overwrite
-from toolhub_service.tools.off_loop import ByteProgress, off_loop_if_large
+from toolhub_service.tools.off_loop import ByteProgress, off_loop, off_loop_if_large
 from toolhub_service.tools.source_file import SourceFile
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -57,9 +57,16 @@ class Move(Tool["Move.In", "Move.Out"]):
         if workspace.stat(source).type == "file":
             with workspace.open_read(source) as file:
                 sha256, size_bytes = await _hashed(file, context), file.size_bytes
-        workspace.rename(source, destination, overwrite=args.overwrite)
+        rename = partial(workspace.rename, source, destination, overwrite=args.overwrite)
+        if workspace.expects:
+            await off_loop(lambda stop: rename(stop=stop))
+        else:
+            rename()
         context.proves(EvidenceType.FILE, destination, f"moved from {source}, {size_bytes} bytes", sha256=sha256)
         return self.Out(bytes_copied=size_bytes, sha256=sha256)
+
+    def touches(self, args: In) -> Sequence[str]:
+        return (args.source, args.destination) if args.overwrite else (args.source,)
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         source = judge_path(args.source)

@@ -58,6 +58,9 @@ class WriteText(Tool["WriteText.In", "WriteText.Out"]):
         context.proves(EvidenceType.FILE, written.path, f"wrote {written.bytes} bytes", sha256=written.sha256)
         return written
 
+    def touches(self, args: In) -> Sequence[str]:
+        return (args.path,) if args.overwrite else ()
+
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         sandbox = context.constraints.sandbox
         size_bytes = len(encoded(args.text, args.encoding))

@@ -63,6 +63,9 @@ class HttpDownloadFile(HttpTool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
         context.proves(EvidenceType.FILE, draft.path, summary, sha256=draft.sha256)
         return self.Out(dest_path=draft.path, bytes=draft.written_bytes, sha256=draft.sha256)
 
+    def touches(self, args: In) -> Sequence[str]:
+        return (args.dest_path,) if args.overwrite else ()
+
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         sandbox = context.constraints.sandbox
         place = target(context.workspace, args.dest_path, sandbox, overwrite=args.overwrite)

@@ -82,6 +82,11 @@ class Tool(Generic[Input, Output]):
         """
         return ()
 
+    def touches(self, args: Input) -> Sequence[str]:
+        """Paths of the workspace that a call with these arguments would destroy, overwrite or move: plans and approvals
+        hold for what stood there when they were shown."""
+        return ()
+
     def has_side_effects(self, args: Input) -> bool:
         """Whether a call with these arguments may change something; narrower than the annotation, never wider."""
         return not self.annotations.read_only

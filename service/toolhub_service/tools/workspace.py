@@ -11,21 +11,26 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.tools.counting import Counted, count_entry
 from toolhub_service.tools.draft import Draft
+from toolhub_service.tools.entry_state import ABSENT, entry_state
 from toolhub_service.tools.io_failures import failure_of, telling
 from toolhub_service.tools.opening import O_FOLDER, O_LISTED, O_PATH_ONLY, O_READ, Opening, best_opening
 from toolhub_service.tools.removal import Removed, remove_entry
 from toolhub_service.tools.renaming import rename
 from toolhub_service.tools.source_file import SourceFile
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 FileType: TypeAlias = Literal["file", "dir", "link", "other"]
 
@@ -45,13 +50,17 @@ class Status:
 class Workspace:
     """A folder and all beneath it. Paths are relative to it and pass `judge_path`; every method raises ToolFailure."""
 
-    def __init__(self, root: str, *folders: str, opening: Opening | None = None) -> None:
-        """Open `root`/`folders…`, made when missing; `folders` are names from `workspace_folder_name`.
+    def __init__(
+        self, root: str, *folders: str, opening: Opening | None = None, expected: Mapping[str, str] = _NOTHING
+    ) -> None:
+        """Open `root`/`folders…`, made when missing; `folders` are names from `workspace_folder_name`. `expected`: by
+        path the `state` that was shown; the first change of such a path refuses, as PLAN_REQUIRED, any other.
 
         Raises ToolFailure IO_ERROR when it cannot be.
         """
         self._opening = opening or best_opening()
         self._root = -1
+        self._expected = dict(expected) if expected else {}
         self.folder = str(Path(root, *folders))
         """Absolute path; for a sandbox's bind mount only."""
         try:
@@ -151,11 +160,19 @@ class Workspace:
             draft = self._draft(relative, overwrite, mkdirp, max_bytes, mode)
         try:
             yield draft
-            draft.commit(overwrite=overwrite, durable=durable)
+            draft.commit(overwrite=overwrite, durable=durable, judge=self._judge(relative))
         finally:
             draft.close()
 
-    def rename(self, source: str, destination: str, *, overwrite: bool = False, mkdirp: bool = True) -> None:
+    def rename(
+        self,
+        source: str,
+        destination: str,
+        *,
+        overwrite: bool = False,
+        mkdirp: bool = True,
+        stop: threading.Event | None = None,
+    ) -> None:
         """Move a file or a folder in one step."""
         old, new = judge_path(source), judge_path(destination)
         with telling(old):
@@ -165,6 +182,9 @@ class Workspace:
                 os.stat(source_name, dir_fd=source_folder, follow_symlinks=False)
             with telling(new), self._parent(new, mkdirp) as (folder, name):
                 _judge_replacing(folder, name, overwrite)
+                if self._expected:
+                    self._check(new, folder, name, stop)
+                    self._check(old, source_folder, source_name, stop)
                 rename(source_folder, source_name, folder, name, overwrite=overwrite)
         finally:
             os.close(source_folder)
@@ -173,6 +193,8 @@ class Workspace:
         """Delete a file, an empty folder, or with `recursive` a folder and all in it; a link goes, not its target."""
         relative = judge_path(path)
         with telling(relative), self._parent(relative, False) as (folder, name):
+            if self._expected:
+                self._check(relative, folder, name, stop)
             return remove_entry(folder, name, recursive=recursive, stop=stop)
 
     def count(self, path: str) -> Counted:
@@ -181,7 +203,37 @@ class Workspace:
         with telling(relative), self._parent(relative, False) as (folder, name):
             return count_entry(folder, name)
 
+    @property
+    def expects(self) -> bool:
+        """Whether a change compares states first, which takes its time for a folder."""
+        return bool(self._expected)
+
+    def state(self, path: str, stop: threading.Event | None = None) -> str:
+        """What stands there as one digest (`entry_state`). Raises CANCELLED soon after `stop` is set."""
+        relative = judge_path(path)
+        try:
+            with self._parent(relative, False) as (folder, name):
+                return entry_state(folder, name, stop)
+        except FileNotFoundError:
+            return ABSENT
+        except OSError as error:
+            return f"not to be looked at: {errno.errorcode.get(error.errno or 0, '')}"
+
     # Beneath
+
+    def _judge(self, relative: str) -> Callable[[int, str], None] | None:
+        return partial(self._check, relative) if relative in self._expected else None
+
+    def _check(self, relative: str, folder: int, name: str, stop: threading.Event | None = None) -> None:
+        """Right before the change, in the folder in which it happens. The change itself makes another state, which a
+        second one of the same call may change."""
+        shown = self._expected.pop(relative, None)
+        if shown is not None and entry_state(folder, name, stop) != shown:
+            message = (
+                f"What stands at {relative} has changed since it was shown, so it was left as it is. "
+                "Invoke with mode DRY_RUN to see what stands there now, then ask for it anew."
+            )
+            raise refuse(ErrorKind.PLAN_REQUIRED, message, differs=["state"])
 
     @contextmanager
     def _opened(self, relative: str, flags: int) -> Iterator[int]:

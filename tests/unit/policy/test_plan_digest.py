@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.planned_calls import DELETE_PATH, a_call, a_tool
+from toolhub_service.domain.call import Preconditions
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Effect
+from toolhub_service.policy import plan_digest
 from toolhub_service.policy.plan_digest import check, committed, seal
 from toolhub_service.policy.snapshot import PolicySnapshot
 
@@ -125,3 +127,24 @@ def test_no_changed_sign_passes(at: int, sign: str) -> None:
     changed = DIGEST[:at] + sign + DIGEST[at + 1 :]
     if changed != DIGEST:
         assert differs(digest=changed) == ["forged"]
+
+
+def test_digest_of_an_earlier_version_is_told_apart_from_a_forged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_digest, "VERSION", "v1")
+    earlier = seal(SHOWN, VERDICT, LATER, KEY)
+    monkeypatch.undo()
+    assert differs(earlier) == ["version"]
+
+
+@pytest.mark.parametrize(
+    ("there", "named"), [({"workspace": "request/ann/other"}, ["workspace"]), ({"state": "b"}, [])]
+)
+def test_another_workspace_is_named_and_another_state_is_stale(there: dict[str, Any], named: list[str]) -> None:
+    shown = SHOWN._replace(preconditions=Preconditions("request/ann/work", "a"))
+    digest, now = seal(shown, VERDICT, LATER, KEY), shown._replace(preconditions=shown.preconditions._replace(**there))
+    if named:
+        assert differs(digest, now) == named
+        return
+    check(digest, now, VERDICT, NOW, KEY)
+    assert plan_digest.is_stale(digest, now, VERDICT, KEY)
+    assert not plan_digest.is_stale(digest, shown, VERDICT, KEY)

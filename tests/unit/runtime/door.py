@@ -15,7 +15,16 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact_ports import BlobWriter
-from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, GrantedCall, Mode, PlannedCall
+from toolhub_service.domain.call import (
+    NO_PRECONDITIONS,
+    BudgetRequest,
+    Call,
+    ExecContext,
+    GrantedCall,
+    Mode,
+    PlannedCall,
+    Preconditions,
+)
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import Job, RemoteMark
@@ -104,6 +113,7 @@ class ScriptedAdapter:
         self.stopped = 0
         self.reads_only = False
         self.keeps_marks = False
+        self.stands = NO_PRECONDITIONS
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         self._said.append("adapter.execute")
@@ -125,6 +135,9 @@ class ScriptedAdapter:
     def effects(self, call: Any) -> Sequence[str]:
         self._said.append("adapter.effects")
         return ("Say it.",)
+
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        return self.stands
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects and not self.reads_only

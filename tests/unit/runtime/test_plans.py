@@ -124,7 +124,7 @@ async def test_expired_plan_is_refused(door: Door) -> None:
 
 
 @pytest.mark.promise("plan.expires-and-cannot-be-forged")
-@pytest.mark.parametrize("forge", ["v1.0.x.y", "nonsense", "{}x", "v2{}"])
+@pytest.mark.parametrize("forge", ["v1.0.x.y", "v2.0.x.y", "nonsense", "{}x", "v2{}"])
 async def test_forged_plan_is_refused(door: Door, forge: str) -> None:
     plan = await door.plan(WRITE, {"text": "hi"})
     assert await differs(door, plan_digest=forge.format(plan.plan_digest)) == ["forged"]

@@ -19,7 +19,7 @@ from toolhub_service.adapters.langchain.run_spans import is_recording, make_span
 from toolhub_service.adapters.langchain.source import LangChainToolSource
 from toolhub_service.adapters.langchain.terms import injected_value
 from toolhub_service.adapters.langchain.worker_process import WorkerFailed
-from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
@@ -68,6 +68,9 @@ class LangChainAdapter:
         spec = call.spec
         what = "changes nothing" if spec.annotations.read_only else "does not say beforehand what it changes"
         return (f"Calls the LangChain tool {spec.resource_id} of the source {spec.source}, which {what}.",)
+
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        return NO_PRECONDITIONS
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects

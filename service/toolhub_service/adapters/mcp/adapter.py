@@ -15,7 +15,7 @@ from toolhub_service.adapters.mcp.server import McpServer
 from toolhub_service.adapters.mcp.tasks import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
-from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
@@ -90,6 +90,9 @@ class McpAdapter:
             raise failures.no_server(call)
         does = "reads through" if spec.annotations.read_only else "may change whatever is behind"
         return (f"Calls the tool `{spec.resource_id}` of the MCP source `{spec.source}`, which {does} its server.",)
+
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        return NO_PRECONDITIONS
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects

@@ -13,7 +13,7 @@ from toolhub_service.adapters.n8n.job import MissingTerms, N8nJob
 from toolhub_service.adapters.n8n.server import N8nServer
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_terms import RemoteTerms
-from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
@@ -96,6 +96,9 @@ class N8nAdapter:
         if source is None or source.connections.is_closed:
             raise failures.no_source(call)
         return source
+
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        return NO_PRECONDITIONS
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects

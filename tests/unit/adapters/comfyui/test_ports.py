@@ -16,7 +16,7 @@ from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
 from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.comfyui import comfy_stage as stages
 from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage
-from toolhub_service.domain.call import GrantedCall, PlannedCall
+from toolhub_service.domain.call import GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.job_ports import RemoteJob
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Outcome
@@ -112,6 +112,9 @@ class JobsOnly:
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         return self._adapter.effects(call)
+
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        return await self._adapter.preconditions(planned)
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return self._adapter.has_side_effects(planned)
