@@ -70,7 +70,7 @@ def print_approval(approval: Approval) -> None:
     click.secho(f"{approval.approval_id}  ", bold=True, nl=False)
     click.secho(state, fg=_COLOURS.get(state), bold=True)
     print_pairs(_facts(approval))
-    note("\nthe arguments, redacted; written by the caller:")
+    note("\nthe arguments, secrets told by their length; written by the caller:")
     click.echo(_arguments(approval))
     if approval.purpose:
         note("\nthe purpose, in the caller's own words; untrusted:")

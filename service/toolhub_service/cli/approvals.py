@@ -80,7 +80,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
 @json_option
 @connection_options
 def show(approval_id: str, as_json: bool, **options: Any) -> None:
-    """Who asks for what: the arguments (redacted), the rule, the reason, the caller's purpose, the time left.
+    """Who asks for what: the arguments (but for secrets), the rule, the reason, the caller's purpose, the time left.
 
     \b
     Example:

@@ -72,7 +72,7 @@ class Approval:
     state: ApprovalState
     tool_version: str
     args_summary_json: str
-    """The arguments, redacted, at most 16 KiB of JSON."""
+    """The arguments as an approver sees them, at most 16 KiB of JSON: no known secret, no run like a credential."""
     rule_id: str
     reason: str
     """The rule's, for the person."""

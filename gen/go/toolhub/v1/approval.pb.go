@@ -222,7 +222,8 @@ type Approval struct {
 	ToolDigest string `protobuf:"bytes,6,opt,name=tool_digest,json=toolDigest,proto3" json:"tool_digest,omitempty"`
 	// The digest of the canonical, completed arguments; other arguments void the approval.
 	ArgsDigest string `protobuf:"bytes,7,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
-	// The arguments as JSON, redacted, at most 16 KiB.
+	// The arguments as JSON, at most 16 KiB: known secret values, and runs of characters that look like a credential, are
+	// told by their length; what is left out is marked where it was.
 	ArgsSummaryJson []byte `protobuf:"bytes,8,opt,name=args_summary_json,json=argsSummaryJson,proto3" json:"args_summary_json,omitempty"`
 	// The policy under which it was asked; another revision voids the approval.
 	PolicyRevision string `protobuf:"bytes,9,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
@@ -236,7 +237,8 @@ type Approval struct {
 	CallId string `protobuf:"bytes,13,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// The job that waits for it. Empty when the caller has to invoke again.
 	JobId string `protobuf:"bytes,14,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// From the call's context. Empty when it gave none.
+	// From the call's context. Empty when it gave none. The workspace that it names, and the state of what would be
+	// destroyed there, are bound like the arguments: another voids the approval.
 	RequestId string `protobuf:"bytes,15,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// When it was asked.
 	RequestedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=requested_at,json=requestedAt,proto3" json:"requested_at,omitempty"`

@@ -136,8 +136,8 @@ type Plan struct {
 	Steps []*StepVerdict `protobuf:"bytes,7,rep,name=steps,proto3" json:"steps,omitempty"`
 	// What the tool says it would do, one sentence each. Empty when a step fails or the tool cannot tell.
 	Effects []string `protobuf:"bytes,8,rep,name=effects,proto3" json:"effects,omitempty"`
-	// Binds principal, tool digest, arguments and policy verdict. Send it with EXECUTE to commit exactly this. Empty
-	// when a step fails for another reason than PLAN_REQUIRED.
+	// Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send it
+	// with EXECUTE to commit exactly this. Empty when a step fails for another reason than PLAN_REQUIRED.
 	PlanDigest string `protobuf:"bytes,9,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
 	// Until when the digest is accepted. Unset when there is none.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`

@@ -158,7 +158,9 @@ class Approval(_message.Message):
     args_digest: _builtins.str
     """The digest of the canonical, completed arguments; other arguments void the approval."""
     args_summary_json: _builtins.bytes
-    """The arguments as JSON, redacted, at most 16 KiB."""
+    """The arguments as JSON, at most 16 KiB: known secret values, and runs of characters that look like a credential, are
+    told by their length; what is left out is marked where it was.
+    """
     policy_revision: _builtins.str
     """The policy under which it was asked; another revision voids the approval."""
     rule_id: _builtins.str
@@ -172,7 +174,9 @@ class Approval(_message.Message):
     job_id: _builtins.str
     """The job that waits for it. Empty when the caller has to invoke again."""
     request_id: _builtins.str
-    """From the call's context. Empty when it gave none."""
+    """From the call's context. Empty when it gave none. The workspace that it names, and the state of what would be
+    destroyed there, are bound like the arguments: another voids the approval.
+    """
     decided_by: _builtins.str
     """Who decided; never the one who asked. Empty while PENDING."""
     comment: _builtins.str

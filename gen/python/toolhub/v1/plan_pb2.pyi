@@ -92,8 +92,8 @@ class Plan(_message.Message):
     args_json: _builtins.bytes
     """As JSON."""
     plan_digest: _builtins.str
-    """Binds principal, tool digest, arguments and policy verdict. Send it with EXECUTE to commit exactly this. Empty
-    when a step fails for another reason than PLAN_REQUIRED.
+    """Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send it
+    with EXECUTE to commit exactly this. Empty when a step fails for another reason than PLAN_REQUIRED.
     """
     call_id: _builtins.str
     """Names this dry run in the audit log and in traces. Always set; minted by the hub, or the session's own id."""

@@ -105,7 +105,8 @@ export type Approval = Message<"toolhub.v1.Approval"> & {
   argsDigest: string;
 
   /**
-   * The arguments as JSON, redacted, at most 16 KiB.
+   * The arguments as JSON, at most 16 KiB: known secret values, and runs of characters that look like a credential, are
+   * told by their length; what is left out is marked where it was.
    *
    * @generated from field: bytes args_summary_json = 8;
    */
@@ -154,7 +155,8 @@ export type Approval = Message<"toolhub.v1.Approval"> & {
   jobId: string;
 
   /**
-   * From the call's context. Empty when it gave none.
+   * From the call's context. Empty when it gave none. The workspace that it names, and the state of what would be
+   * destroyed there, are bound like the arguments: another voids the approval.
    *
    * @generated from field: string request_id = 15;
    */

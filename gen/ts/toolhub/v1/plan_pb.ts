@@ -146,8 +146,8 @@ export type Plan = Message<"toolhub.v1.Plan"> & {
   effects: string[];
 
   /**
-   * Binds principal, tool digest, arguments and policy verdict. Send it with EXECUTE to commit exactly this. Empty
-   * when a step fails for another reason than PLAN_REQUIRED.
+   * Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send it
+   * with EXECUTE to commit exactly this. Empty when a step fails for another reason than PLAN_REQUIRED.
    *
    * @generated from field: string plan_digest = 9;
    */

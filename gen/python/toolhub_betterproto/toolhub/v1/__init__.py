@@ -1592,7 +1592,8 @@ class Approval(betterproto2.Message):
 
     args_summary_json: "bytes" = betterproto2.field(8, betterproto2.TYPE_BYTES)
     """
-    The arguments as JSON, redacted, at most 16 KiB.
+    The arguments as JSON, at most 16 KiB: known secret values, and runs of characters that look like a credential, are
+    told by their length; what is left out is marked where it was.
     """
 
     policy_revision: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
@@ -1627,7 +1628,8 @@ class Approval(betterproto2.Message):
 
     request_id: "str" = betterproto2.field(15, betterproto2.TYPE_STRING)
     """
-    From the call's context. Empty when it gave none.
+    From the call's context. Empty when it gave none. The workspace that it names, and the state of what would be
+    destroyed there, are bound like the arguments: another voids the approval.
     """
 
     requested_at: "datetime.datetime | None" = betterproto2.field(
@@ -3378,8 +3380,8 @@ class Plan(betterproto2.Message):
 
     plan_digest: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
     """
-    Binds principal, tool digest, arguments and policy verdict. Send it with EXECUTE to commit exactly this. Empty
-    when a step fails for another reason than PLAN_REQUIRED.
+    Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send it
+    with EXECUTE to commit exactly this. Empty when a step fails for another reason than PLAN_REQUIRED.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
