@@ -23,6 +23,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.source_terms import ToolTerms
+from toolhub_service.tools.hidden_folder import HiddenFolder
 
 FAKES = "tests.fakes.langchain_tools"
 REDACTOR = Redactor(["hunter2-known"])
@@ -60,6 +61,7 @@ def a_source(
     entry_points: Sequence[str] = (),
     max_result_bytes: int = 100_000,
     keep_warm: bool = False,
+    hides: HiddenFolder | None = None,
     **terms: Any,
 ) -> LangChainToolSource:
     loads = LoadTerms(tuple(load), args or {}, tuple(entry_points), tuple(trusted))
@@ -70,6 +72,7 @@ def a_source(
         redact=REDACTOR.text,
         max_result_bytes=max_result_bytes,
         keep_warm=keep_warm,
+        hides=hides,
     )
 
 

@@ -14,9 +14,11 @@ import pytest
 from tests.fakes.commands import command_context, confinement_of
 from tests.fakes.town import founded, kind
 from tests.fakes.util_context import called, refused
+from toolhub_service.app import serving
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.tools import confinement
 from toolhub_service.tools.exec_run import ExecRun
 from toolhub_service.tools.process import run_process
 
@@ -110,13 +112,13 @@ async def test_inside_bubblewrap_what_lies_in_memory_is_bounded(tmp_path: Path) 
 
 async def output_of(level: str, workspace: Path, code: str, sandbox: Sandbox | None = None) -> str:
     """What a shell prints that was started as a command is, unjudged."""
-    confinement, sandbox = confinement_of(level), sandbox or Sandbox()
-    chosen = await confinement.level(sandbox, str(workspace))
+    made, sandbox = confinement_of(level), sandbox or Sandbox()
+    chosen = await made.level(sandbox, str(workspace))
     assert chosen == level
     folder = os.open(workspace, os.O_PATH)
     try:
         argv = ("/bin/sh", "-c", code)
-        with confinement.program(chosen, argv, sandbox, str(workspace), (str(workspace), folder), {}) as program:
+        with made.program(chosen, argv, sandbox, str(workspace), (str(workspace), folder), {}) as program:
             finished = await run_process(
                 program,
                 deadline_s=asyncio.get_running_loop().time() + 60,
@@ -143,3 +145,23 @@ def test_a_serving_hub_shows_its_memory_and_environment_to_nobody_of_its_user(tm
             hub.terminate()
     assert own.returncode == 0
     assert (read.stdout, read.returncode) == (b"", 1)
+
+
+@pytest.mark.parametrize(("abi", "bubblewrap", "told"), [(0, "off", 1), (7, "off", 0), (0, "", 0)])
+async def test_a_hub_says_at_its_start_that_nothing_holds_commands(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    abi: int,
+    bubblewrap: str,
+    told: int,
+) -> None:
+    """`told`: warnings. Fails at befa727: none."""
+    if not bubblewrap:
+        confinement_of("bubblewrap")
+    monkeypatch.setattr(confinement, "landlock_abi", lambda: abi)
+    monkeypatch.setattr(serving, "landlock_abi", lambda: abi)
+    async with founded(tmp_path, tools={"bubblewrap": bubblewrap}, logs={"level": "warning"}) as town:
+        capfd.readouterr()
+        await serving.warn_of_commands(town.hub.hub)
+        assert capfd.readouterr().err.count("commands_unconfined") == told

@@ -11,9 +11,12 @@ from toolhub_service.adapters.overrides import Overrides
 from toolhub_service.app.means import Means
 from toolhub_service.app.source_opening import OpenedSource
 from toolhub_service.app.source_values import SourceValues
+from toolhub_service.app.toolbox import bubblewrap_of
 from toolhub_service.domain.source_ports import SourceObserver
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.settings.sources import LangChainSource
+from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.hidden_folder import HiddenFolder
 
 
 class LangChainOpener:
@@ -22,6 +25,9 @@ class LangChainOpener:
     def __init__(self, means: Means, observer: SourceObserver) -> None:
         self.adapter = LangChainAdapter(redact=means.redactor.text, tracer=means.observing.tracing.tracer)
         self._means = means
+        bubblewrap = Confinement(bubblewrap_of(means.settings.tools.bubblewrap)).bubblewrap
+        data = str(means.paths.data_dir.resolve())
+        self._hides = None if means.settings.tools.unconfined_workers else HiddenFolder(data, bubblewrap)
         self._observer = observer
 
     def endpoint(self, name: str, entry: LangChainSource) -> str:
@@ -36,6 +42,7 @@ class LangChainOpener:
             check_schema=compile_schema,
             redact=self._means.redactor.text,
             troubled=self._observer.troubled,
+            hides=self._hides,
         )
         self.adapter.put(source)
         return OpenedSource(source)

@@ -8,12 +8,18 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from tempfile import TemporaryDirectory
 
 from toolhub_service.app.following import follow
 from toolhub_service.app.hub import Hub, open_hub
+from toolhub_service.app.toolbox import bubblewrap_of
+from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.event import EventType
 from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry import names
+from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.kernel_walls import landlock_abi
 
 
 class StartRefused(Exception):
@@ -37,6 +43,7 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
     if not change.applied:
         raise StartRefused(change.problem)
     hub.observing.policy_reloaded(change)
+    await warn_of_commands(hub)
     stop, reload = _on_signals()
     if is_worker:
         _leave_with_supervisor(stop)
@@ -52,6 +59,17 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
         await asyncio.wait({follower})
         with suppress(ToolFailure):  # the audit log tells of its own failure, and the hub stops all the same
             await hub.remember(EventType.HUB_STOPPED, policy_revision=hub.policy.revision)
+
+
+async def warn_of_commands(hub: Hub) -> None:
+    """Say it when the policy allows commands that nothing would keep from the hub's disk and network."""
+    if landlock_abi() or not hub.policy.snapshot.document.commands:
+        return
+    with TemporaryDirectory(prefix="toolhub-") as folder:
+        level = await Confinement(bubblewrap_of(hub.settings.tools.bubblewrap)).level(Sandbox(), folder)
+    if level == "rlimits":
+        advice = "Install bubblewrap, or set `sandbox: {require_bubblewrap: true}` in the policy."
+        hub.observing.log.warning(names.LOG_UNCONFINED, advice=advice)
 
 
 def _settle_memory() -> None:

@@ -66,9 +66,28 @@ def _missing_program(source: McpSource) -> Iterator[str]:
         yield f"there is no program `{source.command}` on the path"
 
 
+_FILE_TOOLS = ("langchain_community.agent_toolkits", "langchain_community.tools")
+_FILE_NAMES = frozenset(
+    "FileManagementToolkit CopyFileTool DeleteFileTool FileSearchTool ListDirectoryTool MoveFileTool ReadFileTool "
+    "WriteFileTool".split()
+)
+"""Of langchain_community: without `root_dir` they take any path of the machine."""
+
+
 def _missing_code(source: LangChainSource, settings: Settings) -> Iterator[str]:
     if find_spec("langchain_core") is None:
         yield "its packages are not installed: pip install 'tool-hub[langchain]'"
     for reference in source.load:
         if not is_trusted(reference.partition(":")[0], settings.tools.trusted_namespaces):
             yield f"`{reference}` is not below one of tools.trusted_namespaces"
+    yield from unbounded(source)
+
+
+def unbounded(source: AnySource) -> Iterator[str]:
+    """What of it takes any path of the machine, a sentence each: `toolhub sources check` refuses it."""
+    if not isinstance(source, LangChainSource) or source.args.get("root_dir"):
+        return
+    for reference in source.load:
+        module, _, name = reference.partition(":")
+        if module.startswith(_FILE_TOOLS) and name in _FILE_NAMES:
+            yield f"`{reference}` takes any path of the machine: add `args: {{root_dir: FOLDER}}`"

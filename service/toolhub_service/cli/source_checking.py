@@ -22,7 +22,7 @@ _EXIT_INVALID = 1
 def check(
     path: Path | None, *, as_json: bool, sources_file: Path | None, config_file: Path | None, data_dir: Path | None
 ) -> None:
-    """Is sources.yaml valid, and is what it refers to there? Exits 1 when it is not valid.
+    """Is sources.yaml valid, and is what it refers to there? Exits 1 when it is not valid or gives all files away.
 
     Programs, files and variables are looked for here and now; those of the hub's own environment may differ.
 
@@ -30,7 +30,7 @@ def check(
     Example:
       toolhub sources check
     """
-    from toolhub_service.app.source_checks import missing_for
+    from toolhub_service.app.source_checks import missing_for, unbounded
     from toolhub_service.app.sources_file import SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid
 
@@ -45,11 +45,14 @@ def check(
         print_json({"ok": False, "file": str(path), "problem": str(invalid)})
         sys.exit(_EXIT_INVALID)
     missing = {name: list(missing_for(source, settings)) for name, source in found.items()}
+    is_bounded = not any(problem for source in found.values() for problem in unbounded(source))
     if wants_json(as_json):
-        print_json({"ok": True, "file": str(path), "sources": list(found), "missing": missing})
-        return
+        print_json({"ok": is_bounded, "file": str(path), "sources": list(found), "missing": missing})
+        sys.exit(0 if is_bounded else _EXIT_INVALID)
     for name, problems in missing.items():
         click.secho(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green")
         for problem in problems:
             click.echo(legible(f"    {problem}"))
     note(f"{path} is valid: {counted(len(found), 'source')}" if path.exists() else f"There is no {path}: no sources")
+    if not is_bounded:
+        sys.exit(_EXIT_INVALID)

@@ -121,8 +121,11 @@ class Tools(Section, frozen=True):
     user_agent: Annotated[str, Meta(description="User-Agent of core/http.*; empty: tool-hub/<version>.")] = ""
     http_connections: Annotated[int, Meta(description="Pooled connections of core/http.*.", ge=1, le=10_000)] = 100
     bubblewrap: Annotated[
-        str, Meta(description="bwrap binary for core/exec.run; empty: looked for; `off`: not used.")
+        str, Meta(description="bwrap binary for core/exec.run and workers; empty: looked for; `off`: not used.")
     ] = ""
+    unconfined_workers: Annotated[
+        bool, Meta(description="Let workers of LangChain sources see the data folder; else it is hidden from them.")
+    ] = False
 
 
 class Budget(Section, frozen=True):

@@ -12,6 +12,7 @@
       desk:
         kind: langchain
         load: ["langchain_community.agent_toolkits:FileManagementToolkit"]
+        args: {root_dir: papers}
       crm:
         kind: n8n
         url: https://n8n.example.com

@@ -227,6 +227,7 @@ LOG_SOURCES_LOADED: Final = "sources_loaded"
 LOG_SOURCES_REJECTED: Final = "sources_rejected"
 LOG_DRIFT: Final = "definition_drifted"
 LOG_SEARCH_TROUBLE: Final = "search_trouble"
+LOG_UNCONFINED: Final = "commands_unconfined"
 LOG_AUDIT_FAILED: Final = "audit_write_failed"
 LOG_CHECKPOINT: Final = "audit_checkpoint"
 LOG_POLICY_LOADED: Final = "policy_loaded"
@@ -262,6 +263,11 @@ LOG_EVENTS: Final = (
     (LOG_SOURCES_LOADED, "info", "sources.yaml came into force."),
     (LOG_SOURCES_REJECTED, "error", "sources.yaml is invalid: the sources there were stay."),
     (LOG_DRIFT, "warning", "A source offers another definition than was approved; the tool is quarantined."),
+    (
+        LOG_UNCONFINED,
+        "warning",
+        "Commands are allowed, and neither bubblewrap nor Landlock works here: they see the hub's disk and network.",
+    ),
     (
         LOG_SEARCH_TROUBLE,
         "warning",

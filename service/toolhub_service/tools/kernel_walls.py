@@ -29,6 +29,7 @@ _TCP = 3
 _SCOPES = 3
 """Abstract Unix sockets and signals of others."""
 READ_AND_RUN = _EXECUTE | _READ_FILE | _READ_DIR
+READ_FOLDERS = _READ_DIR
 READ_AND_WRITE = _READ_FILE | _WRITE_FILE
 
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
@@ -76,11 +77,11 @@ def restrict_files(allowed: Iterable[tuple[str, int]], everything: Sequence[str]
     """Let this thread, and all that it starts, open only what is named: (path, rights) and, whole, `everything`.
 
     Paths that are not there are left out; a path is opened without following a last link. `tcp`: whether it may be
-    used. For the rest of the thread's life. Raises OSError.
+    used, and other programs be spoken to and signalled. For the rest of the thread's life. Raises OSError.
     """
     abi = landlock_abi()
     rights = _RIGHTS_BY_ABI.get(abi, _RIGHTS_FROM_5)
-    terms = (rights, 0 if tcp else _TCP, _SCOPES)[: 1 if abi < 4 else 2 if abi < 6 else 3]
+    terms = (rights, 0 if tcp else _TCP, 0 if tcp else _SCOPES)[: 1 if abi < 4 else 2 if abi < 6 else 3]
     packed = struct.pack(f"={len(terms)}Q", *terms)
     ruleset = _checked(_libc.syscall(_CREATE_RULESET, packed, ctypes.c_size_t(len(packed)), ctypes.c_uint32(0)))
     try:

@@ -12,6 +12,7 @@ from toolhub_service.app.findings import State
 from toolhub_service.app.source_checks import missing_for, source_checks
 from toolhub_service.app.sources_file import to_source
 
+FILES = "langchain_community.agent_toolkits:FileManagementToolkit"
 WHOLE = {"command": "sh"}
 
 
@@ -51,10 +52,15 @@ WHOLE = {"command": "sh"}
             {"kind": "langchain", "load": ["acme.tools:all", "acmeevil:all"]},
             ["`acmeevil:all` is not below one of tools.trusted_namespaces"],
         ),
+        ({"kind": "langchain", "load": [FILES], "args": {"root_dir": "papers"}}, []),
+        (
+            {"kind": "langchain", "load": [FILES]},
+            [f"`{FILES}` takes any path of the machine: add `args: {{root_dir: FOLDER}}`"],
+        ),
     ],
 )
 def test_what_a_source_lacks_is_told_by_its_place(tmp_path: Path, entry: dict[str, Any], missing: list[str]) -> None:
-    settings = settings_of(tmp_path, {"tools": {"trusted_namespaces": ["acme"]}})
+    settings = settings_of(tmp_path, {"tools": {"trusted_namespaces": ["acme", "langchain_community"]}})
     assert list(missing_for(to_source("far", entry), settings)) == missing
 
 

@@ -26,6 +26,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.tools.hidden_folder import HiddenFolder
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
@@ -54,11 +55,13 @@ class LangChainToolSource:
         troubled: Callable[[str, BaseException], None] | None = None,
         max_result_bytes: int = 8 * 1024 * 1024,
         keep_warm: bool = True,
+        hides: HiddenFolder | None = None,
     ) -> None:
         """`check_schema` raises for a schema that the hub cannot judge by; it is called in a thread.
 
         `troubled`: told the source's name and each exception that kept something from being loaded; called on the loop.
         `max_result_bytes`: of a call's text or content, and of its artifact, each.
+        `hides`: what workers must not see.
         `keep_warm`: start a worker as soon as there is a tool that needs one, for a start takes a second or more.
         """
         self.terms = terms
@@ -67,6 +70,7 @@ class LangChainToolSource:
         self.max_result_bytes = max_result_bytes
         self._check_schema = check_schema
         self._keep_warm = keep_warm
+        self._hides = hides
         self._redact = redact
         self._troubled = troubled
         self._reader: Reader | None = None
@@ -153,6 +157,7 @@ class LangChainToolSource:
             environment=worker_environment(os.environ),
             greeting=greeting,
             max_frame_bytes=2 * self.max_result_bytes + _FRAME_ROOM_BYTES,
+            hides=self._hides,
         )
         return await start_worker(terms, self._lines.append)
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from toolhub_service.adapters.langchain.frames import ChannelClosed, FrameProtocol
 from toolhub_service.tools.child import Child, Program, spawn
+from toolhub_service.tools.hidden_folder import CannotHide, HiddenFolder
 
 _GRACE_S: Final = 0.5
 """Between SIGTERM and SIGKILL."""
@@ -36,6 +37,8 @@ class WorkerTerms:
     start_within_s: float = 60.0
     max_frame_bytes: int = 16 * 1024 * 1024
     """Of an answer."""
+    hides: HiddenFolder | None = None
+    """What the worker must not see."""
 
 
 class WorkerFailed(Exception):
@@ -110,11 +113,17 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
             passed = (theirs.fileno(), theirs_lifeline)
             argv = (*terms.argv, *map(str, passed))
             program = Program(argv, terms.environment, merges_errors=True, pass_fds=passed)
+            if terms.hides is not None:
+                program = await terms.hides.hidden_from(program)
             watch = _Watch(on_line)
             child = await spawn(program, watch)
     except BaseException as error:
         ours.close()
         os.close(ours_lifeline)
+        if isinstance(error, CannotHide):
+            raise WorkerFailed(
+                "neither bubblewrap nor Landlock works here to hide the hub's data folder from it"
+            ) from error
         if isinstance(error, OSError):
             raise WorkerFailed("it could not be started") from error
         raise
