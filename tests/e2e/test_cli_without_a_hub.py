@@ -84,6 +84,28 @@ def test_an_invalid_policy_is_told_with_its_line(cli: CommandLine) -> None:
     assert cli("policy", "check", "/nowhere.yaml").code == 2
 
 
+def test_a_name_that_fits_nothing_known_is_a_warning_and_fails_a_strict_check(cli: CommandLine) -> None:
+    """Fails at befa727: a misspelt tool in a DENY rule is valid and silent."""
+    file = cli.home / "typo.yaml"
+    file.write_text(
+        "extends: none\nrules:\n  - id: never\n    effect: DENY\n    tools: [core/fs.deletPath, 'files/*']\n"
+    )
+    loose, strict = cli("policy", "check", str(file)), cli("policy", "check", "--strict", str(file))
+    assert (loose.code, strict.code) == (0, 1)
+    assert loose.json["warnings"] == [
+        "line 5, rules[0].tools[0]: `core/fs.deletPath` fits no tool that is known; did you mean `core/fs.deletePath`?",
+        "line 5, rules[0].tools[1]: `files/*` fits no tool that is known",
+    ]
+    assert "did you mean `core/fs.deletePath`?" in " ".join(cli.shown("policy", "check", str(file)).text.split())
+    cli.data_dir.mkdir(parents=True, exist_ok=True)
+    (cli.data_dir / "sources.yaml").write_text("sources: {files: {kind: mcp, command: [cat]}}\n")
+    assert len(cli("policy", "check", str(file)).json["warnings"]) == 1
+    file.write_text("extends: none\ngrants: [{principals: [bot], capabilities: ['read:*', 'mcp:files', 'reed:fs']}]\n")
+    assert "read:fs" in cli("policy", "check", "--strict", str(file)).json["warnings"][0]
+    file.write_text("extends: none\ngrants: [{principals: [bot], capabilities: ['read:*', 'mcp:files']}]\n")
+    assert cli("policy", "check", "--strict", str(file)).code == 0
+
+
 def test_explaining_shows_each_thing_considered_and_the_verdict(cli: CommandLine) -> None:
     allowed = cli("policy", "explain", "--tool", "core/fs.readText", "--args", '{"path": "a"}')
     assert (allowed.code, allowed.json["verdict"]["effect"]) == (0, "ALLOW")

@@ -161,6 +161,19 @@ async def test_hangup_reloads_the_policy_and_an_invalid_file_keeps_the_old_one(t
         assert page.events[1].outcome == "refused"
 
 
+async def test_a_name_in_the_policy_that_fits_nothing_known_is_logged(tmp_path: Path) -> None:
+    """Fails at befa727: a misspelt tool in a DENY rule forbids nothing and nobody is told."""
+    (tmp_path / "policy.yaml").write_text("rules: [{id: never, effect: DENY, tools: [core/fs.deletPath]}]")
+    async with served(tmp_path, environment={"TOOLHUB_POLICY_RELOAD_S": "0"}) as running:
+        (told,) = (await running.logged("policy_names_unknown"))["warnings"]
+        assert told.endswith("did you mean `core/fs.deletePath`?")
+        many = ", ".join(f"'core/x{index}'" for index in range(50))
+        (tmp_path / "policy.yaml").write_text(f"rules: [{{id: never, effect: DENY, tools: [{many}]}}]")
+        running.signal(signal.SIGHUP)
+        told = await running.logged("policy_names_unknown", 2)
+        assert (len(told["warnings"]), told["are_all"]) == (20, False)
+
+
 @pytest.mark.promise("policy.atomic-reload")
 async def test_changed_file_is_noticed_without_a_signal(tmp_path: Path) -> None:
     async with served(tmp_path, environment={"TOOLHUB_POLICY_RELOAD_S": "0.1"}) as running:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from itertools import islice
 
 from toolhub_service.app.hub import Hub
 from toolhub_service.app.key_file import KeyFile, KeyFileInvalid
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_file import ShadowFile
+from toolhub_service.app.policy_names import known_names
 from toolhub_service.budget.breaker import BreakerState
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.event import EventType
 from toolhub_service.policy.live import Change
+from toolhub_service.policy.unmatched import unmatched
 
 _GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
+_WARNINGS_MAX = 20
+"""Of a policy, in one line of the log."""
 _LOOK_S = 2.0
 """Between looks at what is no file, where files are followed only on SIGHUP."""
 
@@ -28,6 +33,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
     told_faults = 0
     sources = _SourceLooks(hub)
     try:
+        await _warn(hub)
         while True:
             asked = await _asked(reload, reload_s or _LOOK_S)
             try:
@@ -97,8 +103,23 @@ async def _asked(reload: asyncio.Event, every_s: float) -> bool:
 async def _told(hub: Hub, change: Change) -> None:
     hub.observing.policy_reloaded(change)
     type = EventType.CONFIG_LOADED if change.applied else EventType.CONFIG_REJECTED
+    if change.applied:
+        await _warn(hub)
     with suppress(ToolFailure):  # the audit log tells of its own failure; the policy is in force all the same
         await hub.remember(type, policy_revision=change.revision, problem=change.problem)
+
+
+async def _warn(hub: Hub) -> None:
+    """Log what the policy says of nothing known; in a thread, for a policy and a catalog may both be large."""
+
+    def look() -> list[str]:
+        known = known_names(hub.settings, hub.toolbox.catalog.all())
+        found = unmatched(hub.policy.snapshot.document, known)
+        return [f"{path}: {problem}" for path, problem in islice(found, _WARNINGS_MAX + 1)]
+
+    if warnings := await asyncio.to_thread(look):
+        are_all = len(warnings) <= _WARNINGS_MAX
+        hub.observing.policy_unmatched(warnings[:_WARNINGS_MAX], are_all=are_all)
 
 
 def _load_shadow(hub: Hub, shadow: ShadowFile) -> None:

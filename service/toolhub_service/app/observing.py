@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -75,6 +76,10 @@ class Observing:
         else:
             self.metrics.policy_rejected()
             self.log.error(names.LOG_POLICY_REJECTED, problem=change.problem, kept_revision=change.revision)
+
+    def policy_unmatched(self, warnings: Sequence[str], *, are_all: bool) -> None:
+        """What the policy in force says of nothing known."""
+        self.log.warning(names.LOG_POLICY_UNMATCHED, warnings=list(warnings), are_all=are_all)
 
     def shadow_loaded(self, change: Change) -> None:
         """A candidate policy watches from now on, or was refused."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
 from toolhub_service.app.file_edit import edited
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.policy_names import known_names
 from toolhub_service.app.system import SystemClock
 from toolhub_service.app.toolbox import Toolbox, open_toolbox
 from toolhub_service.domain.call import Call, PlannedCall
@@ -19,7 +21,9 @@ from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.explain import Explanation, explain
+from toolhub_service.policy.parsing import invalid, parse_policy
 from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.unmatched import unmatched
 from toolhub_service.runtime.apply_defaults import apply_defaults
 from toolhub_service.runtime.resolve import resolve
 from toolhub_service.runtime.validate_input import validate_input
@@ -100,6 +104,15 @@ def policy_of(file: Path | None) -> PolicySnapshot:
         raise CannotLook(f"{file}: {unreadable.strerror}") from unreadable
     except UnicodeDecodeError as binary:
         raise CannotLook(f"{file} is not UTF-8 text") from binary
+
+
+def policy_warnings(settings: Settings, file: Path | None) -> list[str]:
+    """What a valid policy says of tools, capabilities and principals that this machine does not know, with lines."""
+    if file is None:
+        return []
+    document, lines = parse_policy(file.read_text(encoding="utf-8"))
+    known = known_names(settings, asyncio.run(configured_tools(settings)))
+    return [str(invalid(problem, f"$.{path}", lines)) for path, problem in unmatched(document, known)]
 
 
 def policy_file_of(settings: Settings) -> Path | None:

@@ -62,18 +62,25 @@ def _for_its_owner(path: str, flags: int) -> int:
 
 @policy.command()
 @click.argument("file", type=_FILE, required=False)
+@click.option("--strict", is_flag=True, help="Exit 1 on warnings, too.")
 @json_option
 @settings_options
-def check(file: Path | None, as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
+def check(file: Path | None, strict: bool, as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
     """Exit 0 when FILE is a valid policy, 1 with line and reason when not. Without FILE: the one the hub would read.
 
+    Warns of tools, capabilities and principals that fit nothing known here: tools of the hub and of the configuration,
+    sources of sources.yaml, names of API keys. A misspelt name in a DENY rule forbids nothing.
+
     \b
-    Example:
+    Examples:
       toolhub policy check policy.yaml
+      toolhub policy check --strict policy.yaml
     """
+    from toolhub_service.app.offline import policy_warnings
     from toolhub_service.policy.parsing import InvalidPolicy
 
-    chosen = file or _configured(read_settings(config_file, data_dir))
+    settings = read_settings(config_file, data_dir)
+    chosen = file or _configured(settings)
     try:
         snapshot = _load(chosen)
     except InvalidPolicy as invalid:
@@ -81,9 +88,18 @@ def check(file: Path | None, as_json: bool, config_file: Path | None, data_dir: 
             raise click.ClickException(f"{chosen}: {invalid}") from invalid
         print_json({"ok": False, "problem": invalid.problem, "path": invalid.path, "line": invalid.line})
         sys.exit(_EXIT_NO)
+    warnings = policy_warnings(settings, chosen)
     if wants_json(as_json):
-        print_json({"ok": True, "file": str(chosen or ""), "revision": snapshot.revision})
-        return
+        print_json({"ok": True, "file": str(chosen or ""), "revision": snapshot.revision, "warnings": warnings})
+    else:
+        _tell_valid(chosen, snapshot, warnings)
+    if strict and warnings:
+        sys.exit(_EXIT_NO)
+
+
+def _tell_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[str]) -> None:
+    for warning in warnings:
+        print_prose(f"{chosen}, {warning}", "  ", "!", "yellow")
     click.secho(f"✓ {chosen or 'The built-in starter policy'} is valid", fg="green")
     counts = ((part, len(getattr(snapshot.document, part))) for part in _PARTS)
     told = ", ".join(f"{count} in {part}" for part, count in counts if count)

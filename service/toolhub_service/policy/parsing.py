@@ -130,7 +130,7 @@ def _explained(message: str, lines: Lines) -> InvalidPolicy:
     path = place.strip("`") or "$"
     unknown = re.search(r"unknown field `(.*)`", problem)
     if unknown is None:
-        return invalid(problem, path, lines)
+        return invalid(problem + _near_choice(problem, path), path, lines)
     key = unknown.group(1)
     known = _keys_at(path)
     near = get_close_matches(key, known, n=1, cutoff=0.5)
@@ -138,11 +138,28 @@ def _explained(message: str, lines: Lines) -> InvalidPolicy:
     return invalid(f"unknown key `{key}`; {hint}", f"{path}.{key}", lines)
 
 
-def _keys_at(path: str) -> list[str]:
-    """Known keys of the section at a path, by walking the types along it."""
+def _near_choice(problem: str, path: str) -> str:
+    """What a value that is none of its choices may have meant; empty for any other problem."""
+    written = re.search(r"^Invalid enum value '(.*)'", problem, re.DOTALL)
+    kind = _type_at(path)
+    if written is None or not isinstance(kind, msgspec.inspect.LiteralType):
+        return ""
+    choices = {str(choice).casefold(): choice for choice in kind.values}
+    near = get_close_matches(written.group(1).casefold(), choices, n=1, cutoff=0.5)
+    return f"; did you mean `{choices[near[0]]}`?" if near else f"; there are {', '.join(map(str, kind.values))}"
+
+
+def _type_at(path: str) -> msgspec.inspect.Type:
+    """The type at a path of the document."""
     kind = msgspec.inspect.type_info(PolicyDocument)
     for step in re.findall(r"\.(\w+)|\[", path):
         kind = _inner(kind, step)
+    return kind
+
+
+def _keys_at(path: str) -> list[str]:
+    """Known keys of the section at a path."""
+    kind = _type_at(path)
     return [field.encode_name for field in kind.fields] if isinstance(kind, msgspec.inspect.StructType) else []
 
 

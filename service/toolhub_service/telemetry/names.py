@@ -232,6 +232,7 @@ LOG_AUDIT_FAILED: Final = "audit_write_failed"
 LOG_CHECKPOINT: Final = "audit_checkpoint"
 LOG_POLICY_LOADED: Final = "policy_loaded"
 LOG_POLICY_REJECTED: Final = "policy_rejected"
+LOG_POLICY_UNMATCHED: Final = "policy_names_unknown"
 LOG_SHADOW_LOADED: Final = "shadow_loaded"
 LOG_SHADOW_REJECTED: Final = "shadow_rejected"
 LOG_SHADOW_DIFFERS: Final = "shadow_differs"
@@ -277,6 +278,7 @@ LOG_EVENTS: Final = (
     (LOG_CHECKPOINT, "info", "A signed checkpoint line of the audit log: keep it elsewhere, as a witness."),
     (LOG_POLICY_LOADED, "info", "A policy came into force."),
     (LOG_POLICY_REJECTED, "error", "The policy file is invalid or gone: the old policy stays."),
+    (LOG_POLICY_UNMATCHED, "warning", "The policy names tools, capabilities or principals that nobody knows: a typo?"),
     (LOG_SHADOW_LOADED, "info", "A candidate policy watches beside the live one."),
     (LOG_SHADOW_REJECTED, "error", "The candidate policy is invalid."),
     (LOG_SHADOW_DIFFERS, "info", "The candidate would have decided a call otherwise."),
