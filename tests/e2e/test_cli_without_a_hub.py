@@ -98,7 +98,7 @@ def test_a_name_that_fits_nothing_known_is_a_warning_and_fails_a_strict_check(cl
     ]
     assert "did you mean `core/fs.deletePath`?" in " ".join(cli.shown("policy", "check", str(file)).text.split())
     cli.data_dir.mkdir(parents=True, exist_ok=True)
-    (cli.data_dir / "sources.yaml").write_text("sources: {files: {kind: mcp, command: [cat]}}\n")
+    (cli.data_dir / "sources.yaml").write_text("sources: {files: {kind: mcp, command: cat}}\n")
     assert len(cli("policy", "check", str(file)).json["warnings"]) == 1
     file.write_text("extends: none\ngrants: [{principals: [bot], capabilities: ['read:*', 'mcp:files', 'reed:fs']}]\n")
     assert "read:fs" in cli("policy", "check", "--strict", str(file)).json["warnings"][0]

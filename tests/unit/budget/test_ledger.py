@@ -120,6 +120,61 @@ class TestLimits:
         house.verdict = replace(house.verdict, limits=(Limit("l", concurrency=1),))
         house.take().release()
 
+    def under(self, house: House, limit: Limit) -> House:
+        """The same house under a changed policy."""
+        house.verdict = replace(house.verdict, limits=(limit,))
+        return house
+
+    def test_a_policy_that_goes_back_to_what_it_was_is_followed_back(self) -> None:
+        before, between = Limit("l", quota=1), Limit("l", quota=5)
+        house = House(before)
+        house.take().release()
+        self.under(house, between).take().release()
+        assert self.under(house, before).refused().details == {"limit": "l", "quota": 1}
+        self.under(house, between).take().release()
+
+    def test_a_changed_rate_holds_from_the_next_call_on(self) -> None:
+        slow, fast = Limit("l", rate_per_s=1.0), Limit("l", rate_per_s=10.0)
+        house = House(slow)
+        house.take().release()
+        assert self.under(house, fast).refused().retry_after_s == pytest.approx(1.0)
+        house.clock.advance(1.0)
+        house.take().release()
+        assert house.refused().retry_after_s == pytest.approx(0.1)
+        house.clock.advance(0.1)
+        self.under(house, slow).take().release()
+        assert house.refused().retry_after_s == pytest.approx(1.0)
+
+    def test_a_changed_number_of_calls_at_once_counts_those_under_way(self) -> None:
+        one, two = Limit("l", concurrency=1), Limit("l", concurrency=2)
+        house = House(one, terms=replace(TERMS, upstream_concurrency=9))
+        held = [house.take()]
+        assert house.take().is_pending
+        held.append(self.under(house, two).take())
+        assert not held[1].is_pending
+        held[0].release()
+        assert self.under(house, one).take().is_pending
+
+    def test_a_bound_that_was_removed_binds_no_more_and_begins_anew_when_it_comes_back(self) -> None:
+        bound, free = Limit("l", quota=1, rate_per_s=0.001, concurrency=1), Limit("l", quota=100)
+        house = House(bound, terms=replace(TERMS, upstream_concurrency=9))
+        held = house.take()
+        without_quota = Limit("l", rate_per_s=1000.0, burst=100)
+        for _ in range(3):
+            assert not self.under(house, free).take().is_pending
+            assert not self.under(house, without_quota).take().is_pending
+        held.refund()
+        self.under(house, bound).take().release()
+        assert house.refused().kind is ErrorKind.RATE_LIMITED
+
+    def test_a_limit_under_which_calls_run_is_not_forgotten(self) -> None:
+        house = House(Limit("a", concurrency=1), terms=replace(TERMS, max_limits=1))
+        held = house.take()
+        other = Limit("b", concurrency=1)
+        assert self.under(house, other).refused().details["limit"] == "b"
+        held.release()
+        self.under(house, other).take().release()
+
     def test_memory_is_bounded_and_only_what_says_nothing_is_forgotten(self) -> None:
         house = House(terms=replace(TERMS, max_limits=2))
         for index in range(2):

@@ -398,3 +398,13 @@ def test_permissions_only_ever_take_away(
     narrowed = a_call(call.spec, dict(call.args), principal=call.call.principal, permissions=permissions)
     if source.decide(narrowed).effect is not DENY:
         assert source.decide(narrowed) == source.decide(unnarrowed)
+
+
+def test_a_limit_binds_those_whom_it_names_and_nobody_else() -> None:
+    policy = PolicySnapshot.load(
+        "extends: none\ngrants: [{principals: ['*'], capabilities: ['read:fs']}]\n"
+        "limits: [{id: ann-only, principals: [ann], quota: 1}, {id: far, tools: ['far/*'], quota: 1}]"
+    )
+    told = {who: policy.decide(a_call(READ_TEXT, {"path": "a"}, principal=who)).limits for who in ("ann", "bob")}
+    assert [limit.quota for limit in told["ann"]] == [1]
+    assert told["bob"] == ()

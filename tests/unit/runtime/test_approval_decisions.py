@@ -18,10 +18,11 @@ from tests.unit.runtime.approval_door import (
     TEAM,
     an_approval_door,
 )
-from toolhub_service.domain.approval import ApprovalFilter, ApprovalState
+from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.principal import Principal, Role
+from toolhub_service.stores.memory_approvals import MemoryApprovals
 
 BOTH = Principal("local", frozenset({Role.AGENT, Role.APPROVER}))
 """The one who asks, with the role of those who decide."""
@@ -170,3 +171,25 @@ async def test_one_that_is_over_is_shown_as_over_before_any_sweep() -> None:
     pending = ApprovalFilter(states=frozenset({ApprovalState.PENDING}))
     assert await door.approvals.page(ANN, pending, after=None, limit=10) == ([], 0)
     assert (await door.approvals.get(ANN, second)).state is ApprovalState.EXPIRED
+
+
+class LosesAnswers(MemoryApprovals):
+    """Keeps a decision, and its answer is lost on the way."""
+
+    lost = 0
+
+    async def put(self, after: Approval) -> bool:
+        kept = await super().put(after)
+        if kept and after.state is APPROVED and not self.lost:
+            self.lost += 1
+            return False
+        return kept
+
+
+async def test_decision_whose_store_answer_was_lost_is_told_and_recorded_once() -> None:
+    door = an_approval_door(store=LosesAnswers())
+    approval_id = await door.ask()
+    after = await door.decide(approval_id)
+    assert (after.state, after.decided_by) == (APPROVED, "ann")
+    assert after == await door.store.get(approval_id)
+    assert len(door.events(EventType.APPROVAL_DECIDED)) == 1
