@@ -29,6 +29,7 @@ from toolhub_service.domain.question import QuestionAsked
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.guards.paths import judge_path
+from toolhub_service.registry.turns import in_thread
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.off_loop import off_loop
@@ -81,6 +82,8 @@ class CoreAdapter:
         context = self._context(call, sink)
         try:
             output = await tool.run(args, context)
+            if context.is_large:
+                return await in_thread(_outcome, output, context)
             return _outcome(output, context)
         except (ToolFailure, QuestionAsked, KeyboardInterrupt):
             raise
@@ -223,6 +226,7 @@ def _outcome(output: Any, context: ToolContext) -> Outcome:
         truncated=context.truncated,
         raw=context.raw,
         upstream_fails=context.upstream_fails,
+        is_large=context.is_large,
     )
 
 

@@ -39,9 +39,9 @@ def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
     return (value, None) if len(encoded) <= max_bytes else _cut(value, encoded, max_bytes)
 
 
-async def cut_aside(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
-    """As `cut_to`; holds the event loop no longer than it takes to write many small values."""
-    if _has_long_text(value):
+async def cut_aside(value: JsonValue, max_bytes: int, *, is_large: bool = False) -> tuple[JsonValue, Cut | None]:
+    """As `cut_to`; what has long texts, or is known to be large, is done in a thread."""
+    if is_large or _has_long_text(value):
         return await in_thread(cut_to, value, max_bytes)
     encoded = dumps(value)
     if len(encoded) <= max_bytes:

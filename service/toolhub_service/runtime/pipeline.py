@@ -52,7 +52,7 @@ from toolhub_service.runtime.sinks import SILENT
 from toolhub_service.runtime.take_budget import take_budget
 from toolhub_service.runtime.to_its_end import to_its_end
 from toolhub_service.runtime.validate_input import validate_input
-from toolhub_service.runtime.validate_output import validate_output
+from toolhub_service.runtime.validate_output import validate_aside
 from toolhub_service.runtime.walk import Walk
 from toolhub_service.schema.tool_schemas import for_tool
 
@@ -138,7 +138,7 @@ class Pipeline:
             await self._pose(walk, granted, asked.question)
 
         walk.enter(StepName.VALIDATE_OUTPUT)
-        validate_output(spec, outcome, schemas)
+        await validate_aside(spec, outcome, schemas)
 
         walk.enter(StepName.ATTACH_EVIDENCE)
         result, rest = await attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.turns import in_thread
 from toolhub_service.schema.tool_schemas import ToolSchemas
 
 
@@ -18,3 +19,11 @@ def validate_output(spec: ToolSpec, outcome: Outcome, schemas: ToolSchemas) -> N
             f"{spec.name} answered something its own output schema forbids. {effect}".rstrip(),
             violations=violations,
         )
+
+
+async def validate_aside(spec: ToolSpec, outcome: Outcome, schemas: ToolSchemas) -> None:
+    """The same, in a thread where the result is large."""
+    if outcome.is_large:
+        await in_thread(validate_output, spec, outcome, schemas)
+    else:
+        validate_output(spec, outcome, schemas)

@@ -40,6 +40,8 @@ class ToolContext:
     artifacts: list[ArtifactRef] = field(default_factory=list)
     truncated: bool = False
     """Set by a tool that cut its result."""
+    is_large: bool = False
+    """Set by a tool whose result holds so many values that it is checked and written in a thread."""
     upstream_fails: bool = False
     """Set by a tool that hands on as a result what tells of a failing upstream: its breaker hears of it."""
     raw: JsonValue = None

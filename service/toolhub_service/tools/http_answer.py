@@ -11,6 +11,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.shown_urls import shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import HttpResponse
+from toolhub_service.tools.json_bodies import MOST
 from toolhub_service.tools.text_encoding import judge_encoding
 
 EXCERPT_MAX_CHARS = 2_000
@@ -95,6 +96,17 @@ def too_large(response: HttpResponse, max_bytes: int) -> ToolFailure:
         "Raise maxBytes where the policy allows it, or ask for less.",
         max_bytes=max_bytes,
         announced_bytes=response.announced_bytes,
+    )
+
+
+def too_many_values(response: HttpResponse) -> ToolFailure:
+    """For JSON of so many values that nobody reads it at once."""
+    return refuse(
+        ErrorKind.UPSTREAM_ERROR,
+        f"The JSON of {response.url.host} has too many small parts: more than {MOST.containers:,} arrays and objects, "
+        f"{MOST.members:,} members or {MOST.separators:,} items. Ask for less, or use core/http.downloadFile.",
+        retryable=False,
+        reason="too_many_values",
     )
 
 

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 from toolhub_service.guards.secrets import Redactor
@@ -18,6 +18,8 @@ from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpR
 from toolhub_service.tools.http_answer import Answer, prove_exchange, refuse_error_status
 from toolhub_service.tools.http_asking import effect_of, upstream_of
 from toolhub_service.tools.http_fields import DEFAULT_TIMEOUT_MS, UrlInput
+from toolhub_service.tools.json_bodies import JsonBodies
+from toolhub_service.tools.off_loop import off_loop_if_large
 from toolhub_service.tools.tool import Tool, ToolOutput
 
 Input = TypeVar("Input", bound=UrlInput)
@@ -34,6 +36,7 @@ class HttpServices:
     client: EgressClient
     redactor: Redactor
     """For excerpts of what an upstream answered."""
+    bodies: JsonBodies = field(default_factory=JsonBodies)
 
 
 class HttpTool(Tool[Input, Output]):
@@ -74,5 +77,6 @@ class HttpTool(Tool[Input, Output]):
                 await refuse_error_status(response, self._services.redactor)
             body = response.body(bound_bytes)
             data = await body.whole()
-        prove_exchange(context, response, len(data), hashlib.sha256(data).hexdigest())
+        sha256 = await off_loop_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
+        prove_exchange(context, response, len(data), sha256)
         return Answer(response, data, body.is_cut, bound_bytes)

@@ -9,13 +9,13 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refu
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import Annotations, CostHints, Example, ToolLimits
 from toolhub_service.guards.headers import shown_response_headers
-from toolhub_service.schema import strict_json
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import HttpRequest
-from toolhub_service.tools.http_answer import Answer, excerpt_of, too_large
+from toolhub_service.tools.http_answer import Answer, excerpt_of, too_large, too_many_values
 from toolhub_service.tools.http_asking import fetch_request
 from toolhub_service.tools.http_exchange import HttpTool
 from toolhub_service.tools.http_fields import GUARDED_URL_AND_METHOD, AnswerHead, FetchInput
+from toolhub_service.tools.json_bodies import is_large
 
 
 class HttpFetchJson(HttpTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
@@ -46,11 +46,12 @@ class HttpFetchJson(HttpTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
         )
         if answer.is_cut:
             raise too_large(answer.response, answer.max_bytes)
+        context.is_large = is_large(answer.data)
         return self.Out(
             url=str(answer.response.url),
             status=answer.response.status,
             headers=shown_response_headers(answer.response.headers),
-            json=self._value(answer),
+            json=await self._value(answer),
             bytes=len(answer.data),
         )
 
@@ -60,11 +61,13 @@ class HttpFetchJson(HttpTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
     def has_side_effects(self, args: In) -> bool:
         return args.method != "GET"
 
-    def _value(self, answer: Answer) -> JsonValue:
+    async def _value(self, answer: Answer) -> JsonValue:
         try:
-            return strict_json.loads(answer.data, max_bytes=len(answer.data))
+            return await self._services.bodies.read(answer.data)
         except ToolFailure as failure:
             response = answer.response
+            if failure.error.details.get("reason") == "too_many_values":
+                raise too_many_values(response) from None
             raise refuse(
                 ErrorKind.UPSTREAM_ERROR,
                 f"{response.url.host} answered with something that is not strict JSON. {failure.error.message} "

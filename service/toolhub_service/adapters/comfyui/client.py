@@ -21,6 +21,7 @@ import httpx
 from toolhub_service.adapters.comfyui.terms import BackendTerms
 from toolhub_service.adapters.retry_after import retry_after_s
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.registry.turns import in_thread
 from toolhub_service.tools.egress.breakage import WireError
 
 ANSWER_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -153,7 +154,7 @@ class ComfyClient:
     async def _parsed(self, data: bytes) -> Any:
         """One at a time, for empty lists take twenty times the room of their text."""
         async with self._parsing:
-            return await asyncio.to_thread(_json, data)
+            return await in_thread(_json, data)
 
 
 class _told:  # noqa: N801  a context manager is read as a verb

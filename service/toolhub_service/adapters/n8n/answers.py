@@ -8,7 +8,6 @@ nothing              None
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -21,8 +20,11 @@ from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.registry.turns import in_thread
 from toolhub_service.schema.json_pointer import names_of
 from toolhub_service.schema.strict_json import loads
+from toolhub_service.schema.structure import bound_structure
+from toolhub_service.tools.json_bodies import MOST
 
 EXECUTION_HEADER: Final = "x-execution-id"
 STARTED: Final[JsonObject] = {"message": "Workflow was started"}
@@ -72,7 +74,17 @@ def read(answer: Reply) -> Read:
 
 async def read_aside(answer: Reply) -> Read:
     """The same, of a large body in a thread."""
-    return read(answer) if len(answer.body) <= LARGE_BYTES else await asyncio.to_thread(read, answer)
+    return read(answer) if len(answer.body) <= LARGE_BYTES else await in_thread(_read_bounded, answer)
+
+
+def _read_bounded(answer: Reply) -> Read:
+    """As `read`; of a body whose structure would hold everybody up, nothing."""
+    if answer.body.lstrip()[:1] in (b"{", b"["):
+        try:
+            bound_structure(answer.body, MOST)
+        except ToolFailure as failure:
+            raise Unreadable("it is JSON of too many small parts") from failure
+    return read(answer)
 
 
 def execution_named(answer: Reply, value: JsonValue, pointer: str) -> str:

@@ -23,6 +23,7 @@ from toolhub_service.adapters.retry_after import retry_after_s
 from toolhub_service.adapters.shortening import as_object
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.registry.turns import in_thread
 from toolhub_service.schema.strict_json import loads
 
 Told = TypeVar("Told")
@@ -170,7 +171,7 @@ class N8nApi:
         if len(answer.body) <= LARGE_BYTES:
             return read(_value(answer.body))
         async with self._reading:
-            return await asyncio.to_thread(lambda: read(_value(answer.body)))
+            return await in_thread(lambda: read(_value(answer.body)))
 
     async def _ask(self, method: str, path: str, within_s: float) -> Reply:
         deadline_s = inf if within_s == inf else asyncio.get_running_loop().time() + within_s

@@ -30,6 +30,7 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Outcome
 from toolhub_service.guards.redaction import Redact
+from toolhub_service.tools.json_bodies import is_large
 
 RAW_MAX_BYTES: Final = 64 * 1024
 RESERVE_S: Final = 5.0
@@ -128,7 +129,7 @@ class Calling:
         else:
             proof = evidence.run_evidence(call, known, "answered")
         raw = kept_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
-        return Outcome(value.value, (proof,), raw=raw)
+        return Outcome(value.value, (proof,), raw=raw, is_large=is_large(sent.answer.body))
 
     async def pause(self) -> None:
         await asyncio.sleep(self._pause_s)

@@ -24,6 +24,7 @@ class Breakage(Enum):
     BROKEN = "the connection broke before the answer was complete. Try again"
     SILENT = "it stopped sending. Try again, or with a larger timeoutMs"
     MALFORMED = "its answer is not valid HTTP/1.1. Use another service"
+    CRUMBLED = "its answer comes in far more chunks, or far more framing, than it has content. Use another service"
     UNDECODABLE = "its answer is in a content encoding that was not asked for or is damaged. Use another service"
 
 
@@ -31,10 +32,11 @@ _KINDS = {
     Breakage.CONNECT_TIMEOUT: ErrorKind.HTTP_TIMEOUT,
     Breakage.SILENT: ErrorKind.HTTP_TIMEOUT,
     Breakage.MALFORMED: ErrorKind.UPSTREAM_ERROR,
+    Breakage.CRUMBLED: ErrorKind.UPSTREAM_ERROR,
     Breakage.UNDECODABLE: ErrorKind.UPSTREAM_ERROR,
 }
 _BEFORE_SENDING = frozenset({Breakage.UNRESOLVED, Breakage.UNREACHABLE, Breakage.CONNECT_TIMEOUT})
-_LASTING = frozenset({Breakage.UNTRUSTED, Breakage.MALFORMED, Breakage.UNDECODABLE})
+_LASTING = frozenset({Breakage.UNTRUSTED, Breakage.MALFORMED, Breakage.CRUMBLED, Breakage.UNDECODABLE})
 
 WIRE_ERRORS = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.RemoteProtocolError)
 """What httpcore raises when the network or the peer fails us; anything else that it raises is a fault of ours."""

@@ -4,11 +4,14 @@ httpcore keeps what follows a complete response in its parser, where it would an
 desync). Here every piece ends with the response at the latest; what is left stays outside and marks the connection as
 readable, upon which httpcore drops it. Where a response ends is known by its framing (RFC 9112 §6.3): a head by its
 blank line, a counted body by its length, a chunked body by h11 reading along. The head is bounded at 64 KiB, interim
-responses by number. When the peer ends early, it is told apart here from an answer that is no HTTP.
+responses by number, chunks and what frames them by what they carry: each chunk costs 30 µs of the event loop, however
+small it is, which therefore has its turn after every few. When the peer ends early, it is told apart here from an
+answer that is no HTTP.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 from collections.abc import Iterable
@@ -24,6 +27,14 @@ from toolhub_service.tools.egress.closings import Closings
 HEAD_MAX_BYTES = 64 * 1024
 _INTERIM_MAX = 16
 _RECEIVE_MAX_BYTES = 256 * 1024  # as much as asyncio reads at once, so that nothing waits unseen below
+_CHUNKS_FREE = 16 * 1024
+_CHUNK_MEAN_BYTES = 64
+"""What chunks beyond the free ones must carry on average; who sends each word as it comes stays below them."""
+_FRAMING_FREE_BYTES = 256 * 1024
+"""Sizes, extensions and trailers; beyond it no more of them than of what they frame (RFC 9112 §7.1.1)."""
+_LINES_A_TURN = 128
+"""At most half as many chunks are read before the loop has its turn."""
+_LINE_END = b"\r\n"
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -50,6 +61,11 @@ class MessageStream(httpcore.AsyncNetworkStream):
         self._body_bytes = 0
         """Still to come of a counted body."""
         self._chunks: h11.Connection | None = None
+        self._chunk_count = 0
+        self._chunk_bytes = 0
+        """Received of a chunked body, framing included."""
+        self._carried_bytes = 0
+        """What the chunks held."""
         self._head_bytes = 0
         self._head_tail = b""
         """Last bytes of the head so far: its blank line may arrive in two pieces."""
@@ -66,6 +82,7 @@ class MessageStream(httpcore.AsyncNetworkStream):
             self._part, self._body_bytes = _Part.COUNTED_BODY, 0
         elif b"transfer-encoding" in fields:
             self._part, self._chunks = _Part.CHUNKED_BODY, _chunk_reader()
+            self._chunk_count = self._chunk_bytes = self._carried_bytes = 0
         elif b"content-length" in fields:
             self._part, self._body_bytes = _Part.COUNTED_BODY, int(fields[b"content-length"])
         else:
@@ -94,7 +111,11 @@ class MessageStream(httpcore.AsyncNetworkStream):
         arrived = self._arrived or await self._receive(timeout)
         if not arrived and self._part is not _Part.BODY_UNTIL_CLOSE:
             raise self._broken()
-        piece = arrived[: self._end_in(arrived[:max_bytes])]
+        piece = arrived[:max_bytes]
+        if self._part is _Part.CHUNKED_BODY and piece.count(_LINE_END) > _LINES_A_TURN:
+            piece = _first_lines(piece)
+            await asyncio.sleep(0)
+        piece = piece[: self._end_in(piece)]
         self._arrived = arrived[len(piece) :]
         return piece
 
@@ -174,10 +195,26 @@ class MessageStream(httpcore.AsyncNetworkStream):
         try:
             chunks.receive_data(data)
             while isinstance(event := chunks.next_event(), h11.Data):
-                continue
+                self._chunk_count += event.chunk_end
+                self._carried_bytes += len(event.data)
         except h11.RemoteProtocolError:
             raise WireError(Breakage.MALFORMED) from None
+        self._chunk_bytes += len(data)
+        framing_bytes = self._chunk_bytes - self._carried_bytes
+        if (
+            self._chunk_count > _CHUNKS_FREE + self._carried_bytes // _CHUNK_MEAN_BYTES
+            or framing_bytes > _FRAMING_FREE_BYTES + self._carried_bytes
+        ):
+            raise WireError(Breakage.CRUMBLED)
         return len(data) - len(chunks.trailing_data[0]) if isinstance(event, h11.EndOfMessage) else len(data)
+
+
+def _first_lines(data: bytes) -> bytes:
+    """As far as the last line end of a turn."""
+    at = 0
+    for _ in range(_LINES_A_TURN):
+        at = data.find(_LINE_END, at) + len(_LINE_END)
+    return data[:at]
 
 
 def _chunk_reader() -> h11.Connection:
