@@ -315,6 +315,15 @@ class TestFile:
         assert missing["b"] == []
         assert ["no-such-program-1" in missing["a"][0], "NOT_SET_ANYWHERE" in missing["a"][1]] == [True, True]
 
+    def test_check_refuses_file_tools_that_take_any_path(self, home: Path) -> None:
+        """Fails at befa727: nothing is said of them."""
+        load = "langchain_community.agent_toolkits:FileManagementToolkit"
+        file = home / "files.yaml"
+        file.write_text(f"sources: {{files: {{kind: langchain, load: ['{load}']}}}}")
+        assert any("args: {root_dir: FOLDER}" in line for line in told("check", str(file), code=1)["missing"]["files"])
+        file.write_text(f"sources: {{files: {{kind: langchain, load: ['{load}'], args: {{root_dir: a}}}}}}")
+        assert not any("root_dir" in line for line in told("check", str(file))["missing"]["files"])
+
     def test_check_without_a_file_finds_no_sources_unless_one_is_named(self, home: Path) -> None:
         assert told("check")["sources"] == []
         assert "No such file" in told("check", str(home / "none.yaml"), code=1)["problem"]
