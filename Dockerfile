@@ -1,6 +1,8 @@
 # syntax=docker/dockerfile:1
 # Two stages: the first installs the locked, hashed packages and the project; the second is what runs.
-FROM python:3.11-slim-bookworm AS build
+# Pin it by its digest: docker build --build-arg PYTHON_IMAGE=python@sha256:… (docs/operations.md, "The image").
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+FROM ${PYTHON_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY .ci/toolchain/runtime.txt .ci/toolchain/build.txt ./
@@ -13,14 +15,16 @@ COPY clients/python clients/python
 RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/toolhub/bin/pip install --no-deps --no-index /wheels/*.whl
 
-FROM python:3.11-slim-bookworm
+FROM ${PYTHON_IMAGE}
 # bubblewrap: commands of core/exec.run see nothing but their workspace. Where the container may not make user
 # namespaces, they are held by rlimits alone, or refused, as policy says.
 RUN apt-get update && apt-get install -y --no-install-recommends bubblewrap && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin toolhub \
     && install --directory --owner=toolhub --group=toolhub --mode=0700 /data
 COPY --from=build /opt/toolhub /opt/toolhub
-# Beyond loopback nobody is trusted without a credential: `toolhub keys create NAME` makes one in /data.
+# Beyond loopback nobody is trusted without a credential: `toolhub keys create NAME` makes one in /data. Keys must not cross
+# a network in the clear either: give it TLS, or say TOOLHUB_SERVER_ALLOW_PLAINTEXT=true where the port is published on
+# loopback only, or a mesh encrypts.
 ENV PATH=/opt/toolhub/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     TOOLHUB_DATA_DIR=/data \

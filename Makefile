@@ -95,7 +95,7 @@ acceptance-comfyui: setup ## hold the ComfyUI adapter to a server: URL=http://gp
 	@TEST_ACCEPTANCE=comfyui TEST_COMFYUI_URL=$(URL) pytest tests/acceptance
 
 image: ## build the container image
-	docker build --tag $(IMAGE) .
+	docker build $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE)) --tag $(IMAGE) .
 
 lock: setup ## pin the newest versions that fit pyproject.toml and package.json (UPGRADE=--upgrade)
 	@.ci/lock $(UPGRADE)

@@ -191,6 +191,7 @@ async def running_hub(
     chosen = settings_of(tmp_path, settings)
     hub = await open_hub(chosen)
     if policy:
+        Paths(chosen).policy.touch(0o600)  # a hub reads none that others may write, whatever the umask of a test
         Paths(chosen).policy.write_text(policy)
     change = hub.policy_file.load()
     assert change.applied, change.problem

@@ -25,7 +25,7 @@ Nothing needs to be set for a first run. Settings come from one YAML file (`tool
 
 ```yaml
 server:
-  listen: 0.0.0.0:50051
+  listen: 127.0.0.1:50052
 ```
 
 in the file and `TOOLHUB_SERVER_LISTEN` in the environment. Lists are comma-separated there, or JSON. A name that

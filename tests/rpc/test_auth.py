@@ -196,10 +196,17 @@ async def test_what_a_caller_cannot_call_it_cannot_see(keyed: Keyed) -> None:
 
 @pytest.mark.promise("identity.bad-credential-refused")
 async def test_two_credentials_are_refused_rather_than_one_chosen(keyed: Keyed) -> None:
-    both = (*bearer(keyed.robot), *bearer(keyed.boss))
-    failure = await failed(keyed.running.stub.Invoke(request(TOOL), metadata=both))
-    assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED")
-    assert "send one" in failure.message
+    """Two entries at once: fails at befa727, where `authorization` won without a word."""
+    robot, boss = bearer(keyed.robot), bearer(keyed.boss)
+    for both in (
+        (*robot, *boss),
+        (*robot, ("x-api-key", keyed.boss)),
+        (("authorization", "Basic eDp5"), ("x-api-key", keyed.boss)),
+    ):
+        failure = await failed(keyed.running.stub.Invoke(request(TOOL), metadata=both))
+        assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED")
+        assert "send one" in failure.message
+    assert (await keyed.running.invoke(TOOL, metadata=(*robot, ("x-api-key", keyed.robot)))).ok, "the same one twice"
 
 
 async def test_credential_that_a_local_hub_does_not_take_is_refused_and_not_called_missing(tmp_path: Path) -> None:

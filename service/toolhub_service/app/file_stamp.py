@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-Stamp = tuple[int, int, int] | None
-"""(inode, modification time, size); None: no such file."""
+Stamp = tuple[int, int, int, int] | None
+"""(inode, modification time, size, mode); None: no such file."""
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -13,4 +13,4 @@ def stamp_of(path: Path) -> Stamp:
         status = path.stat()
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode

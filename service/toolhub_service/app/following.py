@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from itertools import islice
 
+from toolhub_service.app.file_modes import FilesLoose, problem_of
 from toolhub_service.app.hub import Hub
 from toolhub_service.app.key_file import KeyFile, KeyFileInvalid
 from toolhub_service.app.paths import Paths
@@ -130,6 +131,9 @@ def _load_shadow(hub: Hub, shadow: ShadowFile) -> None:
 
 def reload_keys(hub: Hub, file: KeyFile) -> None:
     """Keys made since are accepted, revoked ones refused; an unreadable file keeps those there are."""
+    if loose := problem_of(Paths(hub.settings).api_keys, hub.settings):
+        hub.observing.keys_unreadable(FilesLoose(loose))
+        return
     try:
         hub.keys.replace(file.read())
     except (OSError, KeyFileInvalid) as broken:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from toolhub_service.app.door import describe, make_keys, make_server
+from toolhub_service.app.file_modes import check_files, problem_of, repairs
 from toolhub_service.app.inside import make_approvals, make_budgets, make_pipeline, make_webhook, open_audit
 from toolhub_service.app.keeping import make_artifacts, make_blobs
 from toolhub_service.app.known_secrets import known_secrets
@@ -104,13 +106,12 @@ class Hub:
 async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     """Everything made and joined, nothing listening yet but the port bound.
 
-    Raises OSError, ListenRefused, KeyFileInvalid, HubFailure or ToolFailure with a message for the operator.
+    Raises OSError, ListenRefused, FilesLoose, KeyFileInvalid, HubFailure or ToolFailure; each speaks to the operator.
     """
-    listening_of(settings)  # refused before anything is made
     means = _means(settings, is_worker=worker is not None)
-    paths, observing = means.paths, means.observing
+    observing = means.observing
     policy = LivePolicy(on_difference=observing.shadow_differs)
-    policy_file = PolicyFile(paths.policy, policy, required=bool(settings.policy.file))
+    policy_file = _policy_file(means, policy)
     async with AsyncExitStack() as on_refusal:
         on_refusal.push_async_callback(observing.close)
         audit = await open_audit(means, worker or 0)
@@ -153,10 +154,20 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     )
 
 
+def _policy_file(means: Means, policy: LivePolicy) -> PolicyFile:
+    settings = means.settings
+    judge = partial(problem_of, settings=settings)
+    return PolicyFile(means.paths.policy, policy, required=bool(settings.policy.file), judge=judge)
+
+
 def _means(settings: Settings, *, is_worker: bool) -> Means:
-    """Raises OSError when the data folder cannot be made."""
+    """Raises OSError when the data folder cannot be made, and before anything is made ListenRefused and FilesLoose."""
+    listening_of(settings)
+    check_files(settings)
     paths = Paths(settings)
     paths.make()
     redactor = Redactor(known_secrets(settings, os.environ))
     observing = open_observing(settings, redactor, is_worker=is_worker)
+    if settings.loose_files == "warn":
+        observing.files_loose(repairs(settings))
     return Means(settings, paths, SystemClock(), SystemRandomness(), redactor, observing)

@@ -21,7 +21,8 @@ class ListenRefused(ValueError):
 def listening_of(settings: Settings) -> Listening:
     """Raises ListenRefused for what is no address or no certificate.
 
-    Also when `insecure-local` would be served beyond this machine, or one socket by several workers.
+    Also when `insecure-local` or keys in the clear would be served beyond this machine, or one socket by several
+    workers.
     """
     address = settings.server.listen
     if not address.startswith("unix"):
@@ -30,6 +31,13 @@ def listening_of(settings: Settings) -> Listening:
         raise ListenRefused(
             f"auth mode insecure-local lets whoever connects act as `local`, and {address} is open to others. "
             "Set auth.modes to [api-key] (TOOLHUB_AUTH_MODES=api-key), or listen on 127.0.0.1 or a unix: socket."
+        )
+    is_plain = not settings.server.tls.certificate_file and not settings.server.allow_plaintext
+    if "api-key" in settings.auth.modes and is_plain and not is_local(address):
+        raise ListenRefused(
+            f"API keys would cross the network in the clear: {address} is open to others and there is no TLS. Set "
+            "server.tls.certificate_file and server.tls.key_file, or listen on 127.0.0.1 or a unix: socket; where a "
+            "mesh or a proxy encrypts, set server.allow_plaintext (TOOLHUB_SERVER_ALLOW_PLAINTEXT=true)."
         )
     if settings.server.workers > 1 and address.startswith("unix"):
         raise ListenRefused(

@@ -96,8 +96,19 @@ class Observing:
         """A defect in following files and gauges; the next look comes all the same."""
         self.log.error(names.LOG_CRASH, task="following", exc_info=error)
 
+    def files_loose(self, commands: Sequence[str]) -> None:
+        """Others may write what the hub trusts, and the configuration lets it start all the same."""
+        for command in commands:
+            self.log.warning(names.LOG_FILES_LOOSE, repair=command)
+
     def keys_unreadable(self, error: Exception) -> None:
         self.log.error(names.LOG_KEYS_UNREADABLE, problem=str(error))
+
+
+def metrics_hosts(settings: Settings) -> frozenset[str]:
+    """Names by which the metrics may be asked besides addresses."""
+    own = settings.metrics.listen.rpartition(":")[0].strip("[]")
+    return frozenset(name.lower() for name in (*settings.metrics.hosts, own, "localhost") if name)
 
 
 async def start_endpoint(endpoint: MetricsEndpoint, listen: str) -> int:
@@ -137,7 +148,7 @@ def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -
         calls=CallTelemetry(metrics, tracing, log, access_log=settings.logs.calls),
         audit=AuditTelemetry(metrics, log),
         log=log,
-        endpoint=MetricsEndpoint(metrics.exposition, lambda: True),
+        endpoint=MetricsEndpoint(metrics.exposition, lambda: True, metrics_hosts(settings)),
         listen="" if is_worker else settings.metrics.listen,
         logs_leave=form == "json",
     )

@@ -15,9 +15,13 @@ STARTER = "{}"
 class PolicyFile:
     """Feeds one file into a LivePolicy."""
 
-    def __init__(self, path: Path, policy: LivePolicy, *, required: bool) -> None:
-        """`required`: the configuration names the file, so that its absence is an error and not a first run."""
+    def __init__(
+        self, path: Path, policy: LivePolicy, *, required: bool, judge: Callable[[Path], str] = lambda _: ""
+    ) -> None:
+        """`required`: the configuration names the file, so that its absence is an error and not a first run. `judge`
+        says why a file must not be read, or nothing."""
         self._path = path
+        self._judge = judge
         self._policy = policy
         self._may_be_absent = not required
         self._has_spoken = False
@@ -33,6 +37,8 @@ class PolicyFile:
         self._seen = stamp_of(self._path)
         if self._seen is None and self._may_be_absent:
             return self._policy.replace(STARTER)
+        if loose := self._judge(self._path):
+            return self._kept(loose)
         self._may_be_absent = False  # a policy that was there and vanished must not become the starter
         unreadable = f"{self._path} cannot be read: look whether it is there, and at its owner and mode"
         return _fed(self._path, self._replace) or self._kept(unreadable)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
+from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.findings import Finding, fail, ok, warn
 from toolhub_service.app.kept_checks import kept_checks
 from toolhub_service.app.key_file import KeyFileInvalid
@@ -26,11 +27,12 @@ from toolhub_service.settings.document import Settings
 _OTHERS = 0o077
 
 
-async def settings_checks(settings: Settings) -> list[Finding]:
+async def settings_checks(settings: Settings, config_file: Path | None = None) -> list[Finding]:
     return [
         *_ports(settings),
         _policy(settings),
         _auth(settings),
+        *_loose_files(settings, config_file),
         *_secret_files(Paths(settings)),
         *kept_checks(settings),
         _tracing(settings),
@@ -106,6 +108,16 @@ def _unknown(settings: Settings, names: list[str]) -> list[str]:
     except (InvalidPolicy, CannotLook):
         return []
     return [name for name in names if not policy.principal(name).roles]
+
+
+def _loose_files(settings: Settings, config_file: Path | None) -> Iterator[Finding]:
+    """The hub itself refuses to start on these."""
+    commands = repairs(settings, config_file)
+    tell = fail if settings.loose_files == "refuse" else warn
+    for command in commands:
+        yield tell("file modes", "others may write (or read a key) what this hub trusts", command)
+    if not commands:
+        yield ok("file modes", "policy, keys, sources, databases and the folders above them are nobody else's to write")
 
 
 def _secret_files(paths: Paths) -> Iterator[Finding]:

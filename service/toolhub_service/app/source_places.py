@@ -6,6 +6,7 @@ what the hub will.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,20 @@ def placed(document: SourcesDocument, folder: Path) -> SourcesDocument:
     """The same, with whole paths. `folder`: that of the file."""
     absolute = folder.absolute()
     return SourcesDocument(sources={name: _placed(entry, absolute) for name, entry in document.sources.items()})
+
+
+def named_files(part: Any) -> Iterator[str]:
+    """Files that decide what a source does or opens: secrets, certificates, templates."""
+    if isinstance(part, msgspec.Struct):
+        for name in part.__struct_fields__:
+            value = getattr(part, name)
+            if name == "cwd" or name not in _NAMED.get(type(part), ()):
+                yield from named_files(value)
+            else:
+                yield from (value if isinstance(value, tuple) else (value,) if value else ())
+    elif isinstance(part, dict | tuple):
+        for member in part.values() if isinstance(part, dict) else part:
+            yield from named_files(member)
 
 
 def _placed(part: Part, folder: Path) -> Part:

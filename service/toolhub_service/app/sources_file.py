@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,8 +71,10 @@ class ValueMissing(ValueError):
 class SourcesFile:
     """One file, which need not be there unless the configuration names it."""
 
-    def __init__(self, path: Path, *, required: bool = False) -> None:
+    def __init__(self, path: Path, *, required: bool = False, judge: Callable[[Path], str] = lambda _: "") -> None:
+        """`judge` says why a file must not be read, or nothing."""
         self.path = path
+        self._judge = judge
         self._may_be_absent = not required
         self._seen: Stamp = None
 
@@ -85,6 +87,8 @@ class SourcesFile:
         self._seen = stamp_of(self.path)
         if self._seen is None and self._may_be_absent:
             return SourcesDocument()
+        if loose := self._judge(self.path):
+            raise SettingsInvalid(loose)
         self._may_be_absent = False  # sources that were there and vanished must not be taken for sources taken away
         return read_sources(self.path)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+from toolhub_service.app.file_modes import problem_of
 from toolhub_service.app.means import Means
 from toolhub_service.app.source_footing import footing
 from toolhub_service.app.source_opening import Opener
@@ -201,7 +203,8 @@ def make_sourcing(
         breaker_of=_breakers(budgets),
         is_disabled=toolbox.is_disabled,
     )
-    file = SourcesFile(means.paths.sources, required=bool(means.settings.sources.file))
+    required, judge = bool(means.settings.sources.file), partial(problem_of, settings=means.settings)
+    file = SourcesFile(means.paths.sources, required=required, judge=judge)
     return Sourcing(means, sources, adapters, file, running, artifacts, observer, budgets)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from toolhub_service.app.file_modes import check_files
 from toolhub_service.app.listening import listening_of
-from toolhub_service.app.observing import MULTIPROCESS_VARIABLE, start_endpoint
+from toolhub_service.app.observing import MULTIPROCESS_VARIABLE, metrics_hosts, start_endpoint
 from toolhub_service.app.workers import Supervisor, reserve_port
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry.metrics_http import MetricsEndpoint
@@ -24,9 +25,10 @@ def supervise(
 ) -> None:
     """Until SIGTERM. `greet` is told the port and the metrics port once all workers have been started.
 
-    Raises StartRefused when one cannot start, ListenRefused, and OSError when the port is taken.
+    Raises StartRefused when one cannot start, ListenRefused, FilesLoose, and OSError when the port is taken.
     """
     listening_of(settings)  # refuse here, once, rather than in every worker
+    check_files(settings)
     held, address = reserve_port(settings.server.listen)
     try:
         with tempfile.TemporaryDirectory(prefix="toolhub-metrics-") as folder:
@@ -39,7 +41,7 @@ def supervise(
 async def _supervise(
     settings: Settings, command: list[str], address: str, folder: Path, greet: Callable[[int, int], None]
 ) -> None:
-    endpoint = MetricsEndpoint(lambda: _exposition(folder), lambda: True)
+    endpoint = MetricsEndpoint(lambda: _exposition(folder), lambda: True, metrics_hosts(settings))
     metrics_port = await start_endpoint(endpoint, settings.metrics.listen)
     supervisor = Supervisor(
         command,

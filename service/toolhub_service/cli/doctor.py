@@ -41,7 +41,7 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
       toolhub doctor --live
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a port that no hub has is told in our own words
-    findings = asyncio.run(_examine(read_settings(config_file, data_dir)))
+    findings = asyncio.run(_examine(read_settings(config_file, data_dir), config_file))
     if live:
         findings += live_findings(options)
     failed = [finding for finding in findings if finding.state.value == "fail"]
@@ -55,14 +55,14 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
         sys.exit(_EXIT_UNFIT)
 
 
-async def _examine(settings: Settings) -> list[Finding]:
+async def _examine(settings: Settings, config_file: Path | None) -> list[Finding]:
     from toolhub_service.app.machine_checks import machine_checks
     from toolhub_service.app.paths import Paths
     from toolhub_service.app.settings_checks import settings_checks
     from toolhub_service.app.toolbox import bubblewrap_of
 
     bubblewrap = bubblewrap_of(settings.tools.bubblewrap)
-    return [*machine_checks(Paths(settings).data_dir, bubblewrap), *await settings_checks(settings)]
+    return [*machine_checks(Paths(settings).data_dir, bubblewrap), *await settings_checks(settings, config_file)]
 
 
 def _show(finding: Finding) -> None:

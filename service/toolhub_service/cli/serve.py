@@ -53,10 +53,12 @@ def _keep_to_itself() -> None:
 
 
 def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) -> None:
+    from toolhub_service.app.file_modes import check_files
     from toolhub_service.app.hub import Hub
     from toolhub_service.app.serving import serve as serve_hub
     from toolhub_service.app.workers import READY, worker_number
 
+    check_files(settings, config_file)
     worker = worker_number()
     if settings.server.workers > 1 and worker is None:
         from toolhub_service.app.supervising import supervise
@@ -98,6 +100,7 @@ def _program() -> str:
 
 def _refusals() -> tuple[type[Exception], ...]:
     """What keeps a hub from starting and is not a defect."""
+    from toolhub_service.app.file_modes import FilesLoose
     from toolhub_service.app.key_file import KeyFileInvalid
     from toolhub_service.app.listening import ListenRefused
     from toolhub_service.app.secret_file import SecretFileInvalid
@@ -105,5 +108,5 @@ def _refusals() -> tuple[type[Exception], ...]:
     from toolhub_service.domain.errors import HubFailure, ToolFailure
     from toolhub_service.settings.loading import SettingsInvalid
 
-    known = (OSError, KeyFileInvalid, ListenRefused, SecretFileInvalid, SettingsInvalid, StartRefused)
+    known = (OSError, FilesLoose, KeyFileInvalid, ListenRefused, SecretFileInvalid, SettingsInvalid, StartRefused)
     return (*known, HubFailure, ToolFailure)

@@ -45,6 +45,9 @@ class Server(Section, frozen=True):
         Meta(description="Seconds after which clients are told to reconnect, so that load spreads; 0: never.", ge=0),
     ] = 0.0
     reflection: Annotated[bool, Meta(description="Serve gRPC reflection v1 and v1alpha.")] = True
+    allow_plaintext: Annotated[
+        bool, Meta(description="Take API keys without TLS beyond loopback: only where a mesh or proxy encrypts.")
+    ] = False
     tls: Tls = Tls()
 
 
@@ -88,6 +91,12 @@ class Audit(Section, frozen=True):
 
 class Metrics(Section, frozen=True):
     listen: Annotated[str, Meta(description="host:port of the Prometheus endpoint; empty: none.")] = "127.0.0.1:9464"
+    hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Names by which it may be asked, besides addresses, `localhost` and that of `listen`; `*`: any."
+        ),
+    ] = ()
 
 
 class Tracing(Section, frozen=True):
@@ -241,6 +250,13 @@ class Settings(Section, frozen=True):
             description="Folder of everything the hub keeps; empty: $XDG_DATA_HOME/toolhub or ~/.local/share/toolhub."
         ),
     ] = ""
+    loose_files: Annotated[
+        Literal["refuse", "warn"],
+        Meta(
+            description="Where others may write policy, keys, sources, databases or a folder above them: do not start, "
+            "or warn, for file systems that know no modes."
+        ),
+    ] = "refuse"
     server: Server = Server()
     auth: Auth = Auth()
     policy: Policy = Policy()

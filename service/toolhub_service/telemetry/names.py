@@ -238,6 +238,7 @@ LOG_SHADOW_REJECTED: Final = "shadow_rejected"
 LOG_SHADOW_DIFFERS: Final = "shadow_differs"
 LOG_SHADOW_FAILED: Final = "shadow_failed"
 LOG_KEYS_UNREADABLE: Final = "keys_unreadable"
+LOG_FILES_LOOSE: Final = "files_loose"
 
 LOG_EVENTS: Final = (
     (LOG_CALL, "info", "A call ended; only when the access log is on."),
@@ -284,6 +285,7 @@ LOG_EVENTS: Final = (
     (LOG_SHADOW_DIFFERS, "info", "The candidate would have decided a call otherwise."),
     (LOG_SHADOW_FAILED, "error", "The candidate policy failed on calls; the live one decided them alone."),
     (LOG_KEYS_UNREADABLE, "error", "The file of API keys cannot be read: the keys there were stay."),
+    (LOG_FILES_LOOSE, "warning", "Others may write what the hub trusts; `repair` is the command that ends it."),
 )
 
 

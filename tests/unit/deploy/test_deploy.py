@@ -15,6 +15,7 @@ from toolhub_service.settings.loading import load_settings
 from toolhub_service.telemetry.names import METRICS, MetricKind
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
+DOCKERFILE = DEPLOY.parent / "Dockerfile"
 SUFFIXES = {MetricKind.HISTOGRAM: ("_bucket", "_count", "_sum")}
 EXPORTED = {metric.name + suffix for metric in METRICS for suffix in SUFFIXES.get(metric.kind, ("",))}
 OURS = re.compile(r"\b(?:tool|toolhub|policy|grpc_server)_[a-z0-9_]+\b")
@@ -100,3 +101,34 @@ def test_the_transcoder_serves_every_service_of_the_contract() -> None:
     described = descriptor_pb2.FileDescriptorSet.FromString((DEPLOY.parent / "gen" / "toolhub.binpb").read_bytes())
     services = {f"{file.package}.{service.name}" for file in described.file for service in file.service}
     assert set(transcoder["typed_config"]["services"]) == services
+
+
+def test_keys_cross_a_network_in_the_clear_only_where_a_file_says_so_and_why() -> None:
+    """Fails at befa727. The image by itself says nothing: whoever runs it decides."""
+    assert load_settings(DEPLOY / "kubernetes" / "toolhub.yaml", {}).server.allow_plaintext
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    hub = compose["services"]["toolhub"]
+    environment = {"TOOLHUB_AUTH_MODES": "api-key", "TOOLHUB_SERVER_LISTEN": "0.0.0.0:50051", **hub["environment"]}
+    settings = load_settings(None, environment)
+    assert settings.server.allow_plaintext
+    assert all(port.startswith("127.0.0.1:") for port in hub["ports"]), "published on loopback alone"
+    lines = DOCKERFILE.read_text().splitlines()
+    assert not [line for line in lines if "ALLOW_PLAINTEXT" in line and not line.startswith("#")]
+    (prometheus,) = documents(DEPLOY / "prometheus" / "prometheus.yml")
+    (targets,) = [job["static_configs"][0]["targets"] for job in prometheus["scrape_configs"]]
+    assert {target.partition(":")[0] for target in targets} <= {*settings.metrics.hosts}
+
+
+def test_the_image_is_built_from_a_base_that_can_be_pinned_by_its_digest() -> None:
+    """Fails at befa727: the base was written out twice."""
+    lines = DOCKERFILE.read_text().splitlines()
+    stages = [line for line in lines if line.startswith("FROM ")]
+    assert stages == ["FROM ${PYTHON_IMAGE} AS build", "FROM ${PYTHON_IMAGE}"]
+    first = next(line for line in lines if line and not line.startswith("#"))
+    assert first.startswith("ARG PYTHON_IMAGE=python:3.11"), "before the first stage, so that each may use it"
+
+
+def test_a_volume_of_the_cluster_is_not_opened_to_its_group_at_each_start() -> None:
+    """Fails at befa727: the kubelet adds group write to every file of a volume unless told otherwise."""
+    (pod,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")
+    assert pod["spec"]["template"]["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"

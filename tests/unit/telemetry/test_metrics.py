@@ -191,7 +191,7 @@ async def test_the_endpoint_serves_metrics_and_health_and_nothing_else() -> None
     well = True
     endpoint = MetricsEndpoint(metrics.exposition, lambda: well)
     port = await endpoint.start("127.0.0.1", 0)
-    answer = await fetch(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = await fetch(port, b"GET /metrics HTTP/1.1\r\nHost: localhost:9464\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.partition(b"\r\n\r\n")[2] == metrics.exposition()
     assert b" 200 OK" in await fetch(port, b"GET /healthz HTTP/1.1\r\n\r\n")
@@ -203,6 +203,36 @@ async def test_the_endpoint_serves_metrics_and_health_and_nothing_else() -> None
     await endpoint.stop()
     with pytest.raises(ConnectionError):
         await fetch(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "hosts", "is_answered"),
+    [
+        ("/metrics HTTP/1.1", ["127.0.0.1:9464"], True),
+        ("/metrics HTTP/1.1", ["[::1]:9464"], True),
+        ("/metrics HTTP/1.1", ["LOCALHOST"], True),
+        ("/metrics HTTP/1.1", ["hub-metrics.:9464"], True),
+        ("/metrics HTTP/1.0", [], True),
+        ("/metrics HTTP/1.1", ["evil.example"], False),
+        ("/healthz HTTP/1.1", ["evil.example:9464"], False),
+        ("/metrics HTTP/1.1", ["127.0.0.1.evil.example"], False),
+        ("/metrics HTTP/1.1", ["localhost", "evil.example"], False),
+        ("http://evil.example/metrics HTTP/1.1", ["localhost"], False),
+        ("/metrics HTTP/1.1", [""], False),
+    ],
+)
+async def test_the_endpoint_answers_no_name_that_a_page_has_pointed_at_it(
+    request_line: str, hosts: list[str], is_answered: bool
+) -> None:
+    """DNS rebinding; fails at befa727, where every Host was answered."""
+    endpoint = MetricsEndpoint(lambda: b"numbers", lambda: True, ("localhost", "hub-metrics"))
+    port = await endpoint.start("127.0.0.1", 0)
+    sent = "".join(f"\r\nhost:  {host} " for host in hosts)
+    answer = await fetch(port, f"GET {request_line}{sent}\r\n\r\n".encode())
+    await endpoint.stop()
+    assert answer.startswith(b"HTTP/1.1 200 " if is_answered else b"HTTP/1.1 421 ")
+    assert is_answered or b"numbers" not in answer
+    assert is_answered or b"TOOLHUB_METRICS_HOSTS" in answer
 
 
 def test_the_breaker_of_an_upstream_that_is_gone_is_told_no_more() -> None:

@@ -31,6 +31,12 @@ class Authenticator(Protocol):
         ...
 
 
+def _differ(metadata: Mapping[str, str | bytes]) -> bool:
+    """Whether both entries are there and say something else."""
+    bearer, key = (str(metadata.get(entry, "")) for entry in CREDENTIAL_ENTRIES)
+    return bool(bearer and key) and key != (bearer[7:].strip() if bearer[:7].lower() == "bearer " else bearer)
+
+
 class StreamRights:
     """What a stream was opened with: a credential that holds, and the roles that its policy gave."""
 
@@ -63,7 +69,8 @@ class AuthLayer(Layer):
             return None
         sent = context.invocation_metadata() or ()
         metadata = dict(sent)
-        if len(metadata) < len(sent) and sum(key in CREDENTIAL_ENTRIES for key, _ in sent) > 1:
+        is_doubled = len(metadata) < len(sent) and sum(key in CREDENTIAL_ENTRIES for key, _ in sent) > 1
+        if is_doubled or ("x-api-key" in metadata and _differ(metadata)):
             raise RpcFailure(
                 grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED", "Several credentials were sent; send one."
             )
