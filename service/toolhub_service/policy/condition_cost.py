@@ -56,7 +56,7 @@ class Cost:
         weights: dict[Path, int] = {}
         for path in self.members:
             root, member = path
-            value = variables[root]
+            value = variables.get(root, {})
             weights[path] = weight = _weight(value.get(member) if member else value, left)
             left -= weight
             if left < 0:
