@@ -26,7 +26,9 @@ def is_bound(call: Call, verdict: Verdict) -> bool:
     """Whether a plan is shown or committed, or a person asked: each holds for a folder and what stands there."""
     if verdict.effect is Effect.DENY:
         return False
-    return verdict.effect is not Effect.ALLOW or bool(call.plan_digest or call.approval_id) or call.mode is Mode.DRY_RUN
+    if verdict.effect is Effect.REQUIRE_APPROVAL or call.mode is Mode.DRY_RUN:
+        return True
+    return bool(call.plan_digest or call.approval_id)
 
 
 def is_for_a_person(call: Call, verdict: Verdict) -> bool:

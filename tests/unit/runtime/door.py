@@ -137,6 +137,7 @@ class ScriptedAdapter:
         return ("Say it.",)
 
     async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        self._said.append("adapter.preconditions")
         return self.stands
 
     def has_side_effects(self, planned: PlannedCall) -> bool:

@@ -61,6 +61,7 @@ async def test_side_effect_that_needs_a_plan_is_refused_without_one(door: Door) 
     assert error.kind is ErrorKind.PLAN_REQUIRED
     assert error.details["rule_id"] == "look-first"
     assert door.adapter.calls == []
+    assert "adapter.preconditions" not in door.said, "nothing is looked at for a call that shows no plan"
 
 
 @pytest.mark.promise("plan.commits-what-was-shown")
