@@ -23,7 +23,7 @@ from toolhub_service.domain.call import Call, PlannedCall
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.shared_counts import SharedCounts
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.domain.verdict import Verdict
+from toolhub_service.domain.verdict import Limit, Verdict
 
 
 class Budgets:
@@ -93,6 +93,12 @@ class Budgets:
             due=due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None,
         )
         return self._spent(lease, request, counters, slots, now_s)
+
+    def check_rate(self, limits: tuple[Limit, ...]) -> None:
+        """Spends nothing. Raises ToolFailure RATE_LIMITED where a call could not pass these limits now."""
+        now_s = self._clock.monotonic_s()
+        for counter in self._counters.of(limits, now_s):
+            counter.check(now_s)
 
     def _spent(
         self,

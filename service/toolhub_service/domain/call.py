@@ -5,7 +5,7 @@ What is made for every call is a NamedTuple: as immutable as a frozen dataclass,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -49,6 +49,10 @@ class Mode(Enum):
     """To be judged now, steps 1 to 5, and to run later as a job."""
 
 
+ReadArguments = Callable[[], "tuple[JsonObject, ToolError | None]"]
+"""Reads arguments, or says why they cannot be read. Runs in any thread."""
+
+
 class Call(NamedTuple):
     """Asked: nothing about it has been believed yet but the principal."""
 
@@ -71,6 +75,9 @@ class Call(NamedTuple):
     """The job that the call is run as; empty for a call that is answered at once."""
     names_artifacts: bool = False
     """Whether the arguments may hold references to artifacts, to be put in before step 2."""
+    unread: ReadArguments | None = None
+    """Set: the arguments are large and still as they came; step 2 reads them beside other calls. `args` is empty."""
+    unread_bytes: int = 0
 
 
 class Preconditions(NamedTuple):

@@ -15,7 +15,7 @@ from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.settled import SettledCall
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.domain.verdict import Verdict
+from toolhub_service.domain.verdict import Limit, Verdict
 
 
 class Clock(Protocol):
@@ -114,6 +114,10 @@ class PolicySource(Protocol):
 
     def decide(self, planned: PlannedCall) -> Verdict:
         """May this principal make this call with these arguments? Pure; never raises for a bad call."""
+        ...
+
+    def limits(self, principal_id: str, spec: ToolSpec) -> tuple[Limit, ...]:
+        """What a call would be counted by, whatever its arguments are."""
         ...
 
     def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:

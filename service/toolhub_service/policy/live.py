@@ -14,7 +14,7 @@ from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.domain.verdict import Verdict
+from toolhub_service.domain.verdict import Limit, Verdict
 from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.policy.snapshot import PolicySnapshot
 
@@ -79,6 +79,9 @@ class LivePolicy:
         if self._shadow is not None:
             self._compare(self._shadow, planned, verdict)
         return verdict
+
+    def limits(self, principal_id: str, spec: ToolSpec) -> tuple[Limit, ...]:
+        return self._snapshot.limits(principal_id, spec)
 
     def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:
         return self._snapshot.could_allow(principal_id, spec)

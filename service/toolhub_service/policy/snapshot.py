@@ -16,7 +16,7 @@ from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.principal import Principal, Role
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.domain.verdict import Effect, Verdict
+from toolhub_service.domain.verdict import Effect, Limit, Verdict
 from toolhub_service.policy import refusals
 from toolhub_service.policy.arguments import judge_arguments
 from toolhub_service.policy.conditions import ConditionFault
@@ -70,6 +70,9 @@ class PolicySnapshot:
         if row.others and (verdict := self.first(row.others, planned)) is not None:
             return verdict
         return row.fallback
+
+    def limits(self, principal_id: str, spec: ToolSpec) -> tuple[Limit, ...]:
+        return self.row(principal_id, spec).fallback.limits
 
     def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:
         row = self.row(principal_id, spec)

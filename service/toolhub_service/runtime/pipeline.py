@@ -18,21 +18,22 @@ answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval_ports import ApprovalGate
 from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, Mode, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job_ports import JobAcceptance, RunningJobs
 from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import Adapter, CallObserver, Catalog, Clock, EventSink, PolicySource
 from toolhub_service.domain.question import Question, QuestionAsked
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.step import StepName
-from toolhub_service.domain.tool import IdempotencyMode, ToolKind
+from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.apply_defaults import apply_defaults
@@ -44,6 +45,7 @@ from toolhub_service.runtime.check_policy import approved, check_policy, enforce
 from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.failures import cancelled, crash, of_a_crash
 from toolhub_service.runtime.idempotency import Idempotency
+from toolhub_service.runtime.large_work import LargeWork
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.redact import redact_error, redact_plan
@@ -54,7 +56,13 @@ from toolhub_service.runtime.to_its_end import to_its_end
 from toolhub_service.runtime.validate_input import validate_input
 from toolhub_service.runtime.validate_output import validate_aside
 from toolhub_service.runtime.walk import Walk
-from toolhub_service.schema.tool_schemas import for_tool
+from toolhub_service.runtime.within import within
+from toolhub_service.schema.tool_schemas import ToolSchemas, for_tool
+
+_SHOWN_AT_ONCE_BYTES = 16 * 1024
+"""Of arguments in which secrets are hidden on the event loop."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,10 @@ class Pipeline:
     show_raw: bool = False
     """Whether results carry the upstream's own answer."""
     unread: Unread = all_read
+    large: LargeWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "large", LargeWork(self.clock))
 
     async def invoke(self, call: Call, sink: EventSink = SILENT) -> ToolResult | Plan:
         """Answer a call: always a ToolResult, or a Plan when it is a dry run. Only cancellation is raised."""
@@ -93,9 +105,9 @@ class Pipeline:
         finally:
             if walk.claim is not None and not await self._goes_on(walk, answer):
                 await to_its_end(self.keys.end(walk.claim, walk, answer))
-        return answer
+        return answer if isinstance(answer, ToolResult) else await self._redacted(answer, walk)
 
-    async def _steps(self, walk: Walk, sink: EventSink) -> ToolResult | Plan:
+    async def _steps(self, walk: Walk, sink: EventSink) -> ToolResult | Plan:  # noqa: C901 - on one page
         """The nine steps. Raises what a step refuses with."""
         call = walk.call
         walk.enter(StepName.RESOLVE)
@@ -105,12 +117,12 @@ class Pipeline:
             walk.call = walk.asked = call = call._replace(mode=Mode.SUBMIT)
 
         walk.enter(StepName.VALIDATE_INPUT)
-        if call.names_artifacts:
-            walk.call = call = await self._with_artifacts(walk)
-        validate_input(call, spec, schemas)
-
+        if call.unread_bytes or call.names_artifacts:
+            walk.call = call = await self._arguments_of(walk, spec, schemas)
+        if walk.planned is None:
+            validate_input(call, spec, schemas)
         walk.enter(StepName.APPLY_DEFAULTS)
-        walk.planned = planned = apply_defaults(call, spec, schemas)
+        walk.planned = planned = walk.planned or apply_defaults(call, spec, schemas)
 
         walk.enter(StepName.CHECK_POLICY)
         walk.verdict = verdict = self.policy.decide(planned)
@@ -123,8 +135,8 @@ class Pipeline:
             walk.claim, stored = await self.keys.claim(walk, adapter)
             if stored is not None:
                 return self._record(walk, stored)
-        reply = reply_to(walk.approval)
-        granted, walk.lease = await take_budget(planned, verdict, adapter, self.budgets, walk.claim, reply)
+        reply, claim = reply_to(walk.approval), walk.claim
+        granted, walk.lease = await take_budget(planned, verdict, adapter, self.budgets, claim, reply)
         if call.plan_digest:
             self._refuse_stale(walk, granted, adapter)
         if call.mode is not Mode.EXECUTE:
@@ -195,6 +207,36 @@ class Pipeline:
         """Whether a remote side has the work of this job."""
         mark = await self.running.mark(job_id) if job_id else None
         return mark is not None and mark.accepted and mark.remote_id != ""
+
+    async def _arguments_of(self, walk: Walk, spec: ToolSpec, schemas: ToolSchemas) -> Call:
+        """The call with what its arguments refer to. Large ones are read, and walked through steps 2 and 3, beside
+        other calls, and for nobody whose rate is used up."""
+        call, principal_id = walk.call, walk.call.principal.id
+        if call.unread is not None:
+            check_rate = partial(self.budgets.check_rate, self.policy.limits(principal_id, spec))
+            check_rate()
+            self.large.admit(principal_id, call.unread_bytes)
+            args, error = await self._large(call, call.unread, before=check_rate)
+            walk.call = walk.asked = call = call._replace(args=args, args_error=error, unread=None)
+        if call.names_artifacts and call.args_error is None:
+            walk.call = call = await self._with_artifacts(walk)
+        if call.unread_bytes:
+            await self._large(call, validate_input, call, spec, schemas)
+            walk.planned = await self._large(call, apply_defaults, call, spec, schemas)
+        return call
+
+    async def _large(
+        self, call: Call, work: Callable[..., T], *args: Any, before: Callable[[], None] | None = None
+    ) -> T:
+        """What the work on the call's large arguments returns, within the time that the call has."""
+        doing = self.large.run(call.principal.id, call.unread_bytes, work, *args, before=before)
+        if call.deadline_s is None:
+            return await doing
+        try:
+            return await within(call.deadline_s, doing)
+        except TimeoutError as expired:
+            message = "The deadline passed before the arguments were read; allow more time, or send less at once."
+            raise refuse(ErrorKind.TIMEOUT, message) from expired
 
     async def _with_artifacts(self, walk: Walk) -> Call:
         """The call with texts in the place of references to artifacts; the audit log goes on showing references."""
@@ -273,6 +315,13 @@ class Pipeline:
         """The end of a dry run: what was taken is given back, and the plan is recorded like any call."""
         if walk.lease is not None:
             walk.lease.refund()
-        plan = redact_plan(self.plans.show(walk, effects, error), self.redactor)
+        plan = self.plans.show(walk, effects, error)
         self.recorder.settle_plan(walk, error)
         return plan
+
+    async def _redacted(self, plan: Plan, walk: Walk) -> Plan:
+        """Without secrets: to hide them in a text of megabytes takes seconds."""
+        size_bytes = 0 if walk.planned is None else len(walk.planned.args_json)
+        if size_bytes <= _SHOWN_AT_ONCE_BYTES:
+            return redact_plan(plan, self.redactor)
+        return await self.large.run(walk.call.principal.id, size_bytes, redact_plan, plan, self.redactor)

@@ -20,7 +20,7 @@ from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.settled import SettledCall
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.failures import POLICY_KINDS
-from toolhub_service.runtime.summary import summarise_for_log
+from toolhub_service.runtime.summary import summarise_for_log, summarise_large
 from toolhub_service.runtime.walk import Walk
 from toolhub_service.schema.canonical_json import dumps
 
@@ -133,6 +133,8 @@ class Recorder:
         )
 
     def _summary(self, walk: Walk) -> str:
+        if walk.call.unread_bytes:
+            return summarise_large(walk.call.args if walk.shown_args is None else walk.shown_args, self._redactor)
         if walk.planned is not None and walk.shown_args is None:
             return summarise_for_log(walk.planned.args, walk.planned.args_json, self._redactor)
         args: JsonValue = walk.call.args if walk.shown_args is None else walk.shown_args

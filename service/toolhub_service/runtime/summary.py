@@ -29,6 +29,11 @@ def summarise_for_log(args: JsonValue, text: bytes, redactor: Redactor) -> str:
     return text.decode() if len(text) <= _SHOWN_MAX else _outlined(args, redactor)
 
 
+def summarise_large(args: JsonValue, redactor: Redactor) -> str:
+    """The same of arguments that are not written out to learn how long they are."""
+    return _outlined(args, redactor)
+
+
 def _outlined(args: JsonValue, redactor: Redactor) -> str:
     """Hidden before it is cut: half a secret would no longer be recognised."""
     outline = _outline(redactor.value(_outline(args, _DEPTH_MAX, _JUDGED_MAX)), _DEPTH_MAX + 1, _SHOWN_MAX)

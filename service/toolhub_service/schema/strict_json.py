@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from string import digits
 from typing import Any, Final, NoReturn, cast
 
@@ -22,14 +21,16 @@ import orjson
 
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.schema.structure import bound_structure, lexical_depth, outside_strings
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 64
 MAX_INTEGER_DIGITS: Final = 4300
 _DOUBLE_MAY_HIDE_INTEGER: Final = float(2**63)
 _EXACT_IN_DOUBLE: Final = 2**53
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SUSPECT_NUMBERS: Final = -1
+_BEGINNING_BYTES: Final = 4 * 1024
+"""Of a text, in which most that are too deep show it."""
 
 
 def loads(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> JsonValue:
@@ -47,9 +48,17 @@ def loads(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
     members = _survey(value, max_depth)
     if members != _SUSPECT_NUMBERS:
         colons = data.count(b":")
-        if members == colons or members == _STRING.sub(b"", data).count(b":"):
+        if members == colons or members == sum(outside.count(b":") for outside in outside_strings(data)):
             return value
     return _read_exactly(data, max_depth)
+
+
+def loads_bounded(data: bytes) -> JsonValue:
+    """As `loads`, of a text from a stranger that is long: its structure is counted before it is parsed."""
+    if lexical_depth(data[:_BEGINNING_BYTES], MAX_DEPTH) > MAX_DEPTH:
+        _refuse_depth(MAX_DEPTH)
+    bound_structure(data)
+    return loads(data)
 
 
 def struct_numbers(value: JsonValue, *, max_depth: int = MAX_DEPTH) -> JsonValue:
@@ -111,14 +120,14 @@ def _survey(root: Any, max_depth: int) -> int:
 def _read_again(data: bytes, error: json.JSONDecodeError, max_depth: int) -> JsonValue:
     """orjson refused: either a number beyond its range, which may be an exact integer, or a real fault."""
     text = _decode(data)
-    if not text[error.pos :].startswith(("-", *digits)) and _lexical_depth(data) <= max_depth:
+    if not text[error.pos :].startswith(("-", *digits)) and lexical_depth(data, max_depth) <= max_depth:
         _refuse_syntax(text, error)
     return _read_exactly(data, max_depth)
 
 
 def _read_exactly(data: bytes, max_depth: int) -> JsonValue:
     """The standard parser with every hook set: names duplicates, keeps integers, refuses infinite doubles."""
-    if _lexical_depth(data) > max_depth:
+    if lexical_depth(data, max_depth) > max_depth:
         _refuse_depth(max_depth)
     text = _decode(data)
     try:
@@ -129,24 +138,13 @@ def _read_exactly(data: bytes, max_depth: int) -> JsonValue:
             parse_float=_finite_double,
             parse_constant=_no_constant,
         )
-        json.dumps(value, ensure_ascii=False).encode()
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         _refuse_syntax(text, error)
     except UnicodeEncodeError:
         _refuse("lone_surrogate", "A \\u escape is half of a surrogate pair. Send the whole character.")
     return cast(JsonValue, value)
-
-
-def _lexical_depth(data: bytes) -> int:
-    """The deepest nesting of brackets outside strings, seen before any recursive parser sees the text."""
-    depth = deepest = 0
-    for bracket in re.sub(rb"[^\[\]{}]++", b"", _STRING.sub(b"", data)):
-        if bracket in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        else:
-            depth -= 1
-    return deepest
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

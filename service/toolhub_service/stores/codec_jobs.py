@@ -22,6 +22,8 @@ from toolhub_service.stores.codec_results import error_of, error_part, object_of
 
 _ARGS: Final = Call._fields.index("args")
 _CONTEXT: Final = Call._fields.index("context")
+_STORED: Final = len(CallPart.__struct_fields__)
+"""Fields of a call; how its arguments came is not kept."""
 _ARGS_ERROR: Final = Call._fields.index("args_error")
 _BUDGET: Final = ExecContext._fields.index("budget")
 
@@ -93,7 +95,7 @@ def job_of(record: JobRecord, status: JobStatus | None = None, args: JsonObject 
 
 
 def _call_part(call: Call, args: bytes) -> CallPart:
-    fields: list[Any] = [*call]
+    fields: list[Any] = [*call[:_STORED]]
     fields[_ARGS] = args
     fields[_CONTEXT] = _context_part(call.context)
     fields[_ARGS_ERROR] = None if call.args_error is None else error_part(call.args_error)

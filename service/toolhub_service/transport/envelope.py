@@ -13,7 +13,7 @@ import protovalidate
 from google.protobuf.message import Message
 
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.transport.plain_calls import are_plain, is_plain
+from toolhub_service.transport.plain_calls import CALLS_MAX, are_plain, is_plain
 from toolhub_service.transport.status import RpcFailure
 
 _SHOWN_MAX = 5
@@ -39,9 +39,12 @@ class Envelope:
         """What is wrong with which call, by place. Raises RpcFailure INVALID_ARGUMENT for the message itself."""
         if are_plain(message):
             return {}
-        violations = self._validator.collect_violations(message)
+        is_overfull = len(message.calls) > CALLS_MAX  # every call of thousands would be judged first
+        violations = self._validator.collect_violations(message, fail_fast=is_overfull)
         if not violations:
             return {}
+        if is_overfull:
+            raise _malformed(violations)
         by_call: dict[int, list[protovalidate.Violation]] = {}
         of_message: list[protovalidate.Violation] = []
         for violation in violations:

@@ -15,7 +15,7 @@ from toolhub.v1 import call_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.transport.convert.call import AsksForCall
 
-_CALLS_MAX: Final = 256
+CALLS_MAX: Final = 256
 _TOOL_MAX: Final = 256
 _ARGS_MAX_BYTES: Final = 4 * 1024 * 1024
 _PURPOSE_MAX: Final = 1_024
@@ -45,7 +45,7 @@ def is_plain(request: AsksForCall) -> bool:
 def are_plain(message: pb.InvokeSessionRequest) -> bool:
     """The same of all calls of a session's message, their ids included."""
     calls = message.calls
-    if message.cancel_call_ids or len(calls) > _CALLS_MAX:
+    if message.cancel_call_ids or len(calls) > CALLS_MAX:
         return False
     return all(is_plain(call) and _CALL_ID.fullmatch(call.call_id) for call in calls)
 

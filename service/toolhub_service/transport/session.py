@@ -186,7 +186,7 @@ class Session:
         self._running += 1
         call = self._terms.begin(asked.begun_by(task))
         if asked.refusal is not None:
-            call = call._replace(args_error=asked.refusal, mode=Mode.EXECUTE, names_artifacts=False)
+            call = call._replace(args_error=asked.refusal, mode=Mode.EXECUTE, names_artifacts=False, unread=None)
         try:
             answer = await self._terms.invoker.invoke(call, asked)
         except asyncio.CancelledError:

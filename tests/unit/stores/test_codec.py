@@ -356,8 +356,8 @@ PAIRS: list[tuple[type, type]] = [
     (codec_records.UseRecord, ToolUse),
 ]
 
-_NOT_STORED = ("raw", "blames_upstream")
-"""Debugging output, and what concerns the breaker of the very call."""
+_NOT_STORED = ("raw", "blames_upstream", "unread", "unread_bytes")
+"""Debugging output, what concerns the breaker of the very call, and how its arguments came."""
 
 
 @pytest.mark.parametrize(("record", "domain"), PAIRS)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, Protocol
 
 from toolhub.v1 import call_pb2
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
-from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.principal import Principal
 from toolhub_service.schema import strict_json
+from toolhub_service.schema.structure import has_little
 from toolhub_service.transport.convert.payload import from_struct, seconds
 
 
@@ -28,6 +30,12 @@ class Submits(Protocol):
     def result_encoding(self) -> int: ...
     def HasField(self, field_name: Literal["context"], /) -> bool: ...  # noqa: N802 - protobuf's name
 
+
+AT_ONCE_BYTES = 32 * 1024
+"""Of JSON that is read at once, whatever it holds."""
+_LIGHT_BYTES = 1024 * 1024
+"""Of JSON that is read at once where it holds few values."""
+_STRUCT_AT_ONCE_BYTES = 16 * 1024
 
 _AS_TEXT = (
     "The arguments came as a string that holds the text of an object. Send the object itself, without quotes around it."
@@ -54,7 +62,8 @@ def to_submitted_call(request: Submits, principal: Principal, *, call_id: str) -
 
 def _call(request: Submits, principal: Principal, *, call_id: str, deadline_s: float | None, mode: Mode) -> Call:
     intent = request.intent
-    args, args_error = _read_args(intent)
+    unread_bytes = _large_bytes(intent)
+    args, args_error = ({}, None) if unread_bytes else _read_args(intent)
     return Call(
         call_id=call_id,
         tool=intent.tool,
@@ -69,6 +78,8 @@ def _call(request: Submits, principal: Principal, *, call_id: str, deadline_s: f
         approval_id=request.approval_id,
         names_artifacts=_may_name_artifacts(intent),
         deadline_s=deadline_s,
+        unread=partial(_read_large_args, intent) if unread_bytes else None,
+        unread_bytes=unread_bytes,
     )
 
 
@@ -79,6 +90,17 @@ def wants_struct(request: Submits) -> bool:
     return bool(request.result_encoding == call_pb2.RESULT_ENCODING_STRUCT)
 
 
+def _large_bytes(intent: call_pb2.ToolIntent) -> int:
+    """How many bytes the arguments have where they are too much to be read on the event loop; else 0."""
+    raw = intent.args_json
+    if len(raw) > AT_ONCE_BYTES:
+        return 0 if len(raw) <= _LIGHT_BYTES and has_little(raw) else len(raw)
+    if raw or not intent.HasField("args_struct"):
+        return 0
+    size_bytes: int = intent.args_struct.ByteSize()
+    return size_bytes if size_bytes > _STRUCT_AT_ONCE_BYTES else 0
+
+
 def _read_args(intent: call_pb2.ToolIntent) -> tuple[JsonObject, ToolError | None]:
     try:
         if intent.HasField("args_struct"):
@@ -87,6 +109,20 @@ def _read_args(intent: call_pb2.ToolIntent) -> tuple[JsonObject, ToolError | Non
             value = strict_json.loads(intent.args_json) if intent.args_json else {}
     except ToolFailure as failure:
         return {}, failure.error
+    return _object(value)
+
+
+def _read_large_args(intent: call_pb2.ToolIntent) -> tuple[JsonObject, ToolError | None]:
+    """The same in a thread, the structure of the text counted first."""
+    if intent.HasField("args_struct"):
+        return _read_args(intent)
+    try:
+        return _object(strict_json.loads_bounded(intent.args_json))
+    except ToolFailure as failure:
+        return {}, failure.error
+
+
+def _object(value: JsonValue) -> tuple[JsonObject, ToolError | None]:
     if isinstance(value, dict):
         return value, None
     is_text = isinstance(value, str) and value.lstrip().startswith("{")

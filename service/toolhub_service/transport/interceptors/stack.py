@@ -19,6 +19,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.transport.message_bound import MAX_FIELDS, bounded
 from toolhub_service.transport.rpc import Method, ServicerContext
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
@@ -125,7 +126,10 @@ class Stack(grpc.GenericRpcHandler):
     def _shown(self, method: Method, states: list[Any], request: Any) -> Any:
         if request is _UNREADABLE:
             raise RpcFailure(
-                grpc.StatusCode.INVALID_ARGUMENT, "UNREADABLE_REQUEST", f"The bytes are not a request of {method.path}."
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "UNREADABLE_REQUEST",
+                f"The bytes are not a request of {method.path}, or have more than {MAX_FIELDS:,} fields: send many "
+                "arguments as args_json.",
             )
         for place, received in self._receivers:
             received(method, states[place], request)
@@ -160,9 +164,11 @@ def _lenient(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], An
     if deserialize is None:
         return None
 
+    parse = bounded(deserialize)
+
     def read(data: bytes) -> Any:
         try:
-            return deserialize(data)
+            return parse(data)
         except DecodeError:
             return _UNREADABLE
 

@@ -1,0 +1,156 @@
+"""Work on what is large, beside the calls of others: one piece at a time in the process, principals in turn.
+
+Each piece runs in a thread that takes short turns with the loop (registry/turns.py). What it costs is charged to its
+principal (registry/fair_share.py): one that has used up its allowance is read no faster than its share of a processor
+allows, and what could not begin soon is refused, before anything of it was looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.ports import Clock
+from toolhub_service.registry.fair_share import FairShare
+from toolhub_service.registry.turns import CpuClock, Meter, in_thread
+
+SHARE: Final = 0.5
+"""Of one processor, for what is large of one principal, once its allowance is used up."""
+ALLOWANCE_S: Final = 2.0
+"""Of processor time."""
+MAX_WAIT_S: Final = 2.0
+"""For a principal's own share; a call that would wait longer is told when to come again."""
+MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
+"""Of one principal."""
+_MAX_PRINCIPALS: Final = 4_096
+"""Whose shares are kept; the oldest goes first."""
+
+T = TypeVar("T")
+
+
+class _Waiting(NamedTuple):
+    turn: asyncio.Future[None]
+    size_bytes: int
+
+
+class LargeWork:
+    """Belongs to one event loop."""
+
+    def __init__(self, clock: Clock, cpu_s: CpuClock | None = None) -> None:
+        """`cpu_s` is the processor time that the thread which asks has had."""
+        self._clock = clock
+        self._cpu_s = cpu_s
+        self._is_busy = False
+        self._queues: dict[str, deque[_Waiting]] = {}
+        """By principal, in the order of their turns; none is empty."""
+        self._shares: dict[str, FairShare] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def admit(self, principal_id: str, size_bytes: int) -> None:
+        """Raises ToolFailure RATE_LIMITED, with `retry_after_s`, when the principal has used too much to begin soon."""
+        share = self._shares.get(principal_id)
+        wait_s = 0.0 if share is None else share.due_s - self._clock.monotonic_s()
+        if wait_s > MAX_WAIT_S:
+            raise _refusal("large arguments of yours have cost more than your share", wait_s)
+        waiting_bytes = sum(waiting.size_bytes for waiting in self._queues.get(principal_id, ()))
+        if waiting_bytes and waiting_bytes + size_bytes > MAX_WAITING_BYTES:
+            raise _refusal("too many large arguments of yours wait to be read", max(wait_s, 1.0))
+
+    async def run(
+        self,
+        principal_id: str,
+        size_bytes: int,
+        work: Callable[..., T],
+        *args: Any,
+        before: Callable[[], None] | None = None,
+    ) -> T:
+        """What the work returns. `before` is asked when its turn has come, and may raise to leave it undone.
+
+        A thread cannot be stopped: cancelled while it runs, the turn lasts until it is done.
+        """
+        await self._turn(principal_id, size_bytes)
+        try:
+            if before is not None:
+                before()
+        except BaseException:
+            self._go_on()
+            raise
+        return await asyncio.shield(asyncio.ensure_future(self._done(principal_id, work, args)))
+
+    async def _done(self, principal_id: str, work: Callable[..., T], args: tuple[Any, ...]) -> T:
+        meter = Meter() if self._cpu_s is None else Meter(self._cpu_s)
+        try:
+            return await meter.run(in_thread(work, *args))
+        finally:
+            self._share(principal_id).charge(meter.used_s, self._clock.monotonic_s())
+            self._go_on()
+
+    async def _turn(self, principal_id: str, size_bytes: int) -> None:
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), size_bytes)
+        self._queues.setdefault(principal_id, deque()).append(waiting)
+        if not self._is_busy:
+            self._go_on()
+        try:
+            await waiting.turn
+        except asyncio.CancelledError:
+            if waiting.turn.done() and not waiting.turn.cancelled():
+                self._go_on()  # the turn had come already
+            raise
+
+    def _go_on(self) -> None:
+        """Give the turn to the next principal whose share allows it, and put it behind the others."""
+        self._is_busy = False
+        now_s, first_due_s = self._clock.monotonic_s(), float("inf")
+        for principal_id in list(self._queues):
+            queue = self._queues[principal_id]
+            while queue and queue[0].turn.done():
+                queue.popleft()  # nobody waits for it any more
+            if not queue:
+                del self._queues[principal_id]
+                continue
+            share = self._shares.get(principal_id)
+            if share is not None and share.due_s > now_s:
+                first_due_s = min(first_due_s, share.due_s)
+                continue
+            del self._queues[principal_id]
+            waiting = queue.popleft()
+            if queue:
+                self._queues[principal_id] = queue
+            self._is_busy = True
+            waiting.turn.set_result(None)
+            return
+        self._wake_in(first_due_s - now_s)
+
+    def _wake_in(self, wait_s: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if wait_s < float("inf"):
+            self._alarm = asyncio.get_running_loop().call_later(wait_s, self._woken)
+
+    def _woken(self) -> None:
+        if not self._is_busy:
+            self._go_on()
+
+    def _share(self, principal_id: str) -> FairShare:
+        share = self._shares.get(principal_id)
+        if share is None:
+            if len(self._shares) >= _MAX_PRINCIPALS:
+                del self._shares[next(iter(self._shares))]
+            share = self._shares[principal_id] = FairShare(share=SHARE, allowance_s=ALLOWANCE_S)
+        return share
+
+
+def _refusal(why: str, wait_s: float) -> ToolFailure:
+    return ToolFailure(
+        ToolError(
+            kind=ErrorKind.RATE_LIMITED,
+            message=f"The call was not read: {why}. Wait {wait_s:.1f} seconds, then send it again unchanged. Long "
+            "texts and few values cost little.",
+            retry_after_s=wait_s,
+            details={"limit": "large-arguments"},
+        )
+    )
