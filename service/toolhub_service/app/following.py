@@ -46,6 +46,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
                     await _look(hub, shadow, asked=asked)
                     sources.look(asked=asked)
                 _set_gauges(hub)
+                await hub.server.tell_effects(are_possible=hub.audit.is_well)
             except Exception as error:  # noqa: BLE001 - revoked keys must be refused after the next look, whatever this met
                 hub.observing.look_failed(error)
     finally:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
 from toolhub_service.app.file_edit import edited
+from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_names import known_names
 from toolhub_service.app.system import SystemClock
 from toolhub_service.app.toolbox import Toolbox, open_toolbox
 from toolhub_service.domain.call import Call, PlannedCall
-from toolhub_service.domain.errors import HubFailure
-from toolhub_service.domain.event import ChainedEvent, EventFilter, Verification
+from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType, Verification
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.principal import Principal
@@ -29,11 +31,13 @@ from toolhub_service.runtime.resolve import resolve
 from toolhub_service.runtime.validate_input import validate_input
 from toolhub_service.schema.tool_schemas import for_tool
 from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry.audit import SqliteAuditLog
 from toolhub_service.telemetry.audit_reading import page
 from toolhub_service.telemetry.audit_verify import verify_log
 from toolhub_service.telemetry.keyring import open_keyring, rotate
 
 _PAGE = 1_000
+_GONE = "Restore both from a backup; where that cannot be, `toolhub audit begin` begins a new log and records it."
 
 
 class CannotLook(Exception):
@@ -49,6 +53,10 @@ def verify_audit(settings: Settings) -> Verification:
     """The same where the settings put the files elsewhere. Writes nothing. Raises CannotLook."""
     paths = Paths(settings)
     if not paths.audit.exists() and not paths.audit_checkpoints.exists():
+        if paths.audit_key.exists() and not settings.stores.postgres_url:
+            raise CannotLook(
+                f"{paths.audit} and {paths.audit_checkpoints} are gone, yet {paths.audit_key} is there. {_GONE}"
+            )
         raise CannotLook(f"There is no audit log at {paths.audit}. --data-dir names the folder that the hub keeps.")
     try:
         keyring = open_keyring(paths.audit_key, create=False)
@@ -57,6 +65,34 @@ def verify_audit(settings: Settings) -> Verification:
         raise CannotLook(unusable.message) from unusable
     except OSError as unreadable:
         raise CannotLook(f"{unreadable.filename or paths.audit}: {unreadable.strerror}") from unreadable
+
+
+async def begin_audit(settings: Settings, reason: str) -> None:
+    """Begin a new log under the key of one that is gone or was moved away; its first event says so and why.
+
+    Raises CannotLook while the files of the old log, or a hub that writes them, are still there.
+    """
+    paths, clock = Paths(settings), SystemClock()
+    for file in (paths.audit, paths.audit_checkpoints):
+        if file.exists():
+            raise CannotLook(f"{file} is still there. Stop the hub, and move the log's files away to keep them.")
+    redactor = Redactor(known_secrets(settings, os.environ))
+    log = SqliteAuditLog(
+        *(paths.audit, paths.audit_checkpoints, paths.audit_key),
+        clock=clock,
+        redactor=redactor,
+        name="begin",
+        begin=True,
+    )
+    try:
+        await log.start()
+        facts = {"audit_log": "begun anew", "reason": reason}
+        await log.append_durably(Event(EventType.CONFIG_LOADED, clock.unix_ms(), outcome="ok", attributes=facts))
+        await log.close()
+    except HubFailure as unusable:
+        raise CannotLook(unusable.message) from unusable
+    except ToolFailure as unwritable:
+        raise CannotLook(f"The audit log {paths.audit} cannot be written.") from unwritable
 
 
 def rotate_audit_key(settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -186,6 +187,27 @@ def rotate_key(config_file: Path | None, data_dir: Path | None) -> None:
     except CannotLook as refused:
         raise click.ClickException(str(refused)) from refused
     click.echo(f"key {key_id} is added; it signs what the hub writes after it is started again")
+
+
+@audit.command()
+@click.option("--reason", required=True, help="Why the old log is gone; the first event of the new one tells it.")
+@settings_options
+def begin(reason: str, config_file: Path | None, data_dir: Path | None) -> None:
+    """Begin a new audit log under the key there is, after the old one was moved away or lost.
+
+    A hub whose log has gone refuses to start: only this command begins another, and the new log's first event says so.
+
+    \b
+    Example:
+      toolhub audit begin --data-dir /var/lib/toolhub --reason "moved to the archive of 2026"
+    """
+    from toolhub_service.app.offline import CannotLook, begin_audit
+
+    try:
+        asyncio.run(begin_audit(read_settings(config_file, data_dir), reason))
+    except CannotLook as refused:
+        raise click.ClickException(str(refused)) from refused
+    click.echo("a new audit log is begun; its first event tells why")
 
 
 def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _DAMAGED = (
     "It is damaged. Keep a copy and restore it from a backup; or move audit.db*, audit-checkpoints.jsonl and a copy of "
-    "audit.key away together, and the hub begins a new log"
+    "audit.key away together, and begin a new log with `toolhub audit begin`"
 )
 _UNUSABLE = "Look at the folder's space, owner and mode"
 

@@ -23,11 +23,11 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import audit_adopt, audit_reading, audit_verify
 from toolhub_service.telemetry.audit_sqlite import SqliteEvents
-from toolhub_service.telemetry.audit_store import EventStore, EventTable, Row
+from toolhub_service.telemetry.audit_store import EventStore, EventTable, Row, tampered
 from toolhub_service.telemetry.audit_tail import TAIL_LIMIT, Tail
 from toolhub_service.telemetry.audit_writer import GroupWriter, Rhythm
 from toolhub_service.telemetry.chain import GENESIS, Chain, are_clean, canonical, encodable, presentable
-from toolhub_service.telemetry.checkpoint import OPEN, CheckpointFile
+from toolhub_service.telemetry.checkpoint import OPEN, CheckpointFile, read_lines
 from toolhub_service.telemetry.keyring import Keyring, open_keyring
 
 _EXPORT_PAGE: Final = 500
@@ -62,8 +62,9 @@ class ChainedAuditLog:
         observer: CommitObserver | None = None,
         witness: Callable[[str], None] | None = None,
         tail_limit: int = TAIL_LIMIT,
+        begin: bool = False,
     ) -> None:
-        """`witness` gets every signed checkpoint line, to be carried away."""
+        """`witness` gets every signed checkpoint line, to be carried away. `begin`: a new log under an old key."""
         self._events = events
         self._checkpoint_path = checkpoints
         self._key_path = key
@@ -74,6 +75,7 @@ class ChainedAuditLog:
         self._observer = observer
         self._witness = witness
         self._tail_limit = tail_limit
+        self._begin = begin
         self._tails: set[Tail] = set()
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -105,8 +107,13 @@ class ChainedAuditLog:
         self._group.start()
 
     def _open(self) -> tuple[Keyring, CheckpointFile]:
-        with closing(self._events.open()) as table:
-            keyring = open_keyring(self._key_path, create=table.is_empty())
+        # The key is looked for first: the tables of a log are made before its key, by whichever worker is ahead.
+        begun = self._key_path.exists() if self._events.is_made_with_key else bool(read_lines(self._checkpoint_path))
+        with closing(self._events.open(create=self._begin or not begun)) as table:
+            lines = read_lines(self._checkpoint_path)
+            if not (lines or self._begin or table.is_empty()) and self._events.is_made_with_key:
+                raise tampered(f"The audit log's checkpoint file {self._checkpoint_path} is gone, yet there are events")
+            keyring = open_keyring(self._key_path, create=table.is_empty() and not lines)
             checkpoints = CheckpointFile(self._checkpoint_path, keyring, self._clock.unix_ms, self._witness)
             audit_adopt.adopt(table, self._checkpoint_path, checkpoints, keyring)
             opened = checkpoints.append(OPEN, self.writer, 0, GENESIS)
@@ -141,6 +148,11 @@ class ChainedAuditLog:
         if self._group is not None and self._group.durable[0] < self._appended:
             self._group.hurry()
             await self._until(self._appended)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether events can be written: false while the disk refuses them or the log is not what it was."""
+        return self._group is not None and not self._group.failure
 
     @property
     def depth(self) -> int:

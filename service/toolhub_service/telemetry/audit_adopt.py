@@ -42,7 +42,7 @@ def prune(events: EventStore, file: CheckpointFile, before_unix_ms: int) -> int:
     """Remove each chain's oldest events up to the first that is young enough to stay. The checkpoint comes first: after
     a crash in between, events that may be missing are still there, which is no fault."""
     removed = 0
-    with closing(events.open()) as table:
+    with closing(events.open(create=False)) as table:
         for writer, count, head in table.old_ends(before_unix_ms):
             signed = file.append(PRUNE, writer, count, head)
             table.keep_copy(signed.number, signed.line())

@@ -10,7 +10,8 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ _SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS events_by_request ON events (request_id)",
     "CREATE TABLE IF NOT EXISTS checkpoints (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
 )
+_TABLES: Final = "SELECT type, name, replace(coalesce(sql, ''), char(34), '') FROM sqlite_master"
+"""Without quotes: SQLite adds them when a table is renamed, and leaves them when it is renamed back."""
 _ONE: Final = "(" + ", ".join("?" * 12) + ")"
 _CHUNKS: Final = (256, 64, 16, 4, 1)
 ALONE_MAX: Final = 64
@@ -39,11 +42,13 @@ _INSERTS: Final = {
 }
 
 
-def connect(path: Path, *, max_size_bytes: int = 0) -> sqlite3.Connection:
+def connect(path: Path, *, max_size_bytes: int = 0, create: bool = True) -> sqlite3.Connection:
     """A connection that writes: WAL, every commit fsynced, the file for its owner only. Raises sqlite3.Error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+    if create:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    uri = path.absolute().as_uri() + "?mode=rw"  # never makes a file that is gone
+    connection = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
     with _alone_in(path.parent):
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -52,10 +57,28 @@ def connect(path: Path, *, max_size_bytes: int = 0) -> sqlite3.Connection:
     if max_size_bytes:
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
         connection.execute(f"PRAGMA max_page_count = {max_size_bytes // page_bytes}")
-    with transaction(connection):
+    if create:
+        with transaction(connection):
+            for statement in _SCHEMA:
+                connection.execute(statement)
+    return connection
+
+
+def schema_problem(connection: sqlite3.Connection) -> str:
+    """What is wrong with the tables: one that is missing or another, a trigger, a view; empty when nothing is."""
+    found = set(connection.execute(_TABLES))
+    if odd := sorted(f"{kind} {name}" for kind, name, _ in found if kind in {"trigger", "view"}):
+        return f"the audit log's database has a {odd[0]}, which this hub did not make"
+    missing = sorted(f"{kind} {name}" for kind, name, _ in _expected_schema() - found)
+    return f"the {missing[0]} of the audit log is missing or was changed" if missing else ""
+
+
+@cache
+def _expected_schema() -> frozenset[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
         for statement in _SCHEMA:
             connection.execute(statement)
-    return connection
+        return frozenset(connection.execute(_TABLES))
 
 
 @contextmanager

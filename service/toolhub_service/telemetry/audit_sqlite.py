@@ -16,12 +16,15 @@ from toolhub_service.telemetry.audit_rows import (
     connect_to_read,
     insert,
     insert_alone,
+    schema_problem,
     transaction,
 )
-from toolhub_service.telemetry.audit_store import COLUMNS, Row
+from toolhub_service.telemetry.audit_store import COLUMNS, Row, tampered
 
 _NEWS: Final = f"SELECT row, {COLUMNS} FROM events WHERE row > ? ORDER BY row LIMIT ?"  # noqa: S608 — fixed text
 _BEYOND: Final = f"SELECT {COLUMNS} FROM events WHERE writer = ? AND sequence > ? ORDER BY sequence"  # noqa: S608 — fixed
+_OWN: Final = "SELECT count(*), min(sequence), max(sequence) FROM events WHERE writer = ?"
+_TAG: Final = "SELECT mac FROM events WHERE writer = ? AND sequence = ?"
 _IN_ORDER: Final = f"SELECT {COLUMNS} FROM events ORDER BY writer, sequence"  # noqa: S608 — fixed text
 _OLD_ENDS: Final = """
 SELECT e.writer, e.sequence, e.mac FROM events e JOIN (
@@ -38,13 +41,22 @@ class SqliteEvents:
     damage: tuple[type[Exception], ...] = (sqlite3.DatabaseError, ValueError)
     """ValueError: a damaged name in the schema."""
     poll_s = 0.25
+    check_s = 5.0
+    is_made_with_key = True
 
     def __init__(self, database: Path, *, max_size_bytes: int = 0) -> None:
         self._database = database
         self._max_size_bytes = max_size_bytes
 
-    def open(self) -> SqliteEventTable:
-        return SqliteEventTable(connect(self._database, max_size_bytes=self._max_size_bytes))
+    def open(self, *, create: bool) -> SqliteEventTable:
+        if not create and not self._database.exists():
+            raise tampered(f"The audit log's database {self._database} is gone")
+        connection = connect(self._database, max_size_bytes=self._max_size_bytes, create=create)
+        try:
+            return SqliteEventTable(connection, self._database)
+        except BaseException:
+            connection.close()
+            raise
 
     def last_row(self) -> int:
         """A fraction of a millisecond."""
@@ -69,20 +81,57 @@ class SqliteEvents:
 
 
 class SqliteEventTable:
-    """Implements `EventTable`."""
+    """Implements `EventTable`. Each commit is looked at before and after: rows that go into a file without a name, or
+    into tables of another make, are no record."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, database: Path) -> None:
         self._connection = connection
+        self._look_at_schema()
+        names = (database.name, f"{database.name}-wal", f"{database.name}-shm")
+        self._places = {path: _place(path) for path in map(database.with_name, names)}
+        self._others_seen = -1
+
+    def check(self, writer: str, count: int, head: str) -> None:
+        self._look_at_files()
+        self._look_at_schema()
+        others_seen = self._pragma("data_version")
+        if count and others_seen != self._others_seen:  # somebody else has committed since
+            held, first, last = self._connection.execute(_OWN, (writer,)).fetchone()
+            if held and (last != count or held != last - first + 1):
+                raise tampered(f"Events of the audit log were removed: {held} of {count} are there of {writer}")
+        if count:
+            row = self._connection.execute(_TAG, (writer, count)).fetchone()
+            if row is None or row[0] != head:
+                raise tampered(f"The last event of {writer} in the audit log was removed or changed")
+        self._others_seen = others_seen
+
+    def _look_at_files(self) -> None:
+        for path, place in self._places.items():
+            if _place(path) != place:
+                raise tampered(f"The audit log's file {path} was removed or replaced while the hub writes it")
+
+    def _look_at_schema(self) -> None:
+        if problem := schema_problem(self._connection):
+            raise tampered(problem[:1].upper() + problem[1:])
+        self._schema_seen = self._pragma("schema_version")
+
+    def _pragma(self, name: str) -> int:
+        (value,) = self._connection.execute(f"PRAGMA {name}").fetchone()
+        return int(value)
 
     def is_empty(self) -> bool:
         return self._connection.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None
 
     def insert(self, rows: list[Row]) -> None:
+        self._look_at_files()
+        if self._pragma("schema_version") != self._schema_seen:
+            self._look_at_schema()
         if len(rows) <= ALONE_MAX:
             insert_alone(self._connection, rows)
-            return
-        with transaction(self._connection):
-            insert(self._connection, rows)
+        else:
+            with transaction(self._connection):
+                insert(self._connection, rows)
+        self._look_at_files()
 
     def announce(self) -> None:
         """Nothing: other processes look at the file."""
@@ -115,6 +164,15 @@ class SqliteEventTable:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Device and inode that the name leads to; None where it leads nowhere."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _Snapshot:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeAlias
 
+from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.event import EventFilter
 
 Row: TypeAlias = tuple[str, int, int, str, str, str, str, str, str, str, str, str]
@@ -20,6 +21,17 @@ COLUMNS: Final = (
 )
 
 
+_REMEDY: Final = (
+    "Calls are refused until it is as it was. Keep a copy of what is there, restore the log from a backup, and run "
+    "`toolhub audit verify`; where it cannot be had back, `toolhub audit begin` begins a new log, with the hub stopped."
+)
+
+
+def tampered(what: str) -> HubFailure:
+    """`what` was found wrong with the log while, or before, a hub writes it: for the operator, never for a caller."""
+    return HubFailure(HubStatus.FAILED_PRECONDITION, "AUDIT_LOG_CHANGED", f"{what}. {_REMEDY}")
+
+
 class EventTable(Protocol):
     """An open connection that writes; used by one thread. Each method raises one of `EventStore.errors`."""
 
@@ -27,6 +39,11 @@ class EventTable(Protocol):
 
     def insert(self, rows: list[Row]) -> None:
         """Durable when it returns, all or nothing. Rows that an earlier try has written already are left alone."""
+        ...
+
+    def check(self, writer: str, count: int, head: str) -> None:
+        """Raises HubFailure AUDIT_LOG_CHANGED where the tables, or the writer's chain of so many events with that last
+        tag, are not what they were. Cheap, and so not what `verify` is: an edit in the middle of a chain passes."""
         ...
 
     def announce(self) -> None:
@@ -92,8 +109,16 @@ class EventStore(Protocol):
     poll_s: float
     """How often to look for other processes' events while somebody watches."""
 
-    def open(self) -> EventTable:
-        """Connect, making what is missing. Raises one of `errors`."""
+    check_s: float
+    """How often a writer looks whether the tables are still what they were."""
+    is_made_with_key: bool
+    """Whether the events lie beside the key, so that a key without them says that they were removed."""
+
+    def open(self, *, create: bool) -> EventTable:
+        """Connect; make the tables only where a log begins (`create`).
+
+        Raises one of `errors`, and HubFailure AUDIT_LOG_CHANGED when tables are missing that must be there.
+        """
         ...
 
     def last_row(self) -> int:

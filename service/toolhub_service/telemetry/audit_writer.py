@@ -115,6 +115,7 @@ class GroupWriter:
         """Sequence and tag of the last event on disk."""
         self._attested = 0
         self._attested_at_s = time.monotonic()
+        self._checked_at_s = 0.0
         self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
 
     def start(self) -> None:
@@ -163,7 +164,9 @@ class GroupWriter:
             self._gather()
             try:
                 if table is None:
-                    table = self._events.open()
+                    table = self._events.open(create=False)  # a log that has vanished is never made anew in silence
+                    self._checked_at_s = 0.0
+                self._check(table)
                 self._commit(table)
                 self._attest(table)
                 self._tidy(table)
@@ -213,12 +216,20 @@ class GroupWriter:
         if not (self._urgent or self._closing):
             self._bell.wait(self._rhythm.linger_s)
 
-    def _patience_s(self) -> float | None:
+    def _check(self, table: EventTable) -> None:
+        """Now and then, and whenever the log was opened: is it still what was written?"""
+        if time.monotonic() >= self._checked_at_s + self._events.check_s:
+            self._checkpoints.check()
+            table.check(self._writer, *self.durable)
+            self._checked_at_s = time.monotonic()
+
+    def _patience_s(self) -> float:
         if self._tailing:
             return self._events.poll_s
+        due_s = self._checked_at_s + self._events.check_s
         if self.durable[0] > self._attested:
-            return max(0.0, self._attested_at_s + self._rhythm.checkpoint_s - time.monotonic())
-        return None
+            due_s = min(due_s, self._attested_at_s + self._rhythm.checkpoint_s)
+        return max(0.0, due_s - time.monotonic())
 
     def _commit(self, table: EventTable) -> None:
         self._seal_taken()

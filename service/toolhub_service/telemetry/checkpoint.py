@@ -21,6 +21,7 @@ from typing import Final
 
 import orjson
 
+from toolhub_service.telemetry.audit_store import tampered
 from toolhub_service.telemetry.chain import GENESIS
 from toolhub_service.telemetry.keyring import Keyring, sync_folder
 
@@ -85,20 +86,45 @@ class CheckpointFile:
         self._lock = threading.Lock()
         self._read_bytes = 0
         self._last: tuple[int, str] = (0, GENESIS)
+        self._place: tuple[int, int] | None = None
+        """Device and inode of the file that this process has written to."""
 
     def append(self, kind: str, writer: str, count: int, head: str) -> Checkpoint:
-        """Sign what a chain holds and return when the line is on disk. Raises OSError."""
-        with self._lock, _locked(self._path) as descriptor:
-            self._catch_up(descriptor)
-            number, previous = self._last
-            at, key_id = self._unix_ms(), self._keyring.active_id
-            unsigned = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous)
-            mac = self._keyring.checkpoint()
-            assert mac is not None
-            signed = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous, mac.hex(unsigned.sealed()))
-            self._write(descriptor, signed)
+        """Sign what a chain holds and return when the line is on disk. Raises OSError, and as `check`."""
+        with self._lock:
+            self._look()
+            with _locked(self._path) as descriptor:
+                signed = self._append(descriptor, kind, writer, count, head)
         if self._witness is not None:
             self._witness(signed.line())
+        return signed
+
+    def check(self) -> None:
+        """Raises HubFailure AUDIT_LOG_CHANGED when the file that was written to is gone, replaced or shorter."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        if self._place is None:
+            return
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            raise tampered(f"The audit log's checkpoint file {self._path} is gone") from None
+        if (found.st_dev, found.st_ino) != self._place or found.st_size < self._read_bytes:
+            raise tampered(f"The audit log's checkpoint file {self._path} was replaced or cut")
+
+    def _append(self, descriptor: int, kind: str, writer: str, count: int, head: str) -> Checkpoint:
+        self._catch_up(descriptor)
+        number, previous = self._last
+        at, key_id = self._unix_ms(), self._keyring.active_id
+        unsigned = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous)
+        mac = self._keyring.checkpoint()
+        assert mac is not None
+        signed = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous, mac.hex(unsigned.sealed()))
+        self._write(descriptor, signed)
+        opened = os.fstat(descriptor)
+        self._place = (opened.st_dev, opened.st_ino)
         return signed
 
     def _write(self, descriptor: int, checkpoint: Checkpoint) -> None:

@@ -23,7 +23,7 @@ from toolhub_service.domain.event import Event, EventFilter
 from toolhub_service.guards.postgres_urls import postgres_target
 from toolhub_service.telemetry import postgres_audit_sql as sql
 from toolhub_service.telemetry.audit_rows import condition
-from toolhub_service.telemetry.audit_store import Row
+from toolhub_service.telemetry.audit_store import Row, tampered
 
 _ITEMS: Final = 1_000
 _CHOSEN_BY_CALLERS: Final = ("principal", "tool", "call_id", "request_id")
@@ -53,6 +53,9 @@ class PostgresEvents:
     )
     poll_s = 2.0
     """For news whose notification was lost."""
+    check_s = 30.0
+    is_made_with_key = False
+    """Hubs on new machines are given the key that those of the log have."""
 
     def __init__(self, url: str, site: str, *, patience_s: float = 10.0) -> None:
         """`patience_s`: how long a lock is waited for that somebody else holds. Raises HubFailure."""
@@ -61,10 +64,10 @@ class PostgresEvents:
         self._patience_s = patience_s
         self._last_row = 0
 
-    def open(self) -> PostgresEventTable:
+    def open(self, *, create: bool) -> PostgresEventTable:
         table = PostgresEventTable(self)
         try:
-            table.prepare()
+            table.prepare(create=create)
         except BaseException:
             table.close()
             raise
@@ -128,9 +131,11 @@ class PostgresEventTable:
         self._events = events
         self._connection = events.connect()
 
-    def prepare(self) -> None:
-        """Make the tables that are missing, one process at a time, and learn where news begin."""
-        if not _is_prepared(self._connection):
+    def prepare(self, *, create: bool) -> None:
+        """Make the tables that are missing, one process at a time, where a log begins; learn where news begin."""
+        if not create:
+            self._look_at_tables()
+        elif not _is_prepared(self._connection):
             with self._connection.transaction():
                 for statement in sql.SCHEMA:
                     self._connection.execute(statement)
@@ -148,6 +153,22 @@ class PostgresEventTable:
             if same < len(rows):
                 raise psycopg.IntegrityError("other events stand in this writer's chain")
         self._events.heard_of(last_row)
+
+    def check(self, writer: str, count: int, head: str) -> None:
+        self._look_at_tables()
+        if not count:
+            return
+        ((held, first, last),) = self._all(sql.OWN, (writer,))
+        if held and (last != count or held != last - first + 1):
+            raise tampered(f"Events of the audit log were removed: {held} of {count} are there of {writer}")
+        if self._all(sql.TAG, (writer, count)) != [(head,)]:
+            raise tampered(f"The last event of {writer} in the audit log was removed or changed")
+
+    def _look_at_tables(self) -> None:
+        if self._all(sql.IS_PREPARED) != [(True,)]:
+            raise tampered("A table of the audit log is missing in PostgreSQL")
+        if foreign := self._all(sql.TRIGGERS):
+            raise tampered(f"The audit log's tables in PostgreSQL have a trigger, {foreign[0][0]}, which no hub made")
 
     def announce(self) -> None:
         with suppress(psycopg.OperationalError):  # The events are written, and watchers look by themselves too.

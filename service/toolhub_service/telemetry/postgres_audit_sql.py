@@ -60,6 +60,14 @@ ANNOUNCE: Final = f"SELECT set_config('synchronous_commit', 'off', true), pg_not
 CHANNEL: Final = f"SELECT {_CHANNEL}"
 """Channels belong to the database, tables to a schema."""
 
+OWN: Final = "SELECT count(*), min(sequence), max(sequence) FROM audit_events WHERE writer = %s"
+TAG: Final = "SELECT mac FROM audit_events WHERE writer = %s AND sequence = %s"
+TRIGGERS: Final = """
+SELECT tgname FROM pg_trigger
+WHERE NOT tgisinternal AND tgrelid IN (to_regclass('audit_events'), to_regclass('audit_checkpoints'))
+UNION ALL SELECT rulename FROM pg_rewrite
+WHERE ev_class IN (to_regclass('audit_events'), to_regclass('audit_checkpoints'))"""
+"""Triggers and rules: what could swallow a row."""
 LAST_ROW: Final = "SELECT coalesce(max(arrival), 0) FROM audit_events"
 ANY: Final = "SELECT 1 FROM audit_events LIMIT 1"
 PAGE: Final = f"SELECT {COLUMNS} FROM audit_events WHERE {{terms}} ORDER BY at_unix_ms, writer, sequence LIMIT %s"  # noqa: S608 — fixed

@@ -49,6 +49,7 @@ _CUT_OFF_S = 5.0
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+_EFFECTS = ("toolhub.v1.ToolService", "toolhub.v1.JobService")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Server:
         self.tools = tools
         self.registry = registry
         self._audit = audit
+        self._effects: Any = _SERVING
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=_options(listening))
         governed: Any = Stack(layers)  # stands in for the server where servicers are added
@@ -137,6 +139,14 @@ class Server:
 
     async def wait_stopped(self) -> None:
         await self._grpc.wait_for_termination()
+
+    async def tell_effects(self, *, are_possible: bool) -> None:
+        """Say on the services that calls go through whether effects can be recorded. The server as a whole goes on
+        serving: restarting it mends no audit log, and reads of the log and decisions of people are answered."""
+        status = _SERVING if are_possible else _NOT_SERVING
+        for service in _EFFECTS if status != self._effects and not self._admission.draining else ():
+            await self._health.set(service, status)
+        self._effects = status
 
     async def _tell_health(self, status: Any) -> None:
         for service in ("", *self._services):

@@ -29,8 +29,8 @@ class KilledBeforeRemoval:
 
 
 class KilledEvents(SqliteEvents):
-    def open(self) -> Any:
-        return KilledBeforeRemoval(super().open())
+    def open(self, *, create: bool) -> Any:
+        return KilledBeforeRemoval(super().open(create=create))
 
 
 async def test_a_prune_that_was_cut_off_is_no_tampering_and_can_be_finished(tmp_path: Path) -> None:

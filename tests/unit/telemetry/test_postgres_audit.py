@@ -262,7 +262,7 @@ class TestOutages:
         assert postgres_verified(postgres_url, tmp_path).events_checked == 4
 
     def test_a_lock_that_is_never_given_up_is_not_waited_for_without_end(self, postgres_url: str) -> None:
-        table = PostgresEvents(postgres_url, "site", patience_s=0.05).open()
+        table = PostgresEvents(postgres_url, "site", patience_s=0.05).open(create=True)
         with psycopg.connect(postgres_url) as blocker:
             blocker.execute("LOCK TABLE audit_events IN SHARE MODE")
             with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -273,7 +273,7 @@ class TestOutages:
     async def test_a_group_whose_confirmation_was_lost_is_not_written_twice(
         self, postgres_url: str, tmp_path: Path
     ) -> None:
-        table = postgres_events(postgres_url, tmp_path / "checkpoints").open()
+        table = postgres_events(postgres_url, tmp_path / "checkpoints").open(create=True)
         row: Row = ("w", 1, 7, "RETRY", "p", "t", "c", "r", "{}", "0", "1", "k")
         table.insert([row])
         table.insert([row, ("w", 2, *row[2:])])

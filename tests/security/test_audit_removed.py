@@ -1,0 +1,173 @@
+"""The audit log is removed, replaced or changed under a running hub: what cannot be recorded does not happen."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.hub import OPEN_POLICY, RunningHub, running_hub, settings_of
+from toolhub.v1 import error_pb2
+from toolhub_service.app.following import follow
+from toolhub_service.app.hub import open_hub
+from toolhub_service.app.offline import CannotLook, begin_audit, verify_audit
+from toolhub_service.app.paths import Paths
+from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.event import EventType
+from toolhub_service.telemetry.audit_sqlite import SqliteEvents
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The periodic look, with every pass of the writer's thread."""
+    monkeypatch.setattr(SqliteEvents, "check_s", 0.01)
+
+
+def _remove(name: str) -> Callable[[Paths], None]:
+    return lambda paths: paths.audit.with_name(name).unlink()
+
+
+def _sql(statement: str) -> Callable[[Paths], None]:
+    def run(paths: Paths) -> None:
+        with closing(sqlite3.connect(paths.audit)) as connection, connection:
+            connection.execute(statement)
+
+    return run
+
+
+def _replace(paths: Paths) -> None:
+    copy = paths.audit.with_name("copy.db")
+    with closing(sqlite3.connect(paths.audit)) as old, closing(sqlite3.connect(copy)) as new:
+        old.backup(new)
+        new.execute("DELETE FROM events")
+        new.commit()
+    copy.rename(paths.audit)
+
+
+ATTACKS = {
+    "database removed": _remove("audit.db"),
+    "write-ahead log removed": _remove("audit.db-wal"),
+    "shared memory removed": _remove("audit.db-shm"),
+    "checkpoints removed": _remove("audit-checkpoints.jsonl"),
+    "checkpoints cut": lambda paths: paths.audit_checkpoints.write_bytes(b""),
+    "database replaced": _replace,
+    "table dropped": _sql("DROP TABLE events"),
+    "copies dropped": _sql("DROP TABLE checkpoints"),
+    "row deleted": _sql("DELETE FROM events WHERE sequence = 2"),
+    "last row deleted": _sql("DELETE FROM events WHERE sequence = (SELECT max(sequence) FROM events)"),
+    "trigger": _sql("CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM events WHERE row = NEW.row; END"),
+}
+PASSING = {"write-ahead log removed", "shared memory removed"}
+"""Opened anew the log is whole: SQLite carries what the nameless file held over when it closes it."""
+
+
+@asynccontextmanager
+async def _losing_hub(tmp_path: Path, settings: Mapping[str, Any] | None = None) -> AsyncIterator[RunningHub]:
+    """A hub that cannot close its audit log in good order in the end."""
+    running = running_hub(tmp_path, policy=OPEN_POLICY, settings=settings)
+    hub = await running.__aenter__()
+    try:
+        yield hub
+    finally:
+        with suppress(ToolFailure):
+            await running.__aexit__(None, None, None)
+
+
+async def _write(hub: RunningHub, path: str) -> error_pb2.ToolError | None:
+    result = await hub.invoke("core/fs.writeText", {"path": path, "text": path}, request_id="r")
+    return None if result.ok else result.error
+
+
+@pytest.mark.parametrize("attack", sorted(set(ATTACKS) - PASSING))
+async def test_no_effect_once_the_log_was_changed(tmp_path: Path, attack: str) -> None:
+    """Fails at befa727 but for "table dropped", which depends there on when the tables are made anew: writes succeed."""
+    async with _losing_hub(tmp_path) as hub:
+        paths = Paths(hub.hub.settings)
+        for number in range(3):
+            assert await _write(hub, f"before{number}") is None
+        ATTACKS[attack](paths)
+        for _ in range(10_000):  # until the periodic look has come
+            if not (await hub.invoke("core/util.time.now")).ok:
+                break
+        for number in range(10):
+            error = await _write(hub, f"after{number}")
+            assert error is not None
+            assert error.kind == error_pb2.ERROR_KIND_IO_ERROR
+            assert "audit.db" not in str(error)
+        assert not list(hub.workspace("r").glob("after*"))
+        assert not (attack == "database removed" and paths.audit.exists())
+
+
+@pytest.mark.parametrize("attack", ["database removed", *sorted(PASSING)])
+async def test_the_next_effect_is_recorded_in_a_file_that_has_its_name_or_does_not_happen(
+    tmp_path: Path, attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for the periodic look. Fails at befa727: the event goes into a file without a name."""
+    monkeypatch.setattr(SqliteEvents, "check_s", 3_600.0)
+    async with _losing_hub(tmp_path) as hub:
+        assert await _write(hub, "before") is None
+        ATTACKS[attack](Paths(hub.hub.settings))
+        error = await _write(hub, "after")
+        assert error is not None
+        assert not (hub.workspace("r") / "after").exists()
+
+
+async def test_health_says_which_services_have_no_effects(tmp_path: Path) -> None:
+    """Fails at befa727: SERVING throughout."""
+    async with _losing_hub(tmp_path, {"policy": {"reload_s": 0.05}}) as hub:
+        follower = asyncio.create_task(follow(hub.hub, asyncio.Event()))
+        ATTACKS["database removed"](Paths(hub.hub.settings))
+        health = health_pb2_grpc.HealthStub(hub.channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(service="toolhub.v1.ToolService"), timeout=60)
+        while (await watch.read()).status != health_pb2.HealthCheckResponse.NOT_SERVING:
+            pass
+        for service in ("", "toolhub.v1.AuditService"):
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        watch.cancel()
+        follower.cancel()
+        await asyncio.wait({follower})
+
+
+async def test_a_log_that_is_gone_is_begun_anew_only_by_command_and_says_so(tmp_path: Path) -> None:
+    """Fails at befa727: the hub starts with 0 events, and verification finds nothing."""
+    settings = settings_of(tmp_path)
+    paths = Paths(settings)
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        assert await _write(hub, "a") is None
+    with pytest.raises(CannotLook, match="still there"):
+        await begin_audit(settings, "too early")
+    for file in paths.data_dir.glob("audit.db*"):
+        file.unlink()
+    with pytest.raises(HubFailure, match="toolhub audit begin"):
+        await open_hub(settings)
+    paths.audit_checkpoints.unlink()
+    with pytest.raises(HubFailure, match="toolhub audit begin"):
+        await open_hub(settings)
+    with pytest.raises(CannotLook, match="are gone, yet"):
+        verify_audit(settings)
+    await begin_audit(settings, "lost with the disk")
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        (first,) = await hub.events(types=frozenset({EventType.CONFIG_LOADED}))
+        assert first.event.attributes == {"audit_log": "begun anew", "reason": "lost with the disk"}
+        assert (await hub.hub.audit.verify()).ok
+
+
+async def test_a_hub_does_not_start_where_checkpoints_or_a_table_are_missing(tmp_path: Path) -> None:
+    """Fails at befa727: it starts, and makes the table anew."""
+    paths = Paths(settings_of(tmp_path))
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        assert await _write(hub, "a") is None
+    kept = paths.audit_checkpoints.rename(tmp_path / "kept")
+    with pytest.raises(HubFailure, match="checkpoint file"):
+        await open_hub(settings_of(tmp_path))
+    kept.rename(paths.audit_checkpoints)
+    _sql("DROP TABLE checkpoints")(paths)
+    with pytest.raises(HubFailure, match="missing"):
+        await open_hub(settings_of(tmp_path))
