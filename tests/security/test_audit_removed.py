@@ -86,7 +86,7 @@ async def _write(hub: RunningHub, path: str) -> error_pb2.ToolError | None:
 
 @pytest.mark.parametrize("attack", sorted(set(ATTACKS) - PASSING))
 async def test_no_effect_once_the_log_was_changed(tmp_path: Path, attack: str) -> None:
-    """Fails at befa727 but for "table dropped", which depends there on when the tables are made anew: writes succeed."""
+    """Fails at befa727: writes succeed (of "table dropped" only once the table was made anew)."""
     async with _losing_hub(tmp_path) as hub:
         paths = Paths(hub.hub.settings)
         for number in range(3):
