@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import resource
 import ssl
 from pathlib import Path
 
@@ -49,8 +50,16 @@ def listening_of(settings: Settings) -> Listening:
         credentials=_credentials(settings.server.tls),
         share_port=settings.server.workers > 1,
         max_connection_age_s=settings.server.max_connection_age_s,
+        max_connection_idle_s=settings.server.max_connection_idle_s,
+        max_connections=connections_within(settings.server.max_connections),
         reflection=settings.server.reflection,
     )
+
+
+def connections_within(wanted: int) -> int:
+    """How many of the connections wanted the limit on open files allows: an eighth of it stays for the hub's own."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - soft // 8 - 64))
 
 
 def is_local(address: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -21,6 +23,9 @@ from toolhub_service.telemetry import names
 from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.kernel_walls import landlock_abi
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+"""Of malloc.h."""
+
 
 class StartRefused(Exception):
     """The hub cannot start; the message says why and what to do."""
@@ -31,6 +36,7 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
 
     Raises StartRefused when the policy file is invalid, and what `open_hub` raises.
     """
+    _claim_of_the_system()
     hub = await open_hub(settings, worker=worker)
     try:
         await _serve(hub, ready, is_worker=worker is not None)
@@ -70,6 +76,20 @@ async def warn_of_commands(hub: Hub) -> None:
     if level == "rlimits":
         advice = "Install bubblewrap, or set `sandbox: {require_bubblewrap: true}` in the policy."
         hub.observing.log.warning(names.LOG_UNCONFINED, advice=advice)
+
+
+def _claim_of_the_system() -> None:
+    """As many descriptors as are allowed, and memory that goes back to the system.
+
+    The C library raises its threshold for what it maps by itself to the largest block that was freed, 32 MiB in the
+    end: what lies below is kept. Fixed, blocks of messages are mapped and go back when they are freed (mallopt(3)).
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none, and keeps nothing
+    if mallopt is not None:
+        for parameter, value in ((_M_MMAP_THRESHOLD, 128 * 1024), (_M_TRIM_THRESHOLD, 1024 * 1024), (_M_ARENA_MAX, 2)):
+            mallopt(parameter, value)
 
 
 def _settle_memory() -> None:

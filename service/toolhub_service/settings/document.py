@@ -44,6 +44,13 @@ class Server(Section, frozen=True):
         float,
         Meta(description="Seconds after which clients are told to reconnect, so that load spreads; 0: never.", ge=0),
     ] = 0.0
+    max_connection_idle_s: Annotated[
+        float, Meta(description="Seconds after which a connection without RPCs is closed.", ge=1, le=86_400)
+    ] = 300.0
+    max_connections: Annotated[
+        int,
+        Meta(description="Connections a process; fewer where the limit on open files is lower.", ge=1, le=1_000_000),
+    ] = 10_000
     reflection: Annotated[bool, Meta(description="Serve gRPC reflection v1 and v1alpha.")] = True
     allow_plaintext: Annotated[
         bool, Meta(description="Take API keys without TLS beyond loopback: only where a mesh or proxy encrypts.")

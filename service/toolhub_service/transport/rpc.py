@@ -60,3 +60,9 @@ def current_caller() -> Caller:
 def current_principal() -> Principal:
     """The verified caller. Raises LookupError outside of an authenticated RPC: never answer without one."""
     return _caller.get().principal
+
+
+def caller_id() -> str:
+    """Whose RPC it is, for shares of what all have in common; empty for one that needs no credential."""
+    caller = _caller.get(None)
+    return caller.principal.id if caller is not None else ""

@@ -37,6 +37,12 @@ _REQUEST_MAX_BYTES = 4 * 1024 * 1024
 _ENVELOPE_BYTES = 128 * 1024
 """Room for context, purpose and ids around 4 MiB of arguments."""
 
+_METADATA_BYTES = 32 * 1024
+"""Beyond, an RPC is refused; without the absolute bound gRPC refuses at random from here to twice as much."""
+
+_HANDSHAKE_S = 20
+"""For TLS and the first frames of HTTP/2; a socket that says nothing is closed then."""
+
 _STREAMS_A_CONNECTION = 1_000
 """RPCs at once on one connection, health and reflection too; a client that wants more waits or connects again."""
 
@@ -62,6 +68,9 @@ class Listening:
     share_port: bool = False
     """SO_REUSEPORT: several processes on one port."""
     max_connection_age_s: float = 0.0
+    max_connection_idle_s: float = 300.0
+    max_connections: int = 10_000
+    """Of this process; one more is closed as soon as it is accepted."""
     reflection: bool = True
 
 
@@ -158,7 +167,11 @@ def _options(listening: Listening) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(listening.share_port)),
         ("grpc.max_receive_message_length", _REQUEST_MAX_BYTES + _ENVELOPE_BYTES),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", 32 * 1024),
+        ("grpc.max_metadata_size", _METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_S * 1_000),
+        ("grpc.max_connection_idle_ms", int(listening.max_connection_idle_s * 1_000)),
+        ("grpc.max_allowed_incoming_connections", listening.max_connections),
         ("grpc.max_concurrent_streams", _STREAMS_A_CONNECTION),
         ("grpc.server.max_pending_requests", _PENDING_MAX),
         ("grpc.server.max_pending_requests_hard_limit", _PENDING_MAX),

@@ -2,9 +2,10 @@
 
 grpc.aio hands a handler over in two styles: an async generator, or a coroutine that calls `context.write()`
 (grpc_health's Watch). Both are wrapped here, once; wrapped handlers are cached by method, so that nothing is built
-per call. grpc.aio's own interceptors would cost a coroutine each and a lookup for every RPC; as a handler that wraps
-handlers the stack costs a dictionary lookup (docs/decisions/0003). Bytes that are no message are found here too:
-grpc would tell the client the parser's own words and log a traceback for each.
+per call. A unary request is taken as a stream of one message, which is read after the layers have let the RPC in
+(docs/decisions/0023). grpc.aio's own interceptors would cost a coroutine each and a lookup for every RPC; as a
+handler that wraps handlers the stack costs a dictionary lookup (docs/decisions/0003). Bytes that are no message are
+found here too: grpc would tell the client the parser's own words and log a traceback for each.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.transport.interceptors.receipts import Receipts
 from toolhub_service.transport.message_bound import MAX_FIELDS, bounded
-from toolhub_service.transport.rpc import Method, ServicerContext
+from toolhub_service.transport.rpc import Method, ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 Behaviour = Callable[..., Any]
@@ -40,6 +42,7 @@ class Stack(grpc.GenericRpcHandler):
         self._entries = tuple([layer.enter if _overrides(layer, "enter") else None for layer in layers])
         self._inner: list[grpc.GenericRpcHandler] = []
         self._wrapped: dict[str, Any] = {}
+        self._receipts = Receipts()
         self._receivers = _hooks(layers, "received")
         self._senders = _hooks(layers, "sent")
         self._leavers = tuple(reversed(_hooks(layers, "leave")))
@@ -75,11 +78,17 @@ class Stack(grpc.GenericRpcHandler):
         )
 
     def _around_coroutine(self, method: Method, behaviour: Behaviour) -> Behaviour:
-        async def around(request: Any, context: ServicerContext) -> Any:
+        takes_stream = method.takes_stream
+
+        async def around(requests: AsyncIterator[Any], context: ServicerContext) -> Any:
             states: list[Any] = []
             error: BaseException | None = None
             try:
-                response = await behaviour(self._enter(method, context, states, request), context)
+                self._enter(method, context, states)
+                request = (
+                    self._each(method, states, requests) if takes_stream else await self._one(method, context, states)
+                )
+                response = await behaviour(request, context)
                 if response is not None:
                     for place, sent in self._senders:
                         sent(method, states[place])
@@ -94,12 +103,17 @@ class Stack(grpc.GenericRpcHandler):
         return around
 
     def _around_generator(self, method: Method, behaviour: Behaviour) -> Behaviour:
-        async def around(request: Any, context: ServicerContext) -> AsyncIterator[Any]:
+        takes_stream = method.takes_stream
+
+        async def around(requests: AsyncIterator[Any], context: ServicerContext) -> AsyncIterator[Any]:
             states: list[Any] = []
             error: BaseException | None = None
             try:
-                requests = self._enter(method, context, states, request)
-                async with aclosing(behaviour(requests, context)) as responses:
+                self._enter(method, context, states)
+                request = (
+                    self._each(method, states, requests) if takes_stream else await self._one(method, context, states)
+                )
+                async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
                         for place, sent in self._senders:
                             sent(method, states[place])
@@ -113,11 +127,19 @@ class Stack(grpc.GenericRpcHandler):
 
         return around
 
-    def _enter(self, method: Method, context: ServicerContext, states: list[Any], request: Any) -> Any:
-        """Enter every layer, show each the request; what the handler gets."""
+    def _enter(self, method: Method, context: ServicerContext, states: list[Any]) -> None:
+        """Enter every layer, before anything of the request is read."""
         for enter in self._entries:
             states.append(enter(method, context) if enter else None)  # noqa: PERF401 - one may raise: the others have entered
-        return self._each(method, states, request) if method.takes_stream else self._shown(method, states, request)
+
+    async def _one(self, method: Method, context: ServicerContext, states: list[Any]) -> Any:
+        """The message of a unary request, shown to each layer."""
+        request = await self._receipts.message(context, caller_id())
+        if request is grpc.aio.EOF:
+            raise RpcFailure(
+                grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MISSING", f"Send one message with {method.path}."
+            )
+        return self._shown(method, states, request)
 
     async def _each(self, method: Method, states: list[Any], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:
@@ -195,11 +217,7 @@ def _method(path: str, handler: Any) -> Method:
 
 
 def _parts(handler: Any) -> tuple[Callable[..., Any], Behaviour]:
-    """The constructor for a handler of the same kind, and the behaviour inside."""
-    if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler, handler.stream_stream
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler, handler.stream_unary
+    """The constructor for a handler that takes a stream and answers as this one does, and the behaviour inside."""
     if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler, handler.unary_stream
-    return grpc.unary_unary_rpc_method_handler, handler.unary_unary
+        return grpc.stream_stream_rpc_method_handler, handler.stream_stream or handler.unary_stream
+    return grpc.stream_unary_rpc_method_handler, handler.stream_unary or handler.unary_unary

@@ -1,0 +1,125 @@
+"""How much of the requests that are being received a process holds: so many at once, each for so long.
+
+grpc.aio reads the one message of a unary request before it calls the handler, and so before anything is known of the
+caller. The stack therefore takes every request as a stream and asks for its message here, after the layers have let
+the RPC in: what is refused before leaves no more than a flow-control window in memory (docs/decisions/0023).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import grpc
+
+from toolhub_service.domain.share import may_take
+from toolhub_service.transport.rpc import ServicerContext
+from toolhub_service.transport.status import RpcFailure
+
+RECEIPTS_MAX = 24
+"""Messages in receipt at once: each may be 4 MiB, and is held twice while it is put together."""
+RECEIPT_MAX_S = 30.0
+"""What a message of 4 MiB takes over a line of 1.1 Mbit/s."""
+_PATIENCE_S = 1.0
+"""How long others wait before the oldest receipt is cut off to make room."""
+
+
+class Receipts:
+    """One for each process; it belongs to the loop that serves."""
+
+    def __init__(self, most: int = RECEIPTS_MAX, longest_s: float = RECEIPT_MAX_S) -> None:
+        self._most = most
+        self._longest_s = longest_s
+        self._open: dict[_Receipt, None] = {}
+        """Oldest first."""
+        self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._granted = 0
+        """Places of those who were woken and have not begun yet."""
+        self._is_watched = False
+
+    async def message(self, context: ServicerContext, sender: str) -> Any:
+        """The message of an RPC of `sender`, or grpc.aio.EOF.
+
+        Raises RpcFailure when it took too long, or when others waited for its place.
+        """
+        if self._waiting or len(self._open) >= self._most // 2:  # below, everybody may take one
+            await self._turn(sender)
+        loop = asyncio.get_running_loop()
+        receipt = _Receipt(sender, loop.time(), asyncio.current_task())
+        self._open[receipt] = None
+        if not self._is_watched:
+            self._is_watched = True
+            loop.call_later(_PATIENCE_S, self._watch, loop)
+        try:
+            return await context.read()
+        except asyncio.CancelledError:
+            if receipt.is_cut and receipt.task is not None and not receipt.task.uncancel():
+                raise _too_slow() from None
+            raise
+        finally:
+            del self._open[receipt]
+            if self._waiting:
+                self._let_in()
+
+    async def _turn(self, sender: str) -> None:
+        if self._may_begin(sender):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((sender, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._waiting.remove((sender, turn))
+            raise
+        finally:
+            if not turn.cancelled():
+                self._granted -= 1
+
+    def _may_begin(self, sender: str) -> bool:
+        taken = len(self._open) + self._granted
+        own = sum(receipt.sender == sender for receipt in self._open)
+        return taken < self._most and (own < self._most // 2 or may_take(own, taken, self._most))
+
+    def _let_in(self) -> None:
+        """Wake those who may begin, in their order: a sender whose share is taken does not hold the others up."""
+        for sender, turn in list(self._waiting):
+            if not turn.done() and self._may_begin(sender):
+                self._waiting.remove((sender, turn))
+                self._granted += 1
+                turn.set_result(None)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Once a second while something is in receipt: cut off what takes too long, sooner while others wait."""
+        now_s = loop.time()
+        wanted_by = {sender for sender, _ in self._waiting}
+        is_full = len(self._open) >= self._most
+        for receipt in self._open:
+            is_wanted = bool(wanted_by) and (is_full or receipt.sender in wanted_by)
+            is_late = now_s - receipt.began_s >= (_PATIENCE_S if is_wanted else self._longest_s)
+            if is_late and not receipt.is_cut and receipt.task is not None:
+                receipt.is_cut = True
+                receipt.task.cancel()
+        self._is_watched = bool(self._open)
+        if self._is_watched:
+            loop.call_later(_PATIENCE_S, self._watch, loop)
+
+
+class _Receipt:
+    __slots__ = ("began_s", "is_cut", "sender", "task")
+
+    def __init__(self, sender: str, began_s: float, task: asyncio.Task[Any] | None) -> None:
+        self.sender = sender
+        self.began_s = began_s
+        self.task = task
+        self.is_cut = False
+
+
+def _too_slow() -> RpcFailure:
+    return RpcFailure(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "REQUEST_TOO_SLOW",
+        "The request came in too slowly and kept others waiting; send it again, or send large content as an artifact.",
+        retry_after_s=1.0,
+    )
