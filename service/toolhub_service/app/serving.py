@@ -79,7 +79,7 @@ async def warn_of_commands(hub: Hub) -> None:
 
 
 def _claim_of_the_system() -> None:
-    """As many descriptors as are allowed, and memory that goes back to the system.
+    """As many descriptors as are allowed, and large blocks that are mapped one by one.
 
     The C library raises its threshold for what it maps by itself to the largest block that was freed, 32 MiB in the
     end: what lies below is kept. Fixed, blocks of messages are mapped and go back when they are freed (mallopt(3)).
