@@ -51,6 +51,17 @@ class Event(NamedTuple):
     """`ok`, or the error kind."""
     duration_us: int = 0
     attributes: Mapping[str, str] = MappingProxyType({})
+    user_id: str = ""
+    """As the call's context says, and so are the next three: for whom, and for which work."""
+    agent_id: str = ""
+    task_id: str = ""
+    session_id: str = ""
+    labels: Mapping[str, str] = MappingProxyType({})
+    """The call's, for this log."""
+    result_digest: str = ""
+    """sha256 (hex) over the canonical JSON of the value that was answered."""
+    result_summary: str = ""
+    """That value where it is short, else its outline; cut to 1 KiB."""
 
 
 @dataclass(frozen=True, slots=True)

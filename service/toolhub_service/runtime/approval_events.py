@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from toolhub_service.domain.approval import Approval
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.call import Call, ExecContext
 from toolhub_service.domain.event import Event, EventType
 
 _MESSAGE_MAX = 200
 """Characters of a tool's question."""
 
 
-def asked_event(approval: Approval, args_summary: str) -> Event:
-    """`args_summary` is the audit's own short form."""
+def asked_event(approval: Approval, context: ExecContext, args_summary: str) -> Event:
+    """`context` of the call that asks; `args_summary` is the audit's own short form."""
     facts: dict[str, str] = {}
     if approval.question is not None:
         facts = {"question": approval.question.message[:_MESSAGE_MAX], "round": str(approval.round)}
@@ -19,6 +19,7 @@ def asked_event(approval: Approval, args_summary: str) -> Event:
         EventType.APPROVAL_ASKED,
         approval,
         approval.requested_at_unix_ms,
+        context=context,
         args_summary=args_summary,
         purpose=approval.purpose,
         facts=facts,
@@ -41,7 +42,9 @@ def used_event(approval: Approval, call: Call, at_unix_ms: int, *, is_rerun: boo
         facts["rerun"] = "true"
     if call.job_id:
         facts["job_id"] = call.job_id
-    return _event(EventType.APPROVAL_USED, approval, at_unix_ms, call_id=call.call_id, facts=facts)
+    return _event(
+        EventType.APPROVAL_USED, approval, at_unix_ms, context=call.context, call_id=call.call_id, facts=facts
+    )
 
 
 def expired_event(approval: Approval, at_unix_ms: int, withdrawn_because: str = "") -> Event:
@@ -55,6 +58,7 @@ def _event(
     approval: Approval,
     at_unix_ms: int,
     *,
+    context: ExecContext | None = None,
     principal: str = "",
     call_id: str = "",
     args_summary: str = "",
@@ -62,6 +66,8 @@ def _event(
     facts: dict[str, str] | None = None,
 ) -> Event:
     binding = approval.binding
+    if context is None:  # without a call at hand, as far as the approval is bound to it
+        context = ExecContext(user_id=binding.user_id, agent_id=binding.agent_id)
     attributes = {
         "approval_id": approval.approval_id,
         "job_id": binding.job_id,
@@ -85,4 +91,9 @@ def _event(
         rule_id=approval.rule_id,
         outcome=approval.state.value,
         attributes={name: value for name, value in attributes.items() if value},
+        user_id=context.user_id,
+        agent_id=context.agent_id,
+        task_id=context.task_id,
+        session_id=context.session_id,
+        labels=context.labels,
     )

@@ -8,9 +8,8 @@ from typing import Protocol
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.approval_ports import ApprovalStore
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.call import Call, PlannedCall
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime import approval_refusals as refusals
@@ -61,14 +60,15 @@ class ApprovalLedger:
         self._on_asked = on_asked
         self._redactor = redactor
 
-    async def ask(self, approval: Approval, args: JsonObject) -> Approval:
+    async def ask(self, approval: Approval, planned: PlannedCall) -> Approval:
         """The open one of the same binding, else this one, which is new and on record then."""
         while (standing := await self.store.create(approval)) is not None:
             if not is_over(standing, approval.requested_at_unix_ms):
                 return standing
             await self._expire(standing)
         try:
-            await self._audit.append_durably(asked_event(approval, summarise(args, self._redactor)))
+            summary = summarise(planned.args, self._redactor)
+            await self._audit.append_durably(asked_event(approval, planned.call.context, summary))
         except ToolFailure:
             await self.store.put(expired(approval))  # a question that the log does not know of is taken back
             raise

@@ -110,7 +110,7 @@ class Approvals:
             redactor=self._redactor,
             posed=asked,
         )
-        return await self._ledger.ask(approval, planned.args)
+        return await self._ledger.ask(approval, planned)
 
     async def pose(
         self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None

@@ -24,7 +24,9 @@ async def attach_evidence(
     spec = walk.spec
     assert spec is not None  # the pipeline calls this step only after resolve
     try:
-        value, cut = await cut_aside(outcome.value, spec.limits.max_result_bytes, is_large=outcome.is_large)
+        value, cut, walk.summary = await cut_aside(
+            outcome.value, spec.limits.max_result_bytes, is_large=outcome.is_large
+        )
     except NotJson as not_json:
         raise unwritable(spec) from not_json
     proofs = outcome.evidence or (_call_evidence(walk, f"{spec.name} {spec.version} answered"),)

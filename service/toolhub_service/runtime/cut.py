@@ -6,11 +6,12 @@ To write, hash and cut megabytes takes 2 ms each: what is so long is done in a t
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.registry.turns import in_thread
+from toolhub_service.runtime.summary import ResultSummary, summarise_result
 from toolhub_service.schema.canonical_json import dumps
 
 _MARKER_BYTES = 96
@@ -29,26 +30,33 @@ class Cut(NamedTuple):
     """Canonical JSON of the value before."""
 
 
+CutAndSummary: TypeAlias = tuple[JsonValue, Cut | None, ResultSummary]
+
+
 def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
     """The value with at most `max_bytes` of canonical JSON, and what was cut (None: nothing was).
 
     Only the value's own strings and lists are shortened, so that the shape survives where it can; what does not
     fit even then becomes a string that says so.
     """
-    encoded = dumps(value)
-    return (value, None) if len(encoded) <= max_bytes else _cut(value, encoded, max_bytes)
+    return _cut(value, dumps(value), max_bytes)[:2]
 
 
-async def cut_aside(value: JsonValue, max_bytes: int, *, is_large: bool = False) -> tuple[JsonValue, Cut | None]:
-    """As `cut_to`; what has long texts, or is known to be large, is done in a thread."""
+async def cut_aside(value: JsonValue, max_bytes: int, *, is_large: bool = False) -> CutAndSummary:
+    """As `cut_to`, with what the audit log keeps of the value that is left; what has long texts, or is known to be
+    large, is done in a thread."""
     if is_large or _has_long_text(value):
-        return await in_thread(cut_to, value, max_bytes)
+        return await in_thread(_dump_and_cut, value, max_bytes)
     encoded = dumps(value)
-    if len(encoded) <= max_bytes:
-        return value, None
+    if len(encoded) <= max_bytes and len(encoded) <= _LONG:
+        return value, None, summarise_result(value, encoded)
     if len(encoded) <= _LONG:
         return _cut(value, encoded, max_bytes)
     return await in_thread(_cut, value, encoded, max_bytes)
+
+
+def _dump_and_cut(value: JsonValue, max_bytes: int) -> CutAndSummary:
+    return _cut(value, dumps(value), max_bytes)
 
 
 def _has_long_text(value: JsonValue) -> bool:
@@ -61,13 +69,18 @@ def _has_long_text(value: JsonValue) -> bool:
     return isinstance(value, str) and len(value) > _LONG
 
 
-def _cut(value: JsonValue, encoded: bytes, max_bytes: int) -> tuple[JsonValue, Cut]:
+def _cut(value: JsonValue, encoded: bytes, max_bytes: int) -> CutAndSummary:
+    if len(encoded) <= max_bytes:
+        return value, None, summarise_result(value, encoded)
     shortened = _shorten(value, len(encoded) - max_bytes + _MARKER_BYTES)
-    if len(dumps(shortened)) > max_bytes:
+    text = dumps(shortened)
+    if len(text) > max_bytes:
         shortened = f"[result of {len(encoded)} bytes left out: the limit is {max_bytes} bytes]"
+        text = dumps(shortened)
     whole = hashlib.sha256(encoded).hexdigest()
     summary = f"result cut from {len(encoded)} to about {max_bytes} bytes"
-    return shortened, Cut(Evidence(EvidenceType.METRIC, "result", summary, sha256=whole), encoded)
+    cut = Cut(Evidence(EvidenceType.METRIC, "result", summary, sha256=whole), encoded)
+    return shortened, cut, summarise_result(shortened, text)
 
 
 def _shorten(value: JsonValue, excess_bytes: int) -> JsonValue:

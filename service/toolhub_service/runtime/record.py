@@ -20,7 +20,7 @@ from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.settled import SettledCall
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.failures import POLICY_KINDS
-from toolhub_service.runtime.summary import summarise_for_log, summarise_large
+from toolhub_service.runtime.summary import NO_RESULT, ResultSummary, summarise_for_log, summarise_large
 from toolhub_service.runtime.walk import Walk
 from toolhub_service.schema.canonical_json import dumps
 
@@ -102,6 +102,7 @@ class Recorder:
             outcome=outcome,
             duration_us=duration_ns // 1_000,
             attributes=attributes,
+            result=walk.summary if result.ok else NO_RESULT,
         )
 
     def _event(
@@ -112,8 +113,10 @@ class Recorder:
         outcome: str = "",
         duration_us: int = 0,
         attributes: dict[str, str] | None = None,
+        result: ResultSummary = NO_RESULT,
     ) -> Event:
         call, verdict = walk.call, walk.verdict
+        context = call.context
         return Event(
             type=type,
             at_unix_ms=self._clock.unix_ms(),
@@ -121,7 +124,7 @@ class Recorder:
             tool=call.tool,
             tool_digest=walk.spec.digest if walk.spec else "",
             call_id=call.call_id,
-            request_id=call.context.request_id,
+            request_id=context.request_id,
             args_digest=walk.planned.args_digest if walk.planned else "",
             args_summary=self._summary(walk) if type is EventType.TOOL_CALLED else "",
             purpose=call.purpose if type is EventType.TOOL_CALLED else "",
@@ -130,6 +133,13 @@ class Recorder:
             outcome=outcome,
             duration_us=duration_us,
             attributes={"job_id": call.job_id, **(attributes or {})} if call.job_id else attributes or {},
+            user_id=context.user_id,
+            agent_id=context.agent_id,
+            task_id=context.task_id,
+            session_id=context.session_id,
+            labels=context.labels,
+            result_digest=result.digest,
+            result_summary=result.text,
         )
 
     def _summary(self, walk: Walk) -> str:

@@ -1,8 +1,10 @@
-"""The audit's short form of arguments: redacted, long strings and lists cut, at most 1 KiB."""
+"""The audit's short form of arguments and of results: redacted, long strings and lists cut, at most 1 KiB."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.secrets import Redactor
@@ -14,6 +16,21 @@ _JUDGED_MAX = 2_048
 _SHOWN_MAX = 200
 _MEMBERS_MAX = 20
 _DEPTH_MAX = 6
+_TEXT_SHOWN_MAX = 64
+"""Characters of a text in the outline of a result: a longer one is told by its length alone, which shows no half of a
+secret."""
+
+
+class ResultSummary(NamedTuple):
+    """What the audit log keeps of a result."""
+
+    digest: str = ""
+    """sha256 (hex) over its canonical JSON."""
+    text: str = ""
+    """The result where it is short, else its outline."""
+
+
+NO_RESULT = ResultSummary()
 
 
 def summarise(args: JsonValue, redactor: Redactor) -> str:
@@ -32,6 +49,26 @@ def summarise_for_log(args: JsonValue, text: bytes, redactor: Redactor) -> str:
 def summarise_large(args: JsonValue, redactor: Redactor) -> str:
     """The same of arguments that are not written out to learn how long they are."""
     return _outlined(args, redactor)
+
+
+def summarise_result(value: JsonValue, text: bytes) -> ResultSummary:
+    """Of a result for an event of the audit log, which hides secrets itself; `text` is its canonical JSON."""
+    shown = text if len(text) <= _SHOWN_MAX else dumps(_result_outline(value))
+    return ResultSummary(hashlib.sha256(text).hexdigest(), shown.decode())
+
+
+def _result_outline(value: JsonValue) -> JsonValue:
+    if not isinstance(value, Mapping):
+        return _size(value)
+    return {str(_size(name)): _size(value[name]) for name in list(value)[:_MEMBERS_MAX]}
+
+
+def _size(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        return value if len(value) <= _TEXT_SHOWN_MAX else f"({len(value)} characters)"
+    if isinstance(value, Mapping):
+        return f"({len(value)} members)"
+    return f"({len(value)} items)" if isinstance(value, list | tuple) else value
 
 
 def _outlined(args: JsonValue, redactor: Redactor) -> str:

@@ -13,6 +13,7 @@ from toolhub_service.domain.settled import StepTime
 from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Verdict
+from toolhub_service.runtime.summary import NO_RESULT
 
 
 class Walk:
@@ -35,6 +36,7 @@ class Walk:
         "spec",
         "start_ns",
         "step",
+        "summary",
         "verdict",
     )
 
@@ -62,6 +64,8 @@ class Walk:
         """How often the adapter was asked."""
         self.is_recorded = False
         """Whether the audit log already knows of the call."""
+        self.summary = NO_RESULT
+        """What the audit log keeps of its result; nothing before step 8."""
         self.step = StepName.RESOLVE
         self.durations_us: dict[StepName, int] = {}
         """Microseconds of the steps before record; filled in when record begins."""

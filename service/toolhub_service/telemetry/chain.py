@@ -17,9 +17,13 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.keyring import Keyring, Mac
 
 GENESIS: Final = "0" * 64
-ARGS_SUMMARY_BYTES: Final = 1024
+SUMMARY_BYTES: Final = 1024
 _CUT: Final = "…"
-_TEXTS: Final = tuple(name for name in Event._fields if name not in {"type", "at_unix_ms", "duration_us", "attributes"})
+_MAPPINGS: Final = ("attributes", "labels")
+_TEXTS: Final = tuple(n for n in Event._fields if n not in {"type", "at_unix_ms", "duration_us", *_MAPPINGS})
+_SUMMARIES: Final = ("args_summary", "result_summary")
+_LEFT_OUT_EMPTY: Final = Event._fields[Event._fields.index("attributes") + 1 :]
+"""Fields that came later: an event of an earlier version is spelt as it was when its tag was taken."""
 
 
 class Chain:
@@ -52,8 +56,13 @@ def sealed(previous: str, writer: str, sequence: int, key_id: str, body: bytes) 
 def canonical(event: Event) -> bytes:
     """The event's one spelling. Raises TypeError when UTF-8 cannot carry its text; see `encodable`."""
     body = dict(zip(event._fields, event, strict=True))
+    for name in _LEFT_OUT_EMPTY:
+        if not body[name]:
+            del body[name]
     if len(event.attributes) > 1:
         body["attributes"] = dict(sorted(event.attributes.items()))
+    if len(event.labels) > 1:
+        body["labels"] = dict(sorted(event.labels.items()))
     return orjson.dumps(body, default=dict)
 
 
@@ -79,10 +88,15 @@ def presentable(event: Event, redactor: Redactor, *, is_clean: bool = False) -> 
     """
     if not is_clean and redactor.suspects(_all_text(event).encode("utf-8", "surrogatepass")):
         hidden: dict[str, Any] = {name: redactor.text(getattr(event, name)) for name in _TEXTS}
-        hidden["args_summary"] = redactor.text(_by_name(event.args_summary, redactor))
-        event = event._replace(attributes=redactor.value(dict(event.attributes)), **hidden)
-    if len(event.args_summary) * 4 > ARGS_SUMMARY_BYTES:
-        event = _cut(event)
+        for name in _SUMMARIES:
+            hidden[name] = redactor.text(_by_name(getattr(event, name), redactor))
+        for name in _MAPPINGS:
+            hidden[name] = redactor.value(dict(getattr(event, name)))
+        event = event._replace(**hidden)
+    if len(event.args_summary) * 4 > SUMMARY_BYTES:
+        event = event._replace(args_summary=_cut(event.args_summary))
+    if len(event.result_summary) * 4 > SUMMARY_BYTES:
+        event = event._replace(result_summary=_cut(event.result_summary))
     return event
 
 
@@ -99,25 +113,28 @@ def _all_text(event: Event) -> str:
     e = event
     text = (
         f"{e.principal}\n{e.tool}\n{e.call_id}\n{e.request_id}\n{e.args_summary}\n{e.purpose}\n{e.rule_id}\n{e.outcome}"
+        f"\n{e.user_id}\n{e.agent_id}\n{e.task_id}\n{e.session_id}\n{e.result_summary}"
     )
     if e.attributes:
         text += "".join([f'\n"{name}":"{value}"' for name, value in e.attributes.items()])
+    if e.labels:
+        text += "".join([f'\n"{name}":"{value}"' for name, value in e.labels.items()])
     return text
 
 
-def _cut(event: Event) -> Event:
-    data = event.args_summary.encode("utf-8", "replace")
-    if len(data) <= ARGS_SUMMARY_BYTES:
-        return event
-    kept = data[: ARGS_SUMMARY_BYTES - len(_CUT.encode())].decode("utf-8", "ignore")
-    return event._replace(args_summary=kept + _CUT)
+def _cut(summary: str) -> str:
+    data = summary.encode("utf-8", "replace")
+    if len(data) <= SUMMARY_BYTES:
+        return summary
+    return data[: SUMMARY_BYTES - len(_CUT.encode())].decode("utf-8", "ignore") + _CUT
 
 
 def encodable(event: Event) -> Event:
     """The event with `?` for what UTF-8 cannot carry: an event is never lost to a character."""
     texts: dict[str, Any] = {name: _mended(getattr(event, name)) for name in _TEXTS}
-    attributes = {_mended(str(name)): _mended(str(value)) for name, value in event.attributes.items()}
-    return event._replace(attributes=attributes, **texts)
+    for name in _MAPPINGS:
+        texts[name] = {_mended(str(key)): _mended(str(value)) for key, value in getattr(event, name).items()}
+    return event._replace(**texts)
 
 
 def _mended(text: str) -> str:

@@ -21,6 +21,8 @@ _REFUSED_BY_POLICY = frozenset(
         *(ErrorKind.APPROVAL_REJECTED, ErrorKind.PATH_OUTSIDE_SANDBOX, ErrorKind.HTTP_DISALLOWED_HOST),
     }
 )
+_FOR_WHOM = ("user_id", "agent_id", "task_id", "session_id")
+"""Ids of a call's context that its log line names where they are given."""
 
 
 class CallTelemetry:
@@ -90,11 +92,13 @@ class CallTelemetry:
             self._metrics.policy_denied(tool, kind.value)
 
     def _log_call(self, settled: SettledCall, latency_ms: float) -> None:
-        error = settled.result.error
+        error, context = settled.result.error, settled.call.context
+        for_whom = {name: getattr(context, name) for name in _FOR_WHOM if getattr(context, name)}
         self._log.info(
             names.LOG_CALL,
             call_id=settled.call.call_id,
-            request_id=settled.call.context.request_id,
+            request_id=context.request_id,
+            **for_whom,
             principal=settled.call.principal.id,
             tool=settled.call.tool,
             outcome="ok" if error is None else error.kind.value,

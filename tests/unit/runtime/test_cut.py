@@ -129,7 +129,10 @@ async def test_answer_that_fits_is_marked_only_when_the_tool_says_so(truncated: 
     ],
 )
 async def test_what_is_cut_aside_is_cut_the_same(value: Any) -> None:
-    assert await cut_aside(value, CAP) == cut_to(value, CAP)
+    left, what, summary = await cut_aside(value, CAP)
+    assert (left, what) == cut_to(value, CAP)
+    assert summary.digest == hashlib.sha256(dumps(left)).hexdigest()
+    assert len(summary.text) <= CAP
 
 
 @pytest.mark.parametrize("text", ["\ud800", "x" * 1_000_000 + "\ud800"])

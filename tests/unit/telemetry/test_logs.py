@@ -128,6 +128,16 @@ def test_a_call_writes_no_line_unless_the_access_log_is_on(output: io.StringIO) 
     assert line["duration_ms"] == 45.0
 
 
+def test_line_of_a_call_says_for_whom_it_was_as_far_as_the_call_does(output: io.StringIO) -> None:
+    call = asked()
+    whom = {"user_id": "alice", "agent_id": "scout", "task_id": "t-1", "session_id": "s-1"}
+    observer(access_log=True).settled(settled(call._replace(context=call.context._replace(**whom))))  # type: ignore[arg-type]
+    observer(access_log=True).settled(settled(call))
+    told, silent = lines(output)
+    assert {name: told[name] for name in whom} == whom
+    assert not whom.keys() & silent.keys()
+
+
 def test_a_retry_and_a_refusing_disk_are_told(output: io.StringIO) -> None:
     observer().retried(granted(asked()), ToolError(ErrorKind.UPSTREAM_ERROR, "x"), 1)
     AuditTelemetry(Metrics(version="1"), logger("audit")).audit_failed("OperationalError: database or disk is full")

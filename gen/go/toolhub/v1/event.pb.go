@@ -189,7 +189,23 @@ type Event struct {
 	// Further facts by name, such as `approval_id`, `job_id`, `attempt`. Redacted.
 	Attributes map[string]string `protobuf:"bytes,20,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The caller's purpose, redacted; untrusted text. Empty when none was given.
-	Purpose       string `protobuf:"bytes,21,opt,name=purpose,proto3" json:"purpose,omitempty"`
+	Purpose string `protobuf:"bytes,21,opt,name=purpose,proto3" json:"purpose,omitempty"`
+	// The person on whose behalf the call was made, as its context said. Empty when it named nobody.
+	UserId string `protobuf:"bytes,22,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// The agent that called, as its context said. Empty means the principal.
+	AgentId string `protobuf:"bytes,23,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The task within the request. Empty when the call named none.
+	TaskId string `protobuf:"bytes,24,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The conversation. Empty when the call named none.
+	SessionId string `protobuf:"bytes,25,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// The call's labels, redacted.
+	Labels map[string]string `protobuf:"bytes,26,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// SHA-256 (hex) over the canonical JSON of the value that was answered, as `result_json` carries it. Empty where no
+	// value was, or the answer is one given before (`first_call_id` among the attributes).
+	ResultDigest string `protobuf:"bytes,27,opt,name=result_digest,json=resultDigest,proto3" json:"result_digest,omitempty"`
+	// That value, redacted and cut to 1 KiB, for a person: whole where it is short, else an outline of its members with
+	// sizes in the place of long texts. Empty as `result_digest` is.
+	ResultSummary string `protobuf:"bytes,28,opt,name=result_summary,json=resultSummary,proto3" json:"result_summary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -371,6 +387,55 @@ func (x *Event) GetPurpose() string {
 	return ""
 }
 
+func (x *Event) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+func (x *Event) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *Event) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *Event) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *Event) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Event) GetResultDigest() string {
+	if x != nil {
+		return x.ResultDigest
+	}
+	return ""
+}
+
+func (x *Event) GetResultSummary() string {
+	if x != nil {
+		return x.ResultSummary
+	}
+	return ""
+}
+
 // Which events are meant. Fields are joined by AND, entries of one field by OR. Empty means all.
 type EventFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -485,7 +550,7 @@ var File_toolhub_v1_event_proto protoreflect.FileDescriptor
 const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"\x16toolhub/v1/event.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16toolhub/v1/error.proto\"\x92\x06\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16toolhub/v1/error.proto\"\xbc\b\n" +
 	"\x05Event\x12)\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x15.toolhub.v1.EventTypeR\x04type\x12\x16\n" +
 	"\x06writer\x18\x02 \x01(\tR\x06writer\x12\x1a\n" +
@@ -514,8 +579,19 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"attributes\x18\x14 \x03(\v2!.toolhub.v1.Event.AttributesEntryR\n" +
 	"attributes\x12\x18\n" +
-	"\apurpose\x18\x15 \x01(\tR\apurpose\x1a=\n" +
+	"\apurpose\x18\x15 \x01(\tR\apurpose\x12\x17\n" +
+	"\auser_id\x18\x16 \x01(\tR\x06userId\x12\x19\n" +
+	"\bagent_id\x18\x17 \x01(\tR\aagentId\x12\x17\n" +
+	"\atask_id\x18\x18 \x01(\tR\x06taskId\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x19 \x01(\tR\tsessionId\x125\n" +
+	"\x06labels\x18\x1a \x03(\v2\x1d.toolhub.v1.Event.LabelsEntryR\x06labels\x12#\n" +
+	"\rresult_digest\x18\x1b \x01(\tR\fresultDigest\x12%\n" +
+	"\x0eresult_summary\x18\x1c \x01(\tR\rresultSummary\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe5\x02\n" +
 	"\vEventFilter\x12&\n" +
@@ -564,30 +640,32 @@ func file_toolhub_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_toolhub_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_toolhub_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_toolhub_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_toolhub_v1_event_proto_goTypes = []any{
 	(EventType)(0),                // 0: toolhub.v1.EventType
 	(*Event)(nil),                 // 1: toolhub.v1.Event
 	(*EventFilter)(nil),           // 2: toolhub.v1.EventFilter
 	nil,                           // 3: toolhub.v1.Event.AttributesEntry
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
-	(ErrorKind)(0),                // 5: toolhub.v1.ErrorKind
-	(*durationpb.Duration)(nil),   // 6: google.protobuf.Duration
+	nil,                           // 4: toolhub.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(ErrorKind)(0),                // 6: toolhub.v1.ErrorKind
+	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
 }
 var file_toolhub_v1_event_proto_depIdxs = []int32{
 	0, // 0: toolhub.v1.Event.type:type_name -> toolhub.v1.EventType
-	4, // 1: toolhub.v1.Event.at:type_name -> google.protobuf.Timestamp
-	5, // 2: toolhub.v1.Event.error_kind:type_name -> toolhub.v1.ErrorKind
-	6, // 3: toolhub.v1.Event.duration:type_name -> google.protobuf.Duration
+	5, // 1: toolhub.v1.Event.at:type_name -> google.protobuf.Timestamp
+	6, // 2: toolhub.v1.Event.error_kind:type_name -> toolhub.v1.ErrorKind
+	7, // 3: toolhub.v1.Event.duration:type_name -> google.protobuf.Duration
 	3, // 4: toolhub.v1.Event.attributes:type_name -> toolhub.v1.Event.AttributesEntry
-	0, // 5: toolhub.v1.EventFilter.types:type_name -> toolhub.v1.EventType
-	4, // 6: toolhub.v1.EventFilter.since:type_name -> google.protobuf.Timestamp
-	4, // 7: toolhub.v1.EventFilter.until:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	4, // 5: toolhub.v1.Event.labels:type_name -> toolhub.v1.Event.LabelsEntry
+	0, // 6: toolhub.v1.EventFilter.types:type_name -> toolhub.v1.EventType
+	5, // 7: toolhub.v1.EventFilter.since:type_name -> google.protobuf.Timestamp
+	5, // 8: toolhub.v1.EventFilter.until:type_name -> google.protobuf.Timestamp
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_event_proto_init() }
@@ -602,7 +680,7 @@ func file_toolhub_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_event_proto_rawDesc), len(file_toolhub_v1_event_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -140,6 +140,26 @@ class Event(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TYPE_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
@@ -161,6 +181,13 @@ class Event(_message.Message):
     DURATION_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    RESULT_DIGEST_FIELD_NUMBER: _builtins.int
+    RESULT_SUMMARY_FIELD_NUMBER: _builtins.int
     type: Global___EventType.ValueType
     """What happened."""
     writer: _builtins.str
@@ -197,6 +224,22 @@ class Event(_message.Message):
     """The kind of failure. UNSPECIFIED when it did not fail."""
     purpose: _builtins.str
     """The caller's purpose, redacted; untrusted text. Empty when none was given."""
+    user_id: _builtins.str
+    """The person on whose behalf the call was made, as its context said. Empty when it named nobody."""
+    agent_id: _builtins.str
+    """The agent that called, as its context said. Empty means the principal."""
+    task_id: _builtins.str
+    """The task within the request. Empty when the call named none."""
+    session_id: _builtins.str
+    """The conversation. Empty when the call named none."""
+    result_digest: _builtins.str
+    """SHA-256 (hex) over the canonical JSON of the value that was answered, as `result_json` carries it. Empty where no
+    value was, or the answer is one given before (`first_call_id` among the attributes).
+    """
+    result_summary: _builtins.str
+    """That value, redacted and cut to 1 KiB, for a person: whole where it is short, else an outline of its members with
+    sizes in the place of long texts. Empty as `result_digest` is.
+    """
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
         """When, by the writer's clock."""
@@ -208,6 +251,10 @@ class Event(_message.Message):
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Further facts by name, such as `approval_id`, `job_id`, `attempt`. Redacted."""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The call's labels, redacted."""
 
     def __init__(
         self,
@@ -233,10 +280,17 @@ class Event(_message.Message):
         duration: _duration_pb2.Duration | None = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         purpose: _builtins.str = ...,
+        user_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        result_digest: _builtins.str = ...,
+        result_summary: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "duration", b"duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args_digest", b"args_digest", "args_summary", b"args_summary", "at", b"at", "attributes", b"attributes", "call_id", b"call_id", "duration", b"duration", "error_kind", b"error_kind", "key_id", b"key_id", "mac", b"mac", "outcome", b"outcome", "policy_revision", b"policy_revision", "previous_mac", b"previous_mac", "principal", b"principal", "purpose", b"purpose", "request_id", b"request_id", "rule_id", b"rule_id", "sequence", b"sequence", "tool", b"tool", "tool_digest", b"tool_digest", "type", b"type", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "args_digest", b"args_digest", "args_summary", b"args_summary", "at", b"at", "attributes", b"attributes", "call_id", b"call_id", "duration", b"duration", "error_kind", b"error_kind", "key_id", b"key_id", "labels", b"labels", "mac", b"mac", "outcome", b"outcome", "policy_revision", b"policy_revision", "previous_mac", b"previous_mac", "principal", b"principal", "purpose", b"purpose", "request_id", b"request_id", "result_digest", b"result_digest", "result_summary", b"result_summary", "rule_id", b"rule_id", "sequence", b"sequence", "session_id", b"session_id", "task_id", b"task_id", "tool", b"tool", "tool_digest", b"tool_digest", "type", b"type", "user_id", b"user_id", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

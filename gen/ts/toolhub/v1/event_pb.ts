@@ -15,7 +15,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/event.proto.
  */
 export const file_toolhub_v1_event: GenFile = /*@__PURE__*/
-  fileDesc("ChZ0b29saHViL3YxL2V2ZW50LnByb3RvEgp0b29saHViLnYxIr0ECgVFdmVudBIjCgR0eXBlGAEgASgOMhUudG9vbGh1Yi52MS5FdmVudFR5cGUSDgoGd3JpdGVyGAIgASgJEhAKCHNlcXVlbmNlGAMgASgDEhQKDHByZXZpb3VzX21hYxgEIAEoCRILCgNtYWMYBSABKAkSDgoGa2V5X2lkGAYgASgJEiYKAmF0GAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIRCglwcmluY2lwYWwYCCABKAkSDAoEdG9vbBgJIAEoCRITCgt0b29sX2RpZ2VzdBgKIAEoCRIPCgdjYWxsX2lkGAsgASgJEhIKCnJlcXVlc3RfaWQYDCABKAkSEwoLYXJnc19kaWdlc3QYDSABKAkSFAoMYXJnc19zdW1tYXJ5GA4gASgJEhcKD3BvbGljeV9yZXZpc2lvbhgPIAEoCRIPCgdydWxlX2lkGBAgASgJEg8KB291dGNvbWUYESABKAkSKQoKZXJyb3Jfa2luZBgSIAEoDjIVLnRvb2xodWIudjEuRXJyb3JLaW5kEisKCGR1cmF0aW9uGBMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjUKCmF0dHJpYnV0ZXMYFCADKAsyIS50b29saHViLnYxLkV2ZW50LkF0dHJpYnV0ZXNFbnRyeRIPCgdwdXJwb3NlGBUgASgJGjEKD0F0dHJpYnV0ZXNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIqQCCgtFdmVudEZpbHRlchIbCglwcmluY2lwYWwYASABKAlCCLpIBXIDGIABEhYKBHRvb2wYAiABKAlCCLpIBXIDGIABEjcKBXR5cGVzGAMgAygOMhUudG9vbGh1Yi52MS5FdmVudFR5cGVCEbpIDpIBCxAgIgeCAQQQASAAEhkKB2NhbGxfaWQYBCABKAlCCLpIBXIDGIABEhwKCnJlcXVlc3RfaWQYBSABKAlCCLpIBXIDGIABEikKBXNpbmNlGAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIpCgV1bnRpbBgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGAoGd3JpdGVyGAggASgJQgi6SAVyAxiAASrWBAoJRXZlbnRUeXBlEhoKFkVWRU5UX1RZUEVfVU5TUEVDSUZJRUQQABIaChZFVkVOVF9UWVBFX1RPT0xfQ0FMTEVEEAESGgoWRVZFTlRfVFlQRV9UT09MX1JFU1VMVBACEhwKGEVWRU5UX1RZUEVfUE9MSUNZX0RFTklFRBADEhQKEEVWRU5UX1RZUEVfUkVUUlkQBBIdChlFVkVOVF9UWVBFX0FQUFJPVkFMX0FTS0VEEAUSHwobRVZFTlRfVFlQRV9BUFBST1ZBTF9ERUNJREVEEAYSHAoYRVZFTlRfVFlQRV9BUFBST1ZBTF9VU0VEEAcSHwobRVZFTlRfVFlQRV9BUFBST1ZBTF9FWFBJUkVEEAgSHAoYRVZFTlRfVFlQRV9KT0JfU1VCTUlUVEVEEAkSGAoURVZFTlRfVFlQRV9KT0JfU1RBVEUQChIaChZFVkVOVF9UWVBFX1BJTl9DUkVBVEVEEAsSGgoWRVZFTlRfVFlQRV9QSU5fRFJJRlRFRBAMEhoKFkVWRU5UX1RZUEVfUElOX0RFQ0lERUQQDRIeChpFVkVOVF9UWVBFX1RPT0xfUkVHSVNURVJFRBAOEiAKHEVWRU5UX1RZUEVfVE9PTF9VTlJFR0lTVEVSRUQQDxIcChhFVkVOVF9UWVBFX0NPTkZJR19MT0FERUQQEBIeChpFVkVOVF9UWVBFX0NPTkZJR19SRUpFQ1RFRBAREhoKFkVWRU5UX1RZUEVfSFVCX1NUQVJURUQQEhIaChZFVkVOVF9UWVBFX0hVQl9TVE9QUEVEEBNCOlo4Z2l0aHViLmNvbS90b29sLWh1Yi90b29sLWh1Yi9nZW4vZ28vdG9vbGh1Yi92MTt0b29saHVidjFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_timestamp, file_toolhub_v1_error]);
+  fileDesc("ChZ0b29saHViL3YxL2V2ZW50LnByb3RvEgp0b29saHViLnYxIpIGCgVFdmVudBIjCgR0eXBlGAEgASgOMhUudG9vbGh1Yi52MS5FdmVudFR5cGUSDgoGd3JpdGVyGAIgASgJEhAKCHNlcXVlbmNlGAMgASgDEhQKDHByZXZpb3VzX21hYxgEIAEoCRILCgNtYWMYBSABKAkSDgoGa2V5X2lkGAYgASgJEiYKAmF0GAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIRCglwcmluY2lwYWwYCCABKAkSDAoEdG9vbBgJIAEoCRITCgt0b29sX2RpZ2VzdBgKIAEoCRIPCgdjYWxsX2lkGAsgASgJEhIKCnJlcXVlc3RfaWQYDCABKAkSEwoLYXJnc19kaWdlc3QYDSABKAkSFAoMYXJnc19zdW1tYXJ5GA4gASgJEhcKD3BvbGljeV9yZXZpc2lvbhgPIAEoCRIPCgdydWxlX2lkGBAgASgJEg8KB291dGNvbWUYESABKAkSKQoKZXJyb3Jfa2luZBgSIAEoDjIVLnRvb2xodWIudjEuRXJyb3JLaW5kEisKCGR1cmF0aW9uGBMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjUKCmF0dHJpYnV0ZXMYFCADKAsyIS50b29saHViLnYxLkV2ZW50LkF0dHJpYnV0ZXNFbnRyeRIPCgdwdXJwb3NlGBUgASgJEg8KB3VzZXJfaWQYFiABKAkSEAoIYWdlbnRfaWQYFyABKAkSDwoHdGFza19pZBgYIAEoCRISCgpzZXNzaW9uX2lkGBkgASgJEi0KBmxhYmVscxgaIAMoCzIdLnRvb2xodWIudjEuRXZlbnQuTGFiZWxzRW50cnkSFQoNcmVzdWx0X2RpZ2VzdBgbIAEoCRIWCg5yZXN1bHRfc3VtbWFyeRgcIAEoCRoxCg9BdHRyaWJ1dGVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ARotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIqQCCgtFdmVudEZpbHRlchIbCglwcmluY2lwYWwYASABKAlCCLpIBXIDGIABEhYKBHRvb2wYAiABKAlCCLpIBXIDGIABEjcKBXR5cGVzGAMgAygOMhUudG9vbGh1Yi52MS5FdmVudFR5cGVCEbpIDpIBCxAgIgeCAQQQASAAEhkKB2NhbGxfaWQYBCABKAlCCLpIBXIDGIABEhwKCnJlcXVlc3RfaWQYBSABKAlCCLpIBXIDGIABEikKBXNpbmNlGAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIpCgV1bnRpbBgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGAoGd3JpdGVyGAggASgJQgi6SAVyAxiAASrWBAoJRXZlbnRUeXBlEhoKFkVWRU5UX1RZUEVfVU5TUEVDSUZJRUQQABIaChZFVkVOVF9UWVBFX1RPT0xfQ0FMTEVEEAESGgoWRVZFTlRfVFlQRV9UT09MX1JFU1VMVBACEhwKGEVWRU5UX1RZUEVfUE9MSUNZX0RFTklFRBADEhQKEEVWRU5UX1RZUEVfUkVUUlkQBBIdChlFVkVOVF9UWVBFX0FQUFJPVkFMX0FTS0VEEAUSHwobRVZFTlRfVFlQRV9BUFBST1ZBTF9ERUNJREVEEAYSHAoYRVZFTlRfVFlQRV9BUFBST1ZBTF9VU0VEEAcSHwobRVZFTlRfVFlQRV9BUFBST1ZBTF9FWFBJUkVEEAgSHAoYRVZFTlRfVFlQRV9KT0JfU1VCTUlUVEVEEAkSGAoURVZFTlRfVFlQRV9KT0JfU1RBVEUQChIaChZFVkVOVF9UWVBFX1BJTl9DUkVBVEVEEAsSGgoWRVZFTlRfVFlQRV9QSU5fRFJJRlRFRBAMEhoKFkVWRU5UX1RZUEVfUElOX0RFQ0lERUQQDRIeChpFVkVOVF9UWVBFX1RPT0xfUkVHSVNURVJFRBAOEiAKHEVWRU5UX1RZUEVfVE9PTF9VTlJFR0lTVEVSRUQQDxIcChhFVkVOVF9UWVBFX0NPTkZJR19MT0FERUQQEBIeChpFVkVOVF9UWVBFX0NPTkZJR19SRUpFQ1RFRBAREhoKFkVWRU5UX1RZUEVfSFVCX1NUQVJURUQQEhIaChZFVkVOVF9UWVBFX0hVQl9TVE9QUEVEEBNCOlo4Z2l0aHViLmNvbS90b29sLWh1Yi90b29sLWh1Yi9nZW4vZ28vdG9vbGh1Yi92MTt0b29saHVidjFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_timestamp, file_toolhub_v1_error]);
 
 /**
  * One entry of the audit log: a link of its writer's hash chain. Never carries a secret.
@@ -169,6 +169,57 @@ export type Event = Message<"toolhub.v1.Event"> & {
    * @generated from field: string purpose = 21;
    */
   purpose: string;
+
+  /**
+   * The person on whose behalf the call was made, as its context said. Empty when it named nobody.
+   *
+   * @generated from field: string user_id = 22;
+   */
+  userId: string;
+
+  /**
+   * The agent that called, as its context said. Empty means the principal.
+   *
+   * @generated from field: string agent_id = 23;
+   */
+  agentId: string;
+
+  /**
+   * The task within the request. Empty when the call named none.
+   *
+   * @generated from field: string task_id = 24;
+   */
+  taskId: string;
+
+  /**
+   * The conversation. Empty when the call named none.
+   *
+   * @generated from field: string session_id = 25;
+   */
+  sessionId: string;
+
+  /**
+   * The call's labels, redacted.
+   *
+   * @generated from field: map<string, string> labels = 26;
+   */
+  labels: { [key: string]: string };
+
+  /**
+   * SHA-256 (hex) over the canonical JSON of the value that was answered, as `result_json` carries it. Empty where no
+   * value was, or the answer is one given before (`first_call_id` among the attributes).
+   *
+   * @generated from field: string result_digest = 27;
+   */
+  resultDigest: string;
+
+  /**
+   * That value, redacted and cut to 1 KiB, for a person: whole where it is short, else an outline of its members with
+   * sizes in the place of long texts. Empty as `result_digest` is.
+   *
+   * @generated from field: string result_summary = 28;
+   */
+  resultSummary: string;
 };
 
 /**

@@ -82,7 +82,7 @@ class JobLedger:
 
     def _remember(self, type: EventType, before: Job | None, job: Job, told: Mapping[str, str]) -> None:
         """An audit log that is broken refuses calls; it must not cost a job its state."""
-        result = job.status.result
+        result, context = job.status.result, job.call.context
         event = Event(
             type=type,
             at_unix_ms=job.status.at_unix_ms,
@@ -90,10 +90,15 @@ class JobLedger:
             tool=job.call.tool,
             tool_digest=job.tool_digest,
             call_id=job.call.call_id,
-            request_id=job.call.context.request_id,
+            request_id=context.request_id,
             args_digest=job.args_digest,
             outcome="" if result is None else "ok" if result.error is None else result.error.kind.value,
             attributes=attributes_of(before, job, told),
+            user_id=context.user_id,
+            agent_id=context.agent_id,
+            task_id=context.task_id,
+            session_id=context.session_id,
+            labels=context.labels,
         )
         try:
             self._audit.append(event)

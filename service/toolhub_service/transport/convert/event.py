@@ -36,6 +36,13 @@ def from_event(chained: ChainedEvent) -> event_pb2.Event:
         error_kind=ERRORS.to_wire[kind] if kind else error_pb2.ERROR_KIND_UNSPECIFIED,
         duration=duration(event.duration_us / 1e6),
         attributes=event.attributes,
+        user_id=event.user_id,
+        agent_id=event.agent_id,
+        task_id=event.task_id,
+        session_id=event.session_id,
+        labels=event.labels,
+        result_digest=event.result_digest,
+        result_summary=event.result_summary,
     )
 
 

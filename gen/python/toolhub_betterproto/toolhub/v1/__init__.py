@@ -2154,6 +2154,45 @@ class Event(betterproto2.Message):
     The caller's purpose, redacted; untrusted text. Empty when none was given.
     """
 
+    user_id: "str" = betterproto2.field(22, betterproto2.TYPE_STRING)
+    """
+    The person on whose behalf the call was made, as its context said. Empty when it named nobody.
+    """
+
+    agent_id: "str" = betterproto2.field(23, betterproto2.TYPE_STRING)
+    """
+    The agent that called, as its context said. Empty means the principal.
+    """
+
+    task_id: "str" = betterproto2.field(24, betterproto2.TYPE_STRING)
+    """
+    The task within the request. Empty when the call named none.
+    """
+
+    session_id: "str" = betterproto2.field(25, betterproto2.TYPE_STRING)
+    """
+    The conversation. Empty when the call named none.
+    """
+
+    labels: "dict[str, str]" = betterproto2.field(
+        26, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
+    )
+    """
+    The call's labels, redacted.
+    """
+
+    result_digest: "str" = betterproto2.field(27, betterproto2.TYPE_STRING)
+    """
+    SHA-256 (hex) over the canonical JSON of the value that was answered, as `result_json` carries it. Empty where no
+    value was, or the answer is one given before (`first_call_id` among the attributes).
+    """
+
+    result_summary: "str" = betterproto2.field(28, betterproto2.TYPE_STRING)
+    """
+    That value, redacted and cut to 1 KiB, for a person: whole where it is short, else an outline of its members with
+    sizes in the place of long texts. Empty as `result_digest` is.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "Event", Event)
 
