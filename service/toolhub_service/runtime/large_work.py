@@ -55,7 +55,8 @@ class LargeWork:
         wait_s = 0.0 if share is None else share.due_s - self._clock.monotonic_s()
         if wait_s > MAX_WAIT_S:
             raise _refusal("large arguments of yours have cost more than your share", wait_s)
-        waiting_bytes = sum(waiting.size_bytes for waiting in self._queues.get(principal_id, ()))
+        queue = self._queues.get(principal_id, ())
+        waiting_bytes = sum(waiting.size_bytes for waiting in queue if not waiting.turn.done())
         if waiting_bytes and waiting_bytes + size_bytes > MAX_WAITING_BYTES:
             raise _refusal("too many large arguments of yours wait to be read", max(wait_s, 1.0))
 
