@@ -7,6 +7,7 @@ that a parser would have had to make for it.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,17 @@ import orjson
 import pytest
 
 from tests.hub import OPEN_POLICY, RunningHub, request, running_hub
+from tests.rpc.sharing import BY_KEY, People
 from toolhub.v1 import call_pb2, error_pb2, job_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.domain.call import Call
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime import approval_record, pipeline
+from toolhub_service.runtime.approval_summary import show_arguments
+from toolhub_service.runtime.validate_input import validate_input
+from toolhub_service.schema.tool_schemas import ToolSchemas
 from toolhub_service.transport import envelope, message_bound
 
 SELECT = "core/util.json.select"
@@ -111,6 +121,108 @@ async def in_session(hub: RunningHub) -> None:
     await session.done_writing()
     async for _ in session:
         pass
+
+
+@pytest.mark.parametrize("shape", ["text", "table"])
+async def test_one_large_call_of_another_waits_for_no_more_than_its_turn(tmp_path: Path, shape: str) -> None:
+    """Fails at befa727: it waited for all that had come before it."""
+    honest = {"text": {"a": "x" * 1_000_000}, "table": {"a": [[n, f"row {n}"] for n in range(20_000)]}}[shape]
+    async with running_hub(tmp_path, policy=OPEN_POLICY, settings=BY_KEY) as hub:
+        people = People(hub, names=("attacker", "victim"))
+        attack, answered = request(SELECT, args_json=NUMBERS), 0
+
+        async def attacks() -> None:
+            nonlocal answered
+            while True:
+                response = await hub.stub.Invoke(attack, metadata=people.at(hub, "attacker").metadata)
+                answered += response.result.ok
+
+        attacking = [asyncio.create_task(attacks()) for _ in range(16)]
+        while not answered:
+            await hub.invoke("core/util.time.now", metadata=people.at(hub, "victim").metadata)
+        before = answered
+        result = await hub.invoke(SELECT, {"path": "b", "json": honest}, metadata=people.at(hub, "victim").metadata)
+        assert result.ok
+        assert answered - before <= 6
+        for task in attacking:
+            task.cancel()
+        await asyncio.gather(*attacking, return_exceptions=True)
+
+
+FEW_BUT_COSTLY: dict[str, tuple[str, dict[str, Any]]] = {
+    "json.select by JMESPath": (SELECT, {"path": "a[].[@, @][][].[@, @][]", "json": {"a": [[[1] * 10] * 30] * 20}}),
+    "json.select by JSONPath": (
+        SELECT,
+        {"path": "$..[?$..[?@ == 7]]", "json": [[1] * 30] * 20, "language": "jsonpath"},
+    ),
+    "template.render": (
+        "core/util.template.render",
+        {"template": "{{#a}}{{#a}}{{#a}}{{#a}}{{b}}{{/a}}{{/a}}{{/a}}{{/a}}", "data": {"a": [1] * 20}},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FEW_BUT_COSTLY)
+async def test_others_are_answered_while_a_small_call_takes_many_steps(tmp_path: Path, what: str) -> None:
+    """Fails at befa727: 0.1 to 0.4 s in which nobody else was answered."""
+    tool, args = FEW_BUT_COSTLY[what]
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        result, answered = await victims_beside(hub, lambda: hub.invoke(tool, args))
+    assert result.ok or "steps" in result.error.message
+    assert answered >= 8
+
+
+async def test_a_large_call_is_made_ready_for_a_person_beside_other_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails at befa727: secrets were sought in all of its arguments on the event loop, 0.7 s for 4 MiB."""
+    shown_in: list[threading.Thread] = []
+
+    def shows(args: JsonValue, redactor: Redactor) -> str:
+        shown_in.append(threading.current_thread())
+        return show_arguments(args, redactor)
+
+    monkeypatch.setattr(approval_record, "show_arguments", shows)
+    rule = "rules:\n  - {id: ask, effect: REQUIRE_APPROVAL, tools: [core/util.template.render], reason: Shared.}\n"
+    asked = {"template": "", "data": [[n, f"row {n}"] for n in range(20_000)]}
+    async with running_hub(tmp_path, policy=OPEN_POLICY + rule) as hub:
+        result = await hub.invoke("core/util.template.render", asked)
+    assert result.error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
+    assert len(shown_in) == 1
+    assert threading.main_thread() not in shown_in
+
+
+async def test_the_arguments_of_a_large_job_are_checked_beside_other_calls_when_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails at befa727: once more on the event loop, 0.1 s for 4 MiB."""
+    checked_in: list[threading.Thread] = []
+
+    def validate(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> None:
+        checked_in.append(threading.current_thread())
+        validate_input(call, spec, schemas)
+
+    monkeypatch.setattr(pipeline, "validate_input", validate)
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        job = await hub.submit(SELECT, {"path": "b", "json": {"a": [[n] for n in range(20_000)]}})
+        *_, last = await hub.watched(job.job_id)
+    assert last.result.ok
+    assert len(checked_in) == 2
+    assert threading.main_thread() not in checked_in
+
+
+async def test_an_answer_of_many_values_leaves_as_json_whatever_was_asked_for(tmp_path: Path) -> None:
+    """Fails at befa727: a Struct of 130,000 values was made on the event loop, for 0.4 s."""
+    encoding = call_pb2.RESULT_ENCODING_STRUCT
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        few, many = [
+            await hub.invoke(SELECT, {"path": "a", "json": {"a": list(range(size))}}, result_encoding=encoding)
+            for size in (14_000, 16_000)
+        ]
+        plan = await hub.plan(SELECT, {"path": "a", "json": list(range(16_000))}, result_encoding=encoding)
+    assert len(few.result_struct.fields["value"].list_value.values) == 14_000
+    assert orjson.loads(many.result_json) == {"value": list(range(16_000))}
+    assert len(orjson.loads(plan.args_json)["json"]) == 16_000
 
 
 async def test_others_are_answered_while_secrets_are_hidden_in_a_large_plan(tmp_path: Path) -> None:

@@ -78,11 +78,12 @@ async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs)
     """What the work returns, done in a thread; the meter around this counts it."""
     meter = _meter.get()
     step = partial(work, *args, **kwargs)
-    return await asyncio.to_thread(_beside_others, step if meter is None else partial(meter.step, step))
+    return await asyncio.to_thread(beside_others, step if meter is None else partial(meter.step, step))
 
 
-def _beside_others(work: Callable[[], _T]) -> _T:
-    """In its thread, for as long as it runs there, whether anybody still waits for it or not."""
+def beside_others(work: Callable[[], _T]) -> _T:
+    """What the work returns. To be called in its thread: turns are short for as long as it runs there, whether anybody
+    still waits for it or not."""
     with _short_turns:
         return work()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 from weakref import WeakValueDictionary
 
@@ -30,6 +31,7 @@ from toolhub_service.domain.question import Question
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.patterns import Patterns
+from toolhub_service.registry.turns import in_thread
 from toolhub_service.runtime import approval_refusals as refusals
 from toolhub_service.runtime.approval_decisions import (
     already_decided,
@@ -53,6 +55,7 @@ from toolhub_service.runtime.approval_record import (
     was_decided,
 )
 from toolhub_service.runtime.idempotency import effect_key
+from toolhub_service.runtime.redact import SHOWN_AT_ONCE_BYTES
 
 
 class Approvals:
@@ -101,7 +104,8 @@ class Approvals:
 
     async def _ask(self, planned: PlannedCall, verdict: Verdict, asked: Posed | None) -> Approval:
         now_unix_ms = self._clock.unix_ms()
-        approval = question(
+        asking = partial(
+            question,
             planned,
             verdict,
             approval_id=f"apr_{now_unix_ms:012x}{self._randomness.token_hex(10)}",
@@ -110,7 +114,8 @@ class Approvals:
             redactor=self._redactor,
             posed=asked,
         )
-        return await self._ledger.ask(approval, planned)
+        is_large = len(planned.args_json) > SHOWN_AT_ONCE_BYTES
+        return await self._ledger.ask(await in_thread(asking) if is_large else asking(), planned)
 
     async def pose(
         self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None

@@ -48,7 +48,7 @@ from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.large_work import LargeWork
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
-from toolhub_service.runtime.redact import redact_error, redact_plan
+from toolhub_service.runtime.redact import SHOWN_AT_ONCE_BYTES, redact_error, redact_plan
 from toolhub_service.runtime.resolve import Unread, all_read, resolve
 from toolhub_service.runtime.sinks import SILENT
 from toolhub_service.runtime.take_budget import take_budget
@@ -58,9 +58,6 @@ from toolhub_service.runtime.validate_output import validate_aside
 from toolhub_service.runtime.walk import Walk
 from toolhub_service.runtime.within import within
 from toolhub_service.schema.tool_schemas import ToolSchemas, for_tool
-
-_SHOWN_AT_ONCE_BYTES = 16 * 1024
-"""Of arguments in which secrets are hidden on the event loop."""
 
 T = TypeVar("T")
 
@@ -322,6 +319,6 @@ class Pipeline:
     async def _redacted(self, plan: Plan, walk: Walk) -> Plan:
         """Without secrets: to hide them in a text of megabytes takes seconds."""
         size_bytes = 0 if walk.planned is None else len(walk.planned.args_json)
-        if size_bytes <= _SHOWN_AT_ONCE_BYTES:
+        if size_bytes <= SHOWN_AT_ONCE_BYTES:
             return redact_plan(plan, self.redactor)
         return await self.large.run(walk.call.principal.id, size_bytes, redact_plan, plan, self.redactor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Final, cast
 
 from toolhub_service.domain.errors import ToolError, Upstream, Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -17,6 +17,9 @@ from toolhub_service.domain.plan import Plan, StepVerdict
 from toolhub_service.domain.result import Evidence
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.schema.canonical_json import NotJson, dumps
+
+SHOWN_AT_ONCE_BYTES: Final = 16 * 1024
+"""Of arguments in which secrets are hidden on the event loop: in megabytes it takes seconds."""
 
 
 def redact_error(error: ToolError, redactor: Redactor) -> ToolError:

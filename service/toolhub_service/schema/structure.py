@@ -7,10 +7,11 @@ a text that has too many of them is looked at again without its strings, slice b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.json import JsonValue
 
 _SLICE_BYTES: Final = 64 * 1024
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -41,6 +42,24 @@ LITTLE: Final = Structure(containers=1_000, members=4_000, separators=8_000)
 def has_little(data: bytes) -> bool:
     """Whether the text has so little structure that it can be read at once; False says nothing."""
     return _signs(data).is_within(LITTLE)
+
+
+def has_many_values(value: JsonValue, most: int = LITTLE.separators) -> bool:
+    """Whether there are more than `most` values in the value; looks at no more than that."""
+    pending, values = [value], 0
+    while pending:
+        container = pending.pop()
+        if isinstance(container, Mapping):
+            items: Iterable[JsonValue] = container.values()
+        elif isinstance(container, list | tuple):
+            items = container
+        else:
+            continue
+        values += len(container)
+        if values > most:
+            return True
+        pending.extend(items)
+    return False
 
 
 def bound_structure(data: bytes, most: Structure = MOST) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.tools.mustache_parse import Node, Partial, Section, Variable, parse
-from toolhub_service.tools.step_budget import StepBudget
+from toolhub_service.tools.query_weight import weigh
+from toolhub_service.tools.step_budget import AT_ONCE_STEPS, StepBudget
 
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 _ADVICE = "Render a smaller part, or fewer elements."
@@ -26,8 +27,15 @@ _CHARS_PER_STEP = 64
 class RenderLimits:
     output_chars: int = 1024 * 1024
     steps: int = 200_000
+    json_nodes: int = 1_000_000
+    """Of objects and arrays that are written as JSON; the output holds fewer."""
     depth: int = 100
     """Sections and partials inside one another, counted together."""
+
+    @property
+    def at_once(self) -> RenderLimits:
+        """The same, of what is rendered on the event loop."""
+        return replace(self, steps=min(self.steps, AT_ONCE_STEPS), json_nodes=min(self.json_nodes, AT_ONCE_STEPS))
 
 
 def render(template: str, data: JsonValue, partials: Mapping[str, str], limits: RenderLimits) -> str:
@@ -46,6 +54,7 @@ class _Renderer:
         self._partials = partials
         self._limits = limits
         self._budget = budget
+        self._json_budget = StepBudget(limits.json_nodes, _ADVICE)
         self._chars_left = limits.output_chars
         self._parsed: dict[tuple[str, str], list[Node]] = {}
         self._depth = 0
@@ -64,13 +73,19 @@ class _Renderer:
             if isinstance(node, str):
                 self._write(node)
             elif isinstance(node, Variable):
-                text = _text_of(self._look_up(node.path, stack))
-                self._write(text.translate(_ESCAPES) if node.escaped else text)
+                self._variable(node, self._look_up(node.path, stack))
             elif isinstance(node, Section):
                 self._section(node, stack)
             else:
                 self._partial(node, stack)
         self._depth -= 1
+
+    def _variable(self, variable: Variable, value: JsonValue) -> None:
+        if isinstance(value, list | dict):
+            weigh(value, self._json_budget)
+        text = _text_of(value)
+        fits = len(text) <= self._chars_left  # escapes only make it longer
+        self._write(text.translate(_ESCAPES) if variable.escaped and fits else text)
 
     def _section(self, section: Section, stack: list[JsonValue]) -> None:
         value = self._look_up(section.path, stack)

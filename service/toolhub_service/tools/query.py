@@ -7,7 +7,7 @@ steps (query_jmespath.py, query_jsonpath.py), and the answer is measured, as it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import re2
@@ -16,7 +16,7 @@ from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.tools.query_jmespath import select_jmespath
 from toolhub_service.tools.query_jsonpath import select_jsonpath
 from toolhub_service.tools.query_weight import weigh
-from toolhub_service.tools.step_budget import StepBudget
+from toolhub_service.tools.step_budget import AT_ONCE_STEPS, StepBudget
 
 Language = Literal["jmespath", "jsonpath"]
 
@@ -31,6 +31,13 @@ class QueryLimits:
     steps: int = 200_000
     result_weight: int = 1_000_000
     """Nodes plus characters of the answer."""
+    result_nodes: int = 1_000_000
+
+    @property
+    def at_once(self) -> QueryLimits:
+        """The same, of what is selected on the event loop."""
+        few = min(self.steps, AT_ONCE_STEPS)
+        return replace(self, steps=few, result_nodes=min(self.result_nodes, AT_ONCE_STEPS))
 
 
 def select(document: Any, path: str, language: Language, limits: QueryLimits) -> Any:
@@ -44,7 +51,9 @@ def select(document: Any, path: str, language: Language, limits: QueryLimits) ->
         found = (select_jmespath if language == "jmespath" else select_jsonpath)(document, path, budget)
     except RecursionError:
         raise refuse(ErrorKind.INVALID_INPUT, "The path is nested too deeply: split it into several calls.") from None
-    weigh(found, StepBudget(limits.result_weight, f"The answer is too large. {_ADVICE}"), chars_per_step=1)
+    too_large = f"The answer is too large. {_ADVICE}"
+    nodes = StepBudget(limits.result_nodes, too_large)
+    weigh(found, StepBudget(limits.result_weight, too_large), chars_per_step=1, nodes=nodes)
     return found
 
 

@@ -16,16 +16,23 @@ CHARS_PER_STEP = 64
 """Text is compared and joined at memory speed, so it costs less than visiting nodes."""
 
 
-def weigh(value: Any, budget: StepBudget, chars_per_step: int = CHARS_PER_STEP) -> None:
-    """Spend a step for each node and for so many characters. Raises ToolFailure INVALID_INPUT when the budget ends."""
+def weigh(
+    value: Any, budget: StepBudget, chars_per_step: int = CHARS_PER_STEP, *, nodes: StepBudget | None = None
+) -> None:
+    """Spend a step for each node and for so many characters, and one of `nodes` for each node alone. Raises OutOfSteps
+    when either ends, ToolFailure INVALID_INPUT for what JSON cannot write."""
     pending = [value]
     while pending:
         node = pending.pop()
         if isinstance(node, list):
             budget.spend(1 + len(node))
+            if nodes is not None:
+                nodes.spend(1 + len(node))
             pending += node
         elif isinstance(node, dict):
             budget.spend(1 + len(node))
+            if nodes is not None:
+                nodes.spend(1 + len(node))
             for key in node:
                 budget.spend(len(key) // chars_per_step)
             pending += node.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -11,6 +12,7 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, Example
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.query import Language, QueryLimits, select
+from toolhub_service.tools.step_budget import LongSteps
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 _BOOKS: JsonObject = {"books": [{"title": "Emma", "price": 8}, {"title": "Ulysses", "price": 20}]}
@@ -42,9 +44,12 @@ class JsonSelect(Tool["JsonSelect.In", "JsonSelect.Out"]):
 
     def __init__(self, limits: QueryLimits | None = None) -> None:
         self._limits = limits or QueryLimits()
+        self._at_once = self._limits.at_once
+        self._long = LongSteps()
 
     async def run(self, args: JsonSelect.In, context: ToolContext) -> JsonSelect.Out:
-        value = select(args.json, args.path, args.language, self._limits)
+        selecting = partial(select, args.json, args.path, args.language)
+        value = await self._long.run(selecting, self._at_once, self._limits, context)
         context.proves(EvidenceType.TOOL, args.path[:200], f"Selected by {args.language}: {_shape(value)}.")
         return self.Out(value=value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, field
@@ -10,6 +11,7 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, Example
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.mustache import RenderLimits, render
+from toolhub_service.tools.step_budget import LongSteps
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 
@@ -45,8 +47,11 @@ class TemplateRender(Tool["TemplateRender.In", "TemplateRender.Out"]):
 
     def __init__(self, limits: RenderLimits | None = None) -> None:
         self._limits = limits or RenderLimits()
+        self._at_once = self._limits.at_once
+        self._long = LongSteps()
 
     async def run(self, args: TemplateRender.In, context: ToolContext) -> TemplateRender.Out:
-        text = render(args.template, args.data, args.partials, self._limits)
+        rendering = partial(render, args.template, args.data, args.partials)
+        text = await self._long.run(rendering, self._at_once, self._limits, context)
         context.proves(EvidenceType.TEXT, "text", f"Rendered {len(text)} characters.")
         return self.Out(text=text)

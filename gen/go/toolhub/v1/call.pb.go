@@ -85,7 +85,8 @@ const (
 	ResultEncoding_RESULT_ENCODING_UNSPECIFIED ResultEncoding = 0
 	// JSON bytes: exact integers, fastest.
 	ResultEncoding_RESULT_ENCODING_JSON ResultEncoding = 1
-	// google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles.
+	// google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
+	// 15,000 values travels as JSON bytes all the same.
 	ResultEncoding_RESULT_ENCODING_STRUCT ResultEncoding = 2
 )
 

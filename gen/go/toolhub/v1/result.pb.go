@@ -395,7 +395,8 @@ type ToolResult_ResultJson struct {
 }
 
 type ToolResult_ResultStruct struct {
-	// The same as a Struct; numbers are doubles. An answer that is no JSON object always travels as `result_json`.
+	// The same as a Struct; numbers are doubles. An answer that is no JSON object, or has more
+	// than 15,000 values, always travels as `result_json`.
 	ResultStruct *structpb.Struct `protobuf:"bytes,3,opt,name=result_struct,json=resultStruct,proto3,oneof"`
 }
 

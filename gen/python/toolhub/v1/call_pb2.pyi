@@ -56,7 +56,9 @@ class _ResultEncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Result
     RESULT_ENCODING_JSON: _ResultEncoding.ValueType  # 1
     """JSON bytes: exact integers, fastest."""
     RESULT_ENCODING_STRUCT: _ResultEncoding.ValueType  # 2
-    """google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles."""
+    """google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
+    15,000 values travels as JSON bytes all the same.
+    """
 
 class ResultEncoding(_ResultEncoding, metaclass=_ResultEncodingEnumTypeWrapper):
     """How JSON travels in an answer."""
@@ -66,7 +68,9 @@ RESULT_ENCODING_UNSPECIFIED: ResultEncoding.ValueType  # 0
 RESULT_ENCODING_JSON: ResultEncoding.ValueType  # 1
 """JSON bytes: exact integers, fastest."""
 RESULT_ENCODING_STRUCT: ResultEncoding.ValueType  # 2
-"""google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles."""
+"""google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
+15,000 values travels as JSON bytes all the same.
+"""
 Global___ResultEncoding: _TypeAlias = ResultEncoding  # noqa: Y015
 
 @_typing.final

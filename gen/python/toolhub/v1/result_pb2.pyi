@@ -176,7 +176,9 @@ class ToolResult(_message.Message):
     """The adapter's unprocessed answer as JSON, redacted. Empty unless the hub is configured to send it."""
     @_builtins.property
     def result_struct(self) -> _struct_pb2.Struct:
-        """The same as a Struct; numbers are doubles. An answer that is no JSON object always travels as `result_json`."""
+        """The same as a Struct; numbers are doubles. An answer that is no JSON object, or has more
+        than 15,000 values, always travels as `result_json`.
+        """
 
     @_builtins.property
     def evidence(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evidence]:

@@ -234,7 +234,8 @@ export enum ResultEncoding {
   JSON = 1,
 
   /**
-   * google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles.
+   * google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
+   * 15,000 values travels as JSON bytes all the same.
    *
    * @generated from enum value: RESULT_ENCODING_STRUCT = 2;
    */

@@ -106,7 +106,8 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
     case: "resultJson";
   } | {
     /**
-     * The same as a Struct; numbers are doubles. An answer that is no JSON object always travels as `result_json`.
+     * The same as a Struct; numbers are doubles. An answer that is no JSON object, or has more
+     * than 15,000 values, always travels as `result_json`.
      *
      * @generated from field: google.protobuf.Struct result_struct = 3;
      */

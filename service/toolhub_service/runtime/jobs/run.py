@@ -28,10 +28,13 @@ from toolhub_service.runtime.jobs.progress import JobSink
 from toolhub_service.runtime.jobs.settle import Settling
 from toolhub_service.runtime.jobs.take import RETRY_S, Taking
 from toolhub_service.runtime.jobs.terms import JobTerms
+from toolhub_service.schema.structure import has_many_values
 
 _LAST_LOOK_S = 5.0
 """For work on a remote side whose deadline passed while nobody followed it: to be collected, or asked to stop."""
 _PAUSE_MAX_S = 10.0
+_MANY_VALUES_BYTES = 64 * 1024
+"""About: of arguments that are walked beside other calls; a store does not tell."""
 
 
 class JobRuns:
@@ -183,7 +186,8 @@ class JobRuns:
         if job.remote is not None:
             left_s = max(left_s, _LAST_LOOK_S)
         principal = self._describe(job.call.principal.id)
-        return job.call._replace(principal=principal, deadline_s=self._clock.monotonic_s() + left_s)
+        call = job.call._replace(principal=principal, deadline_s=self._clock.monotonic_s() + left_s)
+        return call._replace(unread_bytes=_MANY_VALUES_BYTES) if has_many_values(call.args) else call
 
 
 def _taken(mark: RemoteMark | None) -> RemoteMark | None:

@@ -14,6 +14,7 @@ from toolhub_service.domain.progress import Chunk, Progress
 from toolhub_service.domain.result import Evidence, ToolResult
 from toolhub_service.domain.step import StepName
 from toolhub_service.schema import canonical_json
+from toolhub_service.schema.structure import has_many_values
 from toolhub_service.transport.convert.enums import ERRORS, EVIDENCE, JOB_STATES, STEPS
 from toolhub_service.transport.convert.payload import (
     NotInStruct,
@@ -23,6 +24,9 @@ from toolhub_service.transport.convert.payload import (
     timestamp,
     to_struct,
 )
+
+_STRUCT_VALUES_MAX = 15_000
+"""More leave as JSON bytes: each is a message of its own, made on the event loop; a call may not bring more, either."""
 
 
 def write_result(message: result_pb2.ToolResult, result: ToolResult, *, as_struct: bool) -> None:
@@ -63,7 +67,7 @@ def _raw_json(raw: JsonValue) -> bytes:
 
 
 def _set_value(message: result_pb2.ToolResult, result: ToolResult, *, as_struct: bool) -> None:
-    if as_struct and isinstance(result.value, dict):
+    if as_struct and isinstance(result.value, dict) and not has_many_values(result.value, _STRUCT_VALUES_MAX):
         try:
             message.result_struct.CopyFrom(to_struct(result.value))
             return
@@ -124,7 +128,7 @@ def from_plan(plan: Plan, *, as_struct: bool) -> plan_pb2.Plan:
         plan_digest=plan.plan_digest,
         expires_at=timestamp(plan.expires_at_unix_ms),
     )
-    if as_struct:
+    if as_struct and not has_many_values(plan.args, _STRUCT_VALUES_MAX):
         message.args_struct.CopyFrom(lossy_struct(plan.args))
     else:
         message.args_json = canonical_json.dumps(plan.args)

@@ -1144,7 +1144,8 @@ class ResultEncoding(betterproto2.Enum):
 
     STRUCT = 2
     """
-    google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles.
+    google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
+    15,000 values travels as JSON bytes all the same.
     """
 
     @classmethod
@@ -4458,7 +4459,8 @@ class ToolResult(betterproto2.Message):
         3, betterproto2.TYPE_MESSAGE, optional=True, group="result"
     )
     """
-    The same as a Struct; numbers are doubles. An answer that is no JSON object always travels as `result_json`.
+    The same as a Struct; numbers are doubles. An answer that is no JSON object, or has more
+    than 15,000 values, always travels as `result_json`.
     """
 
     evidence: "list[Evidence]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
