@@ -87,6 +87,30 @@ class AuditLogSuite:
         assert await times(EventFilter(writer="another")) == []
         assert await times(EventFilter(from_unix_ms=20, to_unix_ms=40)) == [20, 30]
 
+    @pytest.mark.parametrize("name", ["user_id", "agent_id", "task_id", "session_id"])
+    async def test_events_are_found_by_for_whom_they_are_and_not_by_a_label_of_that_name(
+        self, log: ChainedAuditLog, name: str
+    ) -> None:
+        for number in range(1, 9):
+            log.append(called(number, labels={name: "alice"}, attributes={name: "alice"}, **{name: "ali_e"}))
+        log.append(called(9, **{name: "alice"}))
+        log.append(called(10, **{name: "alice"}, purpose=f'"{name}":"ali_e"'))
+        found = await log.read(EventFilter(**{name: "alice"}), after=None, limit=2)  # type: ignore[arg-type]
+        assert [event.event.at_unix_ms for event in found] == [9, 10]
+        odd = EventFilter(**{name: 'x" OR \0 %'})  # type: ignore[arg-type]
+        assert not await log.read(odd, after=None, limit=2)
+        async with aclosing(log.tail(EventFilter(**{name: "alice"}))) as tail:  # type: ignore[arg-type]
+            log.append(called(11, labels={name: "alice"}))
+            log.append(called(12, **{name: "alice"}))
+            assert (await anext(tail)).event.at_unix_ms == 12
+
+    async def test_what_says_for_whom_and_what_came_back_is_read_as_it_was_appended(self, log: ChainedAuditLog) -> None:
+        whom = {"user_id": "u", "agent_id": "a", "task_id": "t", "session_id": "s", "labels": {"b": "2", "a": "1"}}
+        event = called(1, **whom, result_digest="d" * 64, result_summary='{"text":"x"}')
+        await log.append_durably(event)
+        assert [each.event for each in await log.read(EVERYTHING, after=None, limit=2)] == [event]
+        assert (await log.verify()).ok
+
     async def test_a_watcher_sees_what_comes_after_it_and_passes_its_filter(self, log: ChainedAuditLog) -> None:
         await log.append_durably(called(1))
         async with aclosing(log.tail(EventFilter(principal="agent-b"))) as tail:

@@ -46,7 +46,7 @@ async def test_texts_of_callers_stay_texts(open_hub: RunningHub) -> None:
 @pytest.mark.parametrize("text", ["' OR '1'='1", "%", "*", "core/%", "\0", SPITEFUL[0]])
 async def test_filters_are_compared_and_never_run(open_hub: RunningHub, text: str) -> None:
     await open_hub.invoke("core/util.time.now")
-    for name in ("principal", "tool", "call_id", "request_id", "writer"):
+    for name in ("principal", "tool", "call_id", "request_id", "writer", "user_id", "session_id"):
         assert await listed(open_hub, **{name: text}) == []
     assert len(await listed(open_hub)) == 2
 

@@ -93,6 +93,13 @@ async def test_every_event_of_a_job_says_for_whom_it_is(there: RunningHub) -> No
     assert [whom(event) for event in events] == [WHOM] * len(events)
 
 
+@pytest.mark.parametrize("name", ["user_id", "agent_id", "task_id", "session_id"])
+async def test_events_are_found_by_for_whom_they_are(there: RunningHub, name: str) -> None:
+    await there.invoke(NOW, request_id="other", labels={name: WHOM[name]})
+    await there.invoke(NOW, request_id="r", **WHOM)
+    assert {event.request_id for event in await recorded(there, **{name: WHOM[name]})} == {"r"}
+
+
 async def test_call_that_names_nobody_is_recorded_for_nobody(there: RunningHub) -> None:
     await there.invoke(NOW, request_id="r")
     nobody = {**dict.fromkeys(WHOM, ""), "labels": {}}

@@ -51,6 +51,10 @@ def _filter_options(command: Any) -> Any:
         click.option("--tool", default="", help="Only events of this tool."),
         click.option("--call-id", default="", help="Only events of this call."),
         click.option("--request-id", default="", help="Only events of this request."),
+        click.option("--user-id", default="", help="Only events of calls for this user."),
+        click.option("--agent-id", default="", help="Only events of calls by this agent."),
+        click.option("--task-id", default="", help="Only events of this task."),
+        click.option("--session-id", default="", help="Only events of this session."),
         click.option("--type", "types", multiple=True, help="Only events of this type, such as POLICY_DENIED."),
     ):
         command = option(command)
@@ -221,6 +225,10 @@ def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:
         tool=options["tool"],
         call_id=options["call_id"],
         request_id=options["request_id"],
+        user_id=options["user_id"],
+        agent_id=options["agent_id"],
+        task_id=options["task_id"],
+        session_id=options["session_id"],
         types=types,
     )
 

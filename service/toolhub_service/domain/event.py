@@ -88,6 +88,10 @@ class EventFilter:
     types: frozenset[EventType] = frozenset()
     call_id: str = ""
     request_id: str = ""
+    user_id: str = ""
+    agent_id: str = ""
+    task_id: str = ""
+    session_id: str = ""
     writer: str = ""
     from_unix_ms: int = 0
     to_unix_ms: int = 0

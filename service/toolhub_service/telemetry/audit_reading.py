@@ -10,7 +10,7 @@ import orjson
 
 from toolhub_service.domain.errors import HubFailure, HubStatus
 from toolhub_service.domain.event import ChainedEvent, EventFilter
-from toolhub_service.telemetry.audit_rows import chained
+from toolhub_service.telemetry.audit_rows import chained, is_for
 from toolhub_service.telemetry.audit_sqlite import SqliteEvents
 from toolhub_service.telemetry.audit_store import EventStore, EventTable
 from toolhub_service.telemetry.chain import canonical
@@ -28,8 +28,15 @@ def page_of(
     events: EventStore, where: EventFilter, after: tuple[int, str, int] | None, limit: int
 ) -> list[ChainedEvent]:
     """At most `limit` events after the cursor. Raises HubFailure AUDIT_DAMAGED when one cannot be read."""
+    found: list[ChainedEvent] = []
     try:
-        return [chained(row) for row in events.page(where, after, max(0, limit))]
+        while len(found) < limit:
+            rows = [chained(row) for row in events.page(where, after, limit)]
+            found += [each for each in rows if is_for(where, each.event)]
+            if len(rows) < limit:
+                break
+            after = (rows[-1].event.at_unix_ms, rows[-1].writer, rows[-1].sequence)
+        return found[: max(0, limit)]
     except events.damage + _ILLEGIBLE as error:
         message = "The audit log is damaged. Run `toolhub audit verify`: it names the first bad event."
         raise HubFailure(HubStatus.INTERNAL, "AUDIT_DAMAGED", message) from error

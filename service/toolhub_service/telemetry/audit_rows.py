@@ -15,7 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from toolhub_service.domain.event import ChainedEvent, EventFilter
+import orjson
+
+from toolhub_service.domain.event import ChainedEvent, Event, EventFilter
 from toolhub_service.telemetry.audit_store import COLUMNS, Row
 from toolhub_service.telemetry.chain import parse
 
@@ -30,6 +32,8 @@ _SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS events_by_request ON events (request_id)",
     "CREATE TABLE IF NOT EXISTS checkpoints (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
 )
+_FOR_WHOM: Final = ("user_id", "agent_id", "task_id", "session_id")
+"""Fields without a column."""
 _TABLES: Final = "SELECT type, name, replace(coalesce(sql, ''), char(34), '') FROM sqlite_master"
 """Without quotes: SQLite adds them when a table is renamed, and leaves them when it is renamed back."""
 _ONE: Final = "(" + ", ".join("?" * 12) + ")"
@@ -162,14 +166,26 @@ def matches(where: EventFilter, chained_event: ChainedEvent) -> bool:
         and (not where.types or event.type in where.types)
         and (not where.call_id or where.call_id == event.call_id)
         and (not where.request_id or where.request_id == event.request_id)
+        and is_for(where, event)
         and (not where.writer or where.writer == chained_event.writer)
         and event.at_unix_ms >= where.from_unix_ms
         and (not where.to_unix_ms or event.at_unix_ms < where.to_unix_ms)
     )
 
 
-def condition(where: EventFilter, after: tuple[int, str, int] | None, mark: str = "?") -> tuple[str, list[Any]]:
-    """The filter and the cursor as a WHERE clause with its parameters; `mark` is how the database spells those."""
+def is_for(where: EventFilter, event: Event) -> bool:
+    """Whether the event is for whom the filter names."""
+    return all(getattr(where, name) in ("", getattr(event, name)) for name in _FOR_WHOM)
+
+
+def condition(
+    where: EventFilter, after: tuple[int, str, int] | None, mark: str = "?", position: str = "instr"
+) -> tuple[str, list[Any]]:
+    """The filter and the cursor as a WHERE clause with its parameters; `mark` is how the database spells those, and
+    `position` its function that looks for a text in another.
+
+    For whom an event is stands in the body alone, where a label may have the same name: see `is_for` for the rest.
+    """
     terms: list[str] = [f"at_unix_ms >= {mark}"]
     parameters: list[Any] = [where.from_unix_ms]
     for column in ("principal", "tool", "call_id", "request_id", "writer"):
@@ -177,6 +193,10 @@ def condition(where: EventFilter, after: tuple[int, str, int] | None, mark: str 
         if wanted:
             terms.append(f"{column} = {mark}")
             parameters.append(wanted)
+    for name in _FOR_WHOM:
+        if wanted := getattr(where, name):
+            terms.append(f"{position}(body, {mark}) > 0")
+            parameters.append(f'"{name}":{orjson.dumps(wanted).decode()}')
     if where.to_unix_ms:
         terms.append(f"at_unix_ms < {mark}")
         parameters.append(where.to_unix_ms)

@@ -7,7 +7,7 @@ sequence, and nobody without the key can mend it; what a chain alone cannot show
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -18,6 +18,8 @@ from toolhub_service.telemetry.keyring import Keyring, Mac
 
 GENESIS: Final = "0" * 64
 SUMMARY_BYTES: Final = 1024
+LABELS_CHARS: Final = 4096
+"""Of all labels of an event, names included."""
 _CUT: Final = "…"
 _MAPPINGS: Final = ("attributes", "labels")
 _TEXTS: Final = tuple(n for n in Event._fields if n not in {"type", "at_unix_ms", "duration_us", *_MAPPINGS})
@@ -97,6 +99,8 @@ def presentable(event: Event, redactor: Redactor, *, is_clean: bool = False) -> 
         event = event._replace(args_summary=_cut(event.args_summary))
     if len(event.result_summary) * 4 > SUMMARY_BYTES:
         event = event._replace(result_summary=_cut(event.result_summary))
+    if event.labels and _chars(event.labels) > LABELS_CHARS:
+        event = event._replace(labels=_cut_labels(event.labels))
     return event
 
 
@@ -127,6 +131,22 @@ def _cut(summary: str) -> str:
     if len(data) <= SUMMARY_BYTES:
         return summary
     return data[: SUMMARY_BYTES - len(_CUT.encode())].decode("utf-8", "ignore") + _CUT
+
+
+def _chars(labels: Mapping[str, str]) -> int:
+    return sum(map(len, labels)) + sum(map(len, labels.values()))
+
+
+def _cut_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """The first by name, and how many more there were under a name that no caller can choose."""
+    kept: dict[str, str] = {}
+    room = LABELS_CHARS
+    for name, value in sorted(labels.items()):
+        room -= len(name) + len(value)
+        if room < 0:
+            break
+        kept[name] = value
+    return {**kept, _CUT: f"{len(labels) - len(kept)} labels left out"}
 
 
 def encodable(event: Event) -> Event:

@@ -98,7 +98,7 @@ class PostgresEvents:
         return HubFailure(HubStatus.UNAVAILABLE, "AUDIT_UNREACHABLE", message)
 
     def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
-        terms, parameters = condition(replace(where, **_mended(where)), after, "%s")
+        terms, parameters = condition(replace(where, **_mended(where)), after, "%s", "strpos")
         query: Composed = SQL(sql.PAGE).format(terms=SQL(terms))  # columns and marks
         with self._reading() as connection:
             return connection.execute(query, (*parameters, limit)).fetchall()

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, Door, a_call, a_d
 from toolhub_service.domain.call import BudgetRequest, GrantedCall, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import EventType
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.runtime.sinks import SILENT
@@ -177,6 +180,32 @@ async def test_an_event_says_who_called_what_by_which_rule_and_why() -> None:
     assert json.loads(asked.args_summary) == {"text": "hi", "times": 1}
     assert 0 < settled.duration_us <= longest_us
     assert settled.attributes == {"attempts": "1"}
+
+
+async def test_only_the_answer_that_was_given_is_told_of_by_digest_and_summary() -> None:
+    door = a_door(ToolError(ErrorKind.NOT_FOUND, "None."), Outcome(value={"text": "x"}))
+    await door.result(READ)
+    await door.result(READ)
+    answer = b'{"text":"x"}'
+    told = [(event.result_digest, event.result_summary) for event in door.events]
+    nothing = ("", "")
+    assert told == [nothing, nothing, nothing, (hashlib.sha256(answer).hexdigest(), answer.decode())]
+
+
+async def test_long_answer_is_told_of_by_its_outline() -> None:
+    spec = replace(a_tool("test/open", read_only=True), output_schema={"type": "object"})
+    rows: list[JsonValue] = [1] * 300
+    value: JsonObject = {"text": "x" * 65, "short": "y" * 64, "k" * 65: None, "rows": rows, "map": {"a": 1}, "n": 1.5}
+    door = a_door(Outcome(value=value), tools=(spec,))
+    await door.result(spec)
+    assert json.loads(door.events[-1].result_summary) == {
+        "text": "(65 characters)",
+        "short": "y" * 64,
+        "(65 characters)": None,
+        "rows": "(300 items)",
+        "map": "(1 members)",
+        "n": 1.5,
+    }
 
 
 @pytest.mark.promise("secrets.nowhere")

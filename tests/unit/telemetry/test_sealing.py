@@ -12,7 +12,16 @@ from tests.unit.telemetry.logs_in import started_log
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.audit import Rhythm
-from toolhub_service.telemetry.chain import SUMMARY_BYTES, Chain, are_clean, canonical, encodable, parse, presentable
+from toolhub_service.telemetry.chain import (
+    LABELS_CHARS,
+    SUMMARY_BYTES,
+    Chain,
+    are_clean,
+    canonical,
+    encodable,
+    parse,
+    presentable,
+)
 from toolhub_service.telemetry.keyring import Keyring
 
 SECRET = '{"password":"hunter22"}'
@@ -101,6 +110,13 @@ def test_summary_of_a_result_is_cut_like_that_of_arguments() -> None:
     shown = presentable(called(1, result_summary="é" * SUMMARY_BYTES), Redactor())
     assert shown.result_summary.endswith("é…")
     assert len(shown.result_summary.encode()) <= SUMMARY_BYTES
+
+
+def test_labels_beyond_four_kibibytes_are_left_out_and_counted() -> None:
+    fits = {f"{number:02}": "x" * 254 for number in range(LABELS_CHARS // 256)}
+    assert presentable(called(1, labels=fits), Redactor()).labels == fits
+    cut = presentable(called(1, labels={"zz": "last", "z": "", **fits}), Redactor()).labels
+    assert cut == {**fits, "…": "2 labels left out"}
 
 
 def test_labels_that_utf8_cannot_carry_are_kept_as_well_as_can_be() -> None:

@@ -198,7 +198,7 @@ type Event struct {
 	TaskId string `protobuf:"bytes,24,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// The conversation. Empty when the call named none.
 	SessionId string `protobuf:"bytes,25,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The call's labels, redacted.
+	// The call's labels, redacted; beyond 4096 characters in all they are left out, which the name `…` tells.
 	Labels map[string]string `protobuf:"bytes,26,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// SHA-256 (hex) over the canonical JSON of the value that was answered, as `result_json` carries it. Empty where no
 	// value was, or the answer is one given before (`first_call_id` among the attributes).
@@ -454,7 +454,15 @@ type EventFilter struct {
 	// Before. Unset means until now.
 	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
 	// Exactly this writer. Empty means every one.
-	Writer        string `protobuf:"bytes,8,opt,name=writer,proto3" json:"writer,omitempty"`
+	Writer string `protobuf:"bytes,8,opt,name=writer,proto3" json:"writer,omitempty"`
+	// Exactly this user. Empty means every one.
+	UserId string `protobuf:"bytes,9,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	// Exactly this agent, named by the call. Empty means every one.
+	AgentId string `protobuf:"bytes,10,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Exactly this task. Empty means every one.
+	TaskId string `protobuf:"bytes,11,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Exactly this session. Empty means every one.
+	SessionId     string `protobuf:"bytes,12,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -545,6 +553,34 @@ func (x *EventFilter) GetWriter() string {
 	return ""
 }
 
+func (x *EventFilter) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+func (x *EventFilter) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *EventFilter) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *EventFilter) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
 var File_toolhub_v1_event_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_event_proto_rawDesc = "" +
@@ -593,7 +629,7 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe5\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf9\x03\n" +
 	"\vEventFilter\x12&\n" +
 	"\tprincipal\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tprincipal\x12\x1c\n" +
 	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12>\n" +
@@ -603,7 +639,13 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"request_id\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\trequestId\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12 \n" +
-	"\x06writer\x18\b \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06writer*\xd6\x04\n" +
+	"\x06writer\x18\b \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06writer\x12!\n" +
+	"\auser_id\x18\t \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06userId\x12#\n" +
+	"\bagent_id\x18\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aagentId\x12!\n" +
+	"\atask_id\x18\v \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12'\n" +
+	"\n" +
+	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xd6\x04\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_TOOL_CALLED\x10\x01\x12\x1a\n" +

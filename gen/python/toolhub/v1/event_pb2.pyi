@@ -254,7 +254,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The call's labels, redacted."""
+        """The call's labels, redacted; beyond 4096 characters in all they are left out, which the name `…` tells."""
 
     def __init__(
         self,
@@ -310,6 +310,10 @@ class EventFilter(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     UNTIL_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     """Exactly this principal. Empty means every one."""
     tool: _builtins.str
@@ -320,6 +324,14 @@ class EventFilter(_message.Message):
     """Exactly this request. Empty means every one."""
     writer: _builtins.str
     """Exactly this writer. Empty means every one."""
+    user_id: _builtins.str
+    """Exactly this user. Empty means every one."""
+    agent_id: _builtins.str
+    """Exactly this agent, named by the call. Empty means every one."""
+    task_id: _builtins.str
+    """Exactly this task. Empty means every one."""
+    session_id: _builtins.str
+    """Exactly this session. Empty means every one."""
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[Global___EventType.ValueType]:
         """Any of these types. Empty means every one."""
@@ -343,10 +355,14 @@ class EventFilter(_message.Message):
         since: _timestamp_pb2.Timestamp | None = ...,
         until: _timestamp_pb2.Timestamp | None = ...,
         writer: _builtins.str = ...,
+        user_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "principal", b"principal", "request_id", b"request_id", "since", b"since", "tool", b"tool", "types", b"types", "until", b"until", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "call_id", b"call_id", "principal", b"principal", "request_id", b"request_id", "session_id", b"session_id", "since", b"since", "task_id", b"task_id", "tool", b"tool", "types", b"types", "until", b"until", "user_id", b"user_id", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

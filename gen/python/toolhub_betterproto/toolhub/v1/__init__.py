@@ -2179,7 +2179,7 @@ class Event(betterproto2.Message):
         26, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
     """
-    The call's labels, redacted.
+    The call's labels, redacted; beyond 4096 characters in all they are left out, which the name `…` tells.
     """
 
     result_digest: "str" = betterproto2.field(27, betterproto2.TYPE_STRING)
@@ -2246,6 +2246,26 @@ class EventFilter(betterproto2.Message):
     writer: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
     """
     Exactly this writer. Empty means every one.
+    """
+
+    user_id: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
+    """
+    Exactly this user. Empty means every one.
+    """
+
+    agent_id: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+    """
+    Exactly this agent, named by the call. Empty means every one.
+    """
+
+    task_id: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
+    """
+    Exactly this task. Empty means every one.
+    """
+
+    session_id: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
+    """
+    Exactly this session. Empty means every one.
     """
 
 
