@@ -63,6 +63,7 @@ class Connection:
         self._program: StdioTransport | None = None
         self._bounded: BoundedTransport | None = None
         self._lane: Lane | None = None
+        self._handshake = asyncio.timeout(means.terms.connect_timeout_s)
         self.stood = False
         self.why_over = ""
         """For people and models; empty while nothing is wrong."""
@@ -98,8 +99,13 @@ class Connection:
     def _fall(self, why: str) -> None:
         if not self._is_falling:
             self._is_falling = True
-            self.why_over = why
+            # After the deadline it is the hub that ends the program, of which its pipes tell.
+            self.why_over = self._too_slow if self._handshake.expired() else why
             self._falls()
+
+    @property
+    def _too_slow(self) -> str:
+        return f"It did not answer the handshake within {self._means.terms.connect_timeout_s:g} s."
 
     def lane(self, *, is_modern: bool) -> ShortWay | None:
         """Over HTTP only where there is no session."""
@@ -113,10 +119,10 @@ class Connection:
     async def _connected(self, stack: AsyncExitStack) -> None:
         terms = self._means.terms
         try:
-            async with asyncio.timeout(terms.connect_timeout_s):
+            async with self._handshake:
                 client = await stack.enter_async_context(self._client())
         except TimeoutError:
-            raise NotConnected(f"It did not answer the handshake within {terms.connect_timeout_s:g} s.") from None
+            raise NotConnected(self._too_slow) from None
         if not era.fits(terms.protocol, client.protocol_version):
             raise NotConnected(f"It speaks {client.protocol_version}, the source is fixed to {terms.protocol}.")
         if self._bounded is not None and self._bounded.was_away and not era.is_modern(client.protocol_version):

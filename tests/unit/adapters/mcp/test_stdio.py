@@ -171,6 +171,15 @@ async def test_what_is_no_server_is_told_as_unavailable_with_its_reason(terms: M
         assert "hunter2" not in error.message + "".join(link.diagnostics())
 
 
+@pytest.mark.parametrize("deadline_s", [0.0005, 0.002, 0.01, 0.05])
+async def test_a_deadline_is_told_as_such_also_while_the_program_is_being_started(deadline_s: float) -> None:
+    """The program that the hub ends then was not "killed (signal 9)" by somebody else."""
+    async with linked(odd("silent", connect_timeout_s=deadline_s)) as link:
+        with pytest.raises(ToolFailure) as failure:
+            await link.session(soon(600))
+        assert f"did not answer the handshake within {deadline_s:g} s" in failure.value.error.message
+
+
 async def test_standard_error_is_kept_for_diagnostics_with_secrets_hidden() -> None:
     async with linked(odd("exits")) as link:
         with pytest.raises(ToolFailure):
