@@ -13,6 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub, settings_of
+from tests.unit.telemetry.postgres_logs import execute
 from toolhub.v1 import error_pb2
 from toolhub_service.app.following import follow
 from toolhub_service.app.hub import open_hub
@@ -21,12 +22,14 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import EventType
 from toolhub_service.telemetry.audit_sqlite import SqliteEvents
+from toolhub_service.telemetry.postgres_audit_rows import PostgresEvents
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The periodic look, with every pass of the writer's thread."""
-    monkeypatch.setattr(SqliteEvents, "check_s", 0.01)
+    for events in (SqliteEvents, PostgresEvents):
+        monkeypatch.setattr(events, "check_s", 0.01)
 
 
 def _remove(name: str) -> Callable[[Paths], None]:
@@ -65,6 +68,31 @@ ATTACKS = {
 }
 PASSING = {"write-ahead log removed", "shared memory removed"}
 """Opened anew the log is whole: SQLite carries what the nameless file held over when it closes it."""
+
+_FORGET = "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {} END $$"
+_DELETE = "DELETE FROM audit_events WHERE arrival = NEW.arrival; RETURN NULL;"
+POSTGRES_ATTACKS = {
+    "table dropped": ["DROP TABLE audit_events"],
+    "copies dropped": ["DROP TABLE audit_checkpoints"],
+    "table replaced": [
+        "ALTER TABLE audit_events RENAME TO kept",
+        "CREATE TABLE audit_events (LIKE kept INCLUDING ALL)",
+    ],
+    "row deleted": ["DELETE FROM audit_events WHERE sequence = 2"],
+    "last row deleted": ["DELETE FROM audit_events WHERE sequence = (SELECT max(sequence) FROM audit_events)"],
+    "log truncated": ["TRUNCATE audit_events"],
+    "trigger that swallows": [
+        _FORGET.format("RETURN NULL;"),
+        "CREATE TRIGGER t BEFORE INSERT ON audit_events FOR EACH ROW EXECUTE FUNCTION forget()",
+    ],
+    "trigger that deletes": [
+        _FORGET.format(_DELETE),
+        "CREATE TRIGGER t AFTER INSERT ON audit_events FOR EACH ROW EXECUTE FUNCTION forget()",
+    ],
+    "rule": ["CREATE RULE r AS ON INSERT TO audit_events DO INSTEAD NOTHING"],
+}
+REFUSED_AT_START = set(POSTGRES_ATTACKS) - {"row deleted", "last row deleted"}
+"""A log that lacks some events of runs that are over is told by verification alone: so does one that was restored."""
 
 
 @asynccontextmanager
@@ -171,3 +199,90 @@ async def test_a_hub_does_not_start_where_checkpoints_or_a_table_are_missing(tmp
     _sql("DROP TABLE checkpoints")(paths)
     with pytest.raises(HubFailure, match="missing"):
         await open_hub(settings_of(tmp_path))
+
+
+async def test_a_hub_does_not_start_where_all_events_are_gone_that_checkpoints_attest(tmp_path: Path) -> None:
+    """Fails at befa727: it starts."""
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        assert await _write(hub, "a") is None
+    _sql("DELETE FROM events")(Paths(settings_of(tmp_path)))
+    with pytest.raises(HubFailure, match="holds no event"):
+        await open_hub(settings_of(tmp_path))
+
+
+def _tables(url: str) -> list[Any]:
+    return execute(url, "SELECT oid::bigint FROM pg_class WHERE relname LIKE 'audit_%%' ORDER BY oid")
+
+
+@pytest.mark.parametrize("attack", sorted(POSTGRES_ATTACKS))
+async def test_no_effect_once_the_log_in_postgresql_was_changed_while_it_ran_or_before_it_starts(
+    tmp_path: Path, postgres_url: str, attack: str
+) -> None:
+    """Fails at befa727: health is SERVING throughout."""
+    settings = {"stores": {"postgres_url": postgres_url}, "policy": {"reload_s": 0.05}}
+    async with running_hub(tmp_path, policy=OPEN_POLICY, settings=settings) as hub:
+        assert await _write(hub, "a run that ends, and is attested") is None
+    async with _losing_hub(tmp_path, settings) as hub:
+        for number in range(3):
+            assert await _write(hub, f"before{number}") is None
+        follower = asyncio.create_task(follow(hub.hub, asyncio.Event()))
+        execute(postgres_url, *POSTGRES_ATTACKS[attack])
+        tables = _tables(postgres_url)
+        health = health_pb2_grpc.HealthStub(hub.channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(service="toolhub.v1.ToolService"), timeout=60)
+        while (await watch.read()).status != health_pb2.HealthCheckResponse.NOT_SERVING:
+            pass
+        watch.cancel()
+        for number in range(3):
+            error = await _write(hub, f"after{number}")
+            assert error is not None
+            assert error.kind == error_pb2.ERROR_KIND_IO_ERROR
+            assert "audit_events" not in str(error)
+        assert not list(hub.workspace("r").glob("after*"))
+        follower.cancel()
+        await asyncio.wait({follower})
+    if attack in REFUSED_AT_START:
+        with pytest.raises(HubFailure, match="toolhub audit begin"):
+            await open_hub(settings_of(tmp_path, settings))
+    assert _tables(postgres_url) == tables
+
+
+async def test_a_log_that_postgresql_has_lost_is_begun_anew_only_by_command(tmp_path: Path, postgres_url: str) -> None:
+    settings = settings_of(tmp_path, {"stores": {"postgres_url": postgres_url}})
+    async with running_hub(tmp_path, policy=OPEN_POLICY, settings={"stores": {"postgres_url": postgres_url}}) as hub:
+        assert await _write(hub, "a") is None
+    with pytest.raises(CannotLook, match="still there"):
+        await begin_audit(settings, "too early")
+    Paths(settings).audit_checkpoints.unlink()
+    with pytest.raises(CannotLook, match="hold events"):
+        await begin_audit(settings, "the events are still there")
+    execute(postgres_url, "DROP TABLE audit_events, audit_checkpoints")
+    await begin_audit(settings, "lost with the disk")
+    async with running_hub(tmp_path, policy=OPEN_POLICY, settings={"stores": {"postgres_url": postgres_url}}) as hub:
+        (first,) = await hub.events(types=frozenset({EventType.CONFIG_LOADED}))
+        assert first.event.attributes == {"audit_log": "begun anew", "reason": "lost with the disk"}
+        assert (await hub.hub.audit.verify()).ok
+    assert not Paths(settings).audit.exists()
+
+
+async def test_a_log_of_an_older_version_is_opened_and_goes_on(tmp_path: Path) -> None:
+    """befa727 wrote it: a run that ended, and one that was killed. Its key seals nothing else."""
+    paths, kept = Paths(settings_of(tmp_path)), Path(__file__).parent / "audit_of_befa727"
+    paths.data_dir.mkdir(0o700)
+    for name, path in (("audit-checkpoints.jsonl", paths.audit_checkpoints), ("test-only.key", paths.audit_key)):
+        path.touch(0o600)
+        path.write_bytes((kept / name).read_bytes())
+    paths.audit.touch(0o600)
+    with closing(sqlite3.connect(paths.audit)) as connection:
+        connection.executescript((kept / "audit.sql").read_text("utf-8"))
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        assert await _write(hub, "a") is None
+        events = await hub.events()
+        assert (await hub.hub.audit.verify()).ok
+    assert [event.sequence for event in events] == [1, 2, 3, 4, 1, 2, 1, 2]
+    assert {event.event.tool for event in events} == {"core/fs.writeText", "core/fs.readText"}
+    verification = verify_audit(settings_of(tmp_path))
+    assert (verification.faults, verification.writers, verification.events_checked) == ((), 3, 8)
+    _sql("DELETE FROM events WHERE row = 6")(paths)
+    (fault,) = verify_audit(settings_of(tmp_path)).faults  # the end of the killed run is attested by now
+    assert fault.sequence == 2

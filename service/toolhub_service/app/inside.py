@@ -8,6 +8,7 @@ from typing import Any
 
 from toolhub_service.app.long_work import LongWork
 from toolhub_service.app.means import Means
+from toolhub_service.app.paths import Paths
 from toolhub_service.app.secret_file import read_or_make_key
 from toolhub_service.app.storing import Stores, not_installed
 from toolhub_service.app.toolbox import Toolbox
@@ -34,8 +35,8 @@ from toolhub_service.telemetry.audit import ChainedAuditLog, SqliteAuditLog
 async def open_audit(means: Means, worker: int) -> ChainedAuditLog:
     """Raises ToolFailure or HubFailure when the log cannot be written: a hub without one does not start."""
     observing = means.observing
-    audit = _audit_log(
-        means,
+    audit = audit_log_of(
+        means.settings,
         clock=means.clock,
         redactor=means.redactor,
         name=f"worker{worker}",
@@ -46,8 +47,9 @@ async def open_audit(means: Means, worker: int) -> ChainedAuditLog:
     return audit
 
 
-def _audit_log(means: Means, **options: Any) -> ChainedAuditLog:
-    paths, url = means.paths, means.settings.stores.postgres_url
+def audit_log_of(settings: Settings, **options: Any) -> ChainedAuditLog:
+    """The log, not started, where the settings put it; `options` are those of `ChainedAuditLog`. Raises HubFailure."""
+    paths, url = Paths(settings), settings.stores.postgres_url
     if not url:
         return SqliteAuditLog(paths.audit, paths.audit_checkpoints, paths.audit_key, **options)
     try:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from toolhub_service.app.file_edit import edited
+from toolhub_service.app.inside import audit_log_of
 from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_names import known_names
@@ -31,7 +32,6 @@ from toolhub_service.runtime.resolve import resolve
 from toolhub_service.runtime.validate_input import validate_input
 from toolhub_service.schema.tool_schemas import for_tool
 from toolhub_service.settings.document import Settings
-from toolhub_service.telemetry.audit import SqliteAuditLog
 from toolhub_service.telemetry.audit_reading import page
 from toolhub_service.telemetry.audit_verify import verify_log
 from toolhub_service.telemetry.keyring import open_keyring, rotate
@@ -73,18 +73,13 @@ async def begin_audit(settings: Settings, reason: str) -> None:
     Raises CannotLook while the files of the old log, or a hub that writes them, are still there.
     """
     paths, clock = Paths(settings), SystemClock()
-    for file in (paths.audit, paths.audit_checkpoints):
+    files = [paths.audit_checkpoints] if settings.stores.postgres_url else [paths.audit, paths.audit_checkpoints]
+    for file in files:
         if file.exists():
             raise CannotLook(f"{file} is still there. Stop the hub, and move the log's files away to keep them.")
     redactor = Redactor(known_secrets(settings, os.environ))
-    log = SqliteAuditLog(
-        *(paths.audit, paths.audit_checkpoints, paths.audit_key),
-        clock=clock,
-        redactor=redactor,
-        name="begin",
-        begin=True,
-    )
     try:
+        log = audit_log_of(settings, clock=clock, redactor=redactor, name="begin", begin=True)
         await log.start()
         facts = {"audit_log": "begun anew", "reason": reason}
         await log.append_durably(Event(EventType.CONFIG_LOADED, clock.unix_ms(), outcome="ok", attributes=facts))
@@ -92,7 +87,7 @@ async def begin_audit(settings: Settings, reason: str) -> None:
     except HubFailure as unusable:
         raise CannotLook(unusable.message) from unusable
     except ToolFailure as unwritable:
-        raise CannotLook(f"The audit log {paths.audit} cannot be written.") from unwritable
+        raise CannotLook("The audit log cannot be written.") from unwritable
 
 
 def rotate_audit_key(settings: Settings) -> str:

@@ -110,10 +110,15 @@ class ChainedAuditLog:
         # The key is looked for first: the tables of a log are made before its key, by whichever worker is ahead.
         begun = self._key_path.exists() if self._events.is_made_with_key else bool(read_lines(self._checkpoint_path))
         with closing(self._events.open(create=self._begin or not begun)) as table:
-            lines = read_lines(self._checkpoint_path)
-            if not (lines or self._begin or table.is_empty()) and self._events.is_made_with_key:
+            lines = read_lines(self._checkpoint_path)  # before the events, which are there before a line attests them
+            is_empty = table.is_empty()
+            if not (lines or self._begin or is_empty) and self._events.is_made_with_key:
                 raise tampered(f"The audit log's checkpoint file {self._checkpoint_path} is gone, yet there are events")
-            keyring = open_keyring(self._key_path, create=table.is_empty() and not lines)
+            if self._begin and not is_empty:
+                raise tampered("The audit log's tables hold events, so that no log can begin in them")
+            keyring = open_keyring(self._key_path, create=is_empty and not lines)
+            if is_empty and audit_adopt.attest_events(lines, keyring):
+                raise tampered(f"The audit log holds no event, yet {self._checkpoint_path} attests some")
             checkpoints = CheckpointFile(self._checkpoint_path, keyring, self._clock.unix_ms, self._witness)
             audit_adopt.adopt(table, self._checkpoint_path, checkpoints, keyring)
             opened = checkpoints.append(OPEN, self.writer, 0, GENESIS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -36,6 +37,17 @@ def _adopt_one(table: EventTable, file: CheckpointFile, keyring: Keyring, last: 
         count, head = row[1], row[10]
     signed = file.append(ADOPT, last.writer, count, head)
     table.keep_copy(signed.number, signed.line())
+
+
+def attest_events(lines: Iterable[bytes], keyring: Keyring) -> bool:
+    """Whether genuine checkpoint lines say that some chain holds events which were not pruned."""
+    held: dict[str, int] = {}
+    pruned: dict[str, int] = {}
+    for line in lines:
+        if (checkpoint := parse_line(line, keyring)) is not None:
+            counts = pruned if checkpoint.kind == PRUNE else held
+            counts[checkpoint.writer] = max(checkpoint.count, counts.get(checkpoint.writer, 0))
+    return any(count > pruned.get(writer, 0) for writer, count in held.items())
 
 
 def prune(events: EventStore, file: CheckpointFile, before_unix_ms: int) -> int:
