@@ -13,6 +13,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub, settings_of
+from tests.ports.audit_log_suite import called
+from tests.unit.telemetry.logs_in import started_log
 from tests.unit.telemetry.postgres_logs import execute
 from toolhub.v1 import error_pb2
 from toolhub_service.app.following import follow
@@ -21,7 +23,7 @@ from toolhub_service.app.offline import CannotLook, begin_audit, verify_audit
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import EventType
-from toolhub_service.telemetry.audit_sqlite import SqliteEvents
+from toolhub_service.telemetry.audit_sqlite import SqliteEvents, SqliteEventTable
 from toolhub_service.telemetry.postgres_audit_rows import PostgresEvents
 
 
@@ -208,6 +210,27 @@ async def test_a_hub_does_not_start_where_all_events_are_gone_that_checkpoints_a
     _sql("DELETE FROM events")(Paths(settings_of(tmp_path)))
     with pytest.raises(HubFailure, match="holds no event"):
         await open_hub(settings_of(tmp_path))
+
+
+async def test_a_worker_that_is_overtaken_while_it_starts_the_first_log_takes_it_for_no_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = SqliteEventTable.is_empty
+
+    async def another() -> None:
+        log = await started_log(tmp_path)
+        await log.append_durably(called(1))
+        await log.close()
+
+    def is_empty(table: SqliteEventTable) -> bool:
+        monkeypatch.setattr(SqliteEventTable, "is_empty", looks)
+        asyncio.run(another())
+        return looks(table)
+
+    monkeypatch.setattr(SqliteEventTable, "is_empty", is_empty)
+    log = await started_log(tmp_path)
+    assert (await log.verify()).ok
+    await log.close()
 
 
 def _tables(url: str) -> list[Any]:

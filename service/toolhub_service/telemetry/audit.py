@@ -112,7 +112,8 @@ class ChainedAuditLog:
         with closing(self._events.open(create=self._begin or not begun)) as table:
             lines = read_lines(self._checkpoint_path)  # before the events, which are there before a line attests them
             is_empty = table.is_empty()
-            if not (lines or self._begin or is_empty) and self._events.is_made_with_key:
+            attested = lines or read_lines(self._checkpoint_path)  # another worker may have begun in between
+            if not (attested or self._begin or is_empty) and self._events.is_made_with_key:
                 raise tampered(f"The audit log's checkpoint file {self._checkpoint_path} is gone, yet there are events")
             if self._begin and not is_empty:
                 raise tampered("The audit log's tables hold events, so that no log can begin in them")
