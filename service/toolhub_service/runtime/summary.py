@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from toolhub_service.domain.json import JsonValue
@@ -60,7 +61,7 @@ def summarise_result(value: JsonValue, text: bytes) -> ResultSummary:
 def _result_outline(value: JsonValue) -> JsonValue:
     if not isinstance(value, Mapping):
         return _size(value)
-    return {str(_size(name)): _size(value[name]) for name in list(value)[:_MEMBERS_MAX]}
+    return {str(_size(name)): _size(value[name]) for name in islice(value, _MEMBERS_MAX)}
 
 
 def _size(value: JsonValue) -> JsonValue:

@@ -1,8 +1,9 @@
 """The hash chain of one writer: each event is sealed together with the seal of the one before.
 
 The tag is HMAC-SHA256 over previous tag, writer, sequence, key id and the canonical event (orjson: fields in the order
-of `Event`, attributes sorted, no white space). An edit, a deletion, a swap or an insertion breaks the tag at that very
-sequence, and nobody without the key can mend it; what a chain alone cannot show, a cut tail, checkpoints do.
+of `Event`, attributes and labels sorted, no white space). An edit, a deletion, a swap or an insertion breaks the tag at
+that very sequence, and nobody without the key can mend it; what a chain alone cannot show, a cut tail, checkpoints
+do.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _CUT: Final = "…"
 _MAPPINGS: Final = ("attributes", "labels")
 _TEXTS: Final = tuple(n for n in Event._fields if n not in {"type", "at_unix_ms", "duration_us", *_MAPPINGS})
 _SUMMARIES: Final = ("args_summary", "result_summary")
-_LEFT_OUT_EMPTY: Final = Event._fields[Event._fields.index("attributes") + 1 :]
-"""Fields that came later: an event of an earlier version is spelt as it was when its tag was taken."""
+_ALWAYS: Final = Event._fields[: Event._fields.index("attributes") + 1]
+_LATER: Final = Event._fields[len(_ALWAYS) :]
+"""Fields of later versions, left out where they are empty: an event of before them is spelt as when it was sealed."""
 
 
 class Chain:
@@ -57,10 +59,9 @@ def sealed(previous: str, writer: str, sequence: int, key_id: str, body: bytes) 
 
 def canonical(event: Event) -> bytes:
     """The event's one spelling. Raises TypeError when UTF-8 cannot carry its text; see `encodable`."""
-    body = dict(zip(event._fields, event, strict=True))
-    for name in _LEFT_OUT_EMPTY:
-        if not body[name]:
-            del body[name]
+    body: dict[str, Any] = dict(zip(_ALWAYS, event, strict=False))
+    later = zip(_LATER, event[len(_ALWAYS) :], strict=True)
+    body |= {name: value for name, value in later if value}
     if len(event.attributes) > 1:
         body["attributes"] = dict(sorted(event.attributes.items()))
     if len(event.labels) > 1:
