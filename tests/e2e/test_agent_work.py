@@ -148,7 +148,7 @@ async def test_the_auditor_reads_over_the_wire_what_the_log_holds(tmp_path: Path
         types = [event_pb2.EventType.Name(event.type) for event in listed.events]
         kinds = [name.removeprefix("EVENT_TYPE_") for name in types]
         assert kinds == ["TOOL_CALLED", "TOOL_RESULT", "TOOL_CALLED", "POLICY_DENIED"]
-        assert [event.mac for event in listed.events] == [chained.mac for chained in await hub.events()]
+        assert [event.mac for event in listed.events] == [chained.mac for chained in (await hub.events())[:4]]
         for before, after in zip(listed.events, listed.events[1:], strict=False):
             assert after.previous_mac == before.mac
 

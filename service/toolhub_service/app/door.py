@@ -9,7 +9,7 @@ from toolhub_service.app.long_work import LongWork
 from toolhub_service.app.means import Means
 from toolhub_service.app.searching import Searching
 from toolhub_service.app.toolbox import Toolbox
-from toolhub_service.domain.ports import Invoker
+from toolhub_service.domain.ports import AccessObserver, Invoker
 from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.source_ports import SourceDesk
 from toolhub_service.domain.tool import ToolKind
@@ -22,6 +22,7 @@ from toolhub_service.transport.artifact_servicer import ArtifactServicer
 from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.authenticators import ApiKeys, InsecureLocal
 from toolhub_service.transport.discovery import Discovery
+from toolhub_service.transport.interceptors.access import AccessLayer
 from toolhub_service.transport.interceptors.admission import AdmissionLayer
 from toolhub_service.transport.interceptors.auth import Authenticator, AuthLayer
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
@@ -50,6 +51,7 @@ def make_server(
     policy: LivePolicy,
     keys: ApiKeys,
     audit: ChainedAuditLog,
+    access: AccessObserver,
     invoker: Invoker,
     long_work: LongWork,
     artifacts: Artifacts,
@@ -62,7 +64,7 @@ def make_server(
     )
     return Server(
         listening_of(means.settings),
-        _layers(means, policy, keys, admission),
+        _layers(means, policy, keys, access, admission),
         admission,
         tools=ToolServicer(
             invoker=invoker,
@@ -79,11 +81,13 @@ def make_server(
         approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
         artifacts=ArtifactServicer(artifacts),
         registry=RegistryServicer(catalog, audit, means.clock, sources, {ToolKind.CORE}, alone=alone),
-        audit=AuditServicer(audit),
+        audit=AuditServicer(audit, access),
     )
 
 
-def _layers(means: Means, policy: LivePolicy, keys: ApiKeys, admission: AdmissionLayer) -> list[Layer]:
+def _layers(
+    means: Means, policy: LivePolicy, keys: ApiKeys, access: AccessObserver, admission: AdmissionLayer
+) -> list[Layer]:
     """Outermost first."""
     kinds: dict[str, Authenticator] = {"insecure-local": InsecureLocal(describe(policy)), "api-key": keys}
     return [
@@ -91,6 +95,7 @@ def _layers(means: Means, policy: LivePolicy, keys: ApiKeys, admission: Admissio
         MetricsLayer(means.observing.metrics),
         ErrorsLayer(means.observing.rpc_crashed, means.redactor.text),
         admission,
+        AccessLayer(access),
         AuthLayer([kinds[mode] for mode in means.settings.auth.modes]),
         PolicyLayer(),
         WatchSharesLayer(means.settings.server.max_watches),

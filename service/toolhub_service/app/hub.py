@@ -9,7 +9,14 @@ from functools import partial
 
 from toolhub_service.app.door import describe, make_keys, make_server
 from toolhub_service.app.file_modes import check_files, problem_of, repairs
-from toolhub_service.app.inside import make_approvals, make_budgets, make_pipeline, make_webhook, open_audit
+from toolhub_service.app.inside import (
+    make_access,
+    make_approvals,
+    make_budgets,
+    make_pipeline,
+    make_webhook,
+    open_audit,
+)
 from toolhub_service.app.keeping import make_artifacts, make_blobs
 from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.app.listening import listening_of
@@ -32,6 +39,7 @@ from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.live import LivePolicy
 from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry.access_trace import AccessTrace
 from toolhub_service.telemetry.approval_webhook import ApprovalWebhook
 from toolhub_service.telemetry.audit import ChainedAuditLog
 from toolhub_service.transport.authenticators import ApiKeys
@@ -46,6 +54,7 @@ class Hub:
     server: Server
     toolbox: Toolbox
     audit: ChainedAuditLog
+    access: AccessTrace
     policy: LivePolicy
     policy_file: PolicyFile
     keys: ApiKeys
@@ -88,6 +97,7 @@ class Hub:
         async with AsyncExitStack() as last_first:
             last_first.push_async_callback(self.observing.close)
             last_first.push_async_callback(self.audit.close)
+            last_first.callback(self.access.close)
             last_first.push_async_callback(self.stores.close)
             last_first.push_async_callback(self.blobs.close)
             last_first.push_async_callback(self.toolbox.close)
@@ -118,7 +128,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         on_refusal.push_async_callback(audit.close)
         stores, blobs = make_stores(means), make_blobs(means)
         artifacts = make_artifacts(means, stores, blobs)
-        webhook = make_webhook(means)
+        webhook, access = make_webhook(means), make_access(means, audit)
         approvals = make_approvals(means, stores, audit, webhook)
         long_work = make_long_work(means, stores, audit, approvals, describe(policy), [artifacts.sweep])
         toolbox = open_toolbox(settings, means.clock, means.redactor, long_work.desk, artifacts)
@@ -127,10 +137,10 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
         sourcing = make_sourcing(means, toolbox, stores, audit, budgets, adapters, long_work.runs, artifacts)
         searching = make_searching(means, toolbox.catalog, stores)
-        unread = sourcing.sources.unread
+        desk, unread = FollowingDesk(sourcing), sourcing.sources.unread
         pipeline = make_pipeline(means, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
         server = make_server(
-            means, toolbox, FollowingDesk(sourcing), searching, policy, keys, audit, pipeline, long_work, artifacts
+            means, toolbox, desk, searching, policy, keys, audit, access, pipeline, long_work, artifacts
         )
         await stores.start()
         on_refusal.pop_all()
@@ -139,6 +149,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         server,
         toolbox,
         audit,
+        access,
         policy,
         policy_file,
         keys,

@@ -27,6 +27,7 @@ from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.resolve import Unread
 from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry.access_trace import AccessTrace
 from toolhub_service.telemetry.approval_telemetry import ApprovalTelemetry
 from toolhub_service.telemetry.approval_webhook import ApprovalWebhook
 from toolhub_service.telemetry.audit import ChainedAuditLog, SqliteAuditLog
@@ -57,6 +58,11 @@ def audit_log_of(settings: Settings, **options: Any) -> ChainedAuditLog:
     except ModuleNotFoundError as missing:
         raise not_installed("stores.postgres_url", "postgres") from missing
     return PostgresAuditLog(url, paths.audit_checkpoints, paths.audit_key, **options)
+
+
+def make_access(means: Means, audit: ChainedAuditLog) -> AccessTrace:
+    """What is kept of refused identity and of reads of the audit log."""
+    return AccessTrace(audit, means.observing.metrics, means.observing.log, means.clock)
 
 
 def make_budgets(means: Means, stores: Stores) -> Budgets:

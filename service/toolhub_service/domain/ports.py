@@ -215,6 +215,22 @@ class CallObserver(Protocol):
         ...
 
 
+class AccessObserver(Protocol):
+    """The trace of who was turned away, and of who read the audit log."""
+
+    def refused(self, peer: str, method: str, reason: str, *, principal: str = "", key_id: str = "") -> float:
+        """An RPC was refused for its credential, or, where `principal` has a good one, for its role.
+
+        `peer` is an address, `method` a path, `reason` that of ErrorInfo, `key_id` the public part of an API key.
+        Returns for how many seconds the peer had better not come back; 0 unless it is refused over and over.
+        """
+        ...
+
+    async def audit_read(self, principal: str, method: str, where: str, events: int) -> None:
+        """The principal is about to be shown so many events of what `where` matches. Raises nothing."""
+        ...
+
+
 class Invoker(Protocol):
     """How skills, sub-agents and core/job.* reach the pipeline without importing it."""
 

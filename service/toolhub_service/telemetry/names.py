@@ -158,6 +158,9 @@ SOURCE_TROUBLES: Final = Metric(
     "toolhub_source_troubles_total", _C, "problems", "Failures around a source that are tried again.", ("source",)
 )
 PINS: Final = Metric("toolhub_pins_total", _C, "pins", "Definitions pinned, drifted and decided.", ("source", "event"))
+ACCESS_REFUSED: Final = Metric(
+    "toolhub_access_refused_total", _C, "RPCs", "RPCs refused for their credential or role, by reason.", ("reason",)
+)
 POLICY_INFO: Final = Metric("toolhub_policy_info", _G, "1", "1 for the policy revision in force.", ("revision",))
 POLICY_RELOADS: Final = Metric("toolhub_policy_reloads_total", _C, "reloads", "Policy reloads, by success.", ("ok",))
 BUILD_INFO: Final = Metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
@@ -171,7 +174,7 @@ METRICS: Final = (
     *(JOB_STATE_SECONDS, JOB_REDELIVERIES, JOB_WATCHERS, JOB_TROUBLES),
     *(APPROVALS, APPROVALS_PENDING, APPROVAL_SECONDS),
     *(SOURCE_UP, SOURCE_WHOLE, SOURCE_TOOLS, SOURCE_QUARANTINED, SOURCE_SECONDS, SOURCE_TROUBLES, PINS),
-    *(BREAKER, POLICY_INFO, POLICY_RELOADS, BUILD_INFO),
+    *(ACCESS_REFUSED, BREAKER, POLICY_INFO, POLICY_RELOADS, BUILD_INFO),
 )
 
 UNKNOWN_TOOL: Final = "unknown"
@@ -239,6 +242,8 @@ LOG_SHADOW_DIFFERS: Final = "shadow_differs"
 LOG_SHADOW_FAILED: Final = "shadow_failed"
 LOG_KEYS_UNREADABLE: Final = "keys_unreadable"
 LOG_FILES_LOOSE: Final = "files_loose"
+LOG_ACCESS_REFUSED: Final = "access_refused"
+LOG_ACCESS_UNRECORDED: Final = "access_not_recorded"
 
 LOG_EVENTS: Final = (
     (LOG_CALL, "info", "A call ended; only when the access log is on."),
@@ -286,6 +291,16 @@ LOG_EVENTS: Final = (
     (LOG_SHADOW_FAILED, "error", "The candidate policy failed on calls; the live one decided them alone."),
     (LOG_KEYS_UNREADABLE, "error", "The file of API keys cannot be read: the keys there were stay."),
     (LOG_FILES_LOOSE, "warning", "Others may write what the hub trusts; `repair` is the command that ends it."),
+    (
+        LOG_ACCESS_REFUSED,
+        "warning",
+        "RPCs of a peer are refused for their credential or role; the first of a minute, AUTH_FAILED has the count.",
+    ),
+    (
+        LOG_ACCESS_UNRECORDED,
+        "error",
+        "The audit log took no event of refused RPCs or of who read it; it is tried again each minute until the end.",
+    ),
 )
 
 

@@ -7,14 +7,15 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import grpc
+from google.protobuf.json_format import MessageToJson
 
 from toolhub.v1 import audit_service_pb2 as pb
-from toolhub.v1 import audit_service_pb2_grpc
+from toolhub.v1 import audit_service_pb2_grpc, event_pb2
 from toolhub_service.domain.event import ChainedEvent, EventFilter
-from toolhub_service.domain.ports import AuditLog, EventTail
+from toolhub_service.domain.ports import AccessObserver, AuditLog, EventTail
 from toolhub_service.transport.convert.event import from_event, from_verification, to_filter
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
-from toolhub_service.transport.rpc import ServicerContext
+from toolhub_service.transport.rpc import ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure
 
 _PAGE_DEFAULT = 100
@@ -26,6 +27,7 @@ Cursor = tuple[int, str, int]
 @dataclass(slots=True)
 class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     audit: AuditLog
+    access: AccessObserver
     _tails: set[EventTail] = field(default_factory=set)
     _is_leaving: bool = False
 
@@ -34,6 +36,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         after = read_cursor(request.page_token)
         events = await self.audit.read(to_filter(request.filter), after=after, limit=limit + 1)
         page = events[:limit]
+        await self._remember("ListEvents", request.filter, len(page))
         token = write_cursor(_cursor(page[-1])) if len(events) > limit else ""
         return pb.ListEventsResponse(events=[from_event(event) for event in page], next_page_token=token)
 
@@ -41,6 +44,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         self, request: pb.TailEventsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.TailEventsResponse]:
         where = to_filter(request.filter)
+        await self._remember("TailEvents", request.filter, 0)
         async with self._followed(where) as tail:
             await context.send_initial_metadata(())  # from here on nothing is missed
             shown: set[tuple[str, int]] = set()
@@ -74,10 +78,16 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
 
     async def VerifyAudit(self, request: pb.VerifyAuditRequest, context: ServicerContext) -> pb.VerifyAuditResponse:
         verification = await self.audit.verify()
+        await self._remember("VerifyAudit", event_pb2.EventFilter(writer=request.writer), verification.events_checked)
         if request.writer:
             faults = tuple(fault for fault in verification.faults if fault.writer == request.writer)
             verification = replace(verification, faults=faults)
         return from_verification(verification)
+
+    async def _remember(self, method: str, where: event_pb2.EventFilter, events: int) -> None:
+        """Before anything is shown: who reads leaves a trace in what is read."""
+        text = MessageToJson(where, preserving_proto_field_name=True, indent=None, sort_keys=True)
+        await self.access.audit_read(caller_id(), method, text, events)
 
 
 def _cursor(event: ChainedEvent) -> Cursor:

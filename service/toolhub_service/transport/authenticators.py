@@ -30,7 +30,7 @@ class InsecureLocal:
     advice: str = ""
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
-        if _presented(metadata):
+        if presented_in(metadata):
             return None  # a credential that was sent is judged, never ignored
         return self.describe(LOCAL)
 
@@ -63,7 +63,7 @@ class ApiKeys:
         self._keys = dict(keys)
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
-        presented = _presented(metadata)
+        presented = presented_in(metadata)
         if not presented:
             return None
         stored = self._keys.get(key_id_of(presented))
@@ -81,7 +81,7 @@ def key_id_of(key: str) -> str:
     return f"{parts[0]}_{parts[1]}" if len(parts) == 3 and key.startswith(KEY_PREFIX) else ""
 
 
-def _presented(metadata: Mapping[str, str | bytes]) -> str:
+def presented_in(metadata: Mapping[str, str | bytes]) -> str:
     """The credential that was sent, if any; one of a foreign scheme as it stands, to be refused and not overlooked."""
     sent = metadata.get("authorization", "")
     if isinstance(sent, str) and sent:

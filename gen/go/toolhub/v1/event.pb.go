@@ -68,6 +68,12 @@ const (
 	EventType_EVENT_TYPE_HUB_STARTED EventType = 18
 	// A writer ended in good order.
 	EventType_EVENT_TYPE_HUB_STOPPED EventType = 19
+	// RPCs without a good credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`.
+	EventType_EVENT_TYPE_AUTH_FAILED EventType = 20
+	// RPCs for which the principal has no role, of one peer in one minute: `peer`, `reason`, `count`, the first `method`.
+	EventType_EVENT_TYPE_ROLE_REFUSED EventType = 21
+	// The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads.
+	EventType_EVENT_TYPE_AUDIT_READ EventType = 22
 )
 
 // Enum value maps for EventType.
@@ -93,6 +99,9 @@ var (
 		17: "EVENT_TYPE_CONFIG_REJECTED",
 		18: "EVENT_TYPE_HUB_STARTED",
 		19: "EVENT_TYPE_HUB_STOPPED",
+		20: "EVENT_TYPE_AUTH_FAILED",
+		21: "EVENT_TYPE_ROLE_REFUSED",
+		22: "EVENT_TYPE_AUDIT_READ",
 	}
 	EventType_value = map[string]int32{
 		"EVENT_TYPE_UNSPECIFIED":       0,
@@ -115,6 +124,9 @@ var (
 		"EVENT_TYPE_CONFIG_REJECTED":   17,
 		"EVENT_TYPE_HUB_STARTED":       18,
 		"EVENT_TYPE_HUB_STOPPED":       19,
+		"EVENT_TYPE_AUTH_FAILED":       20,
+		"EVENT_TYPE_ROLE_REFUSED":      21,
+		"EVENT_TYPE_AUDIT_READ":        22,
 	}
 )
 
@@ -645,7 +657,7 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aagentId\x12!\n" +
 	"\atask_id\x18\v \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12'\n" +
 	"\n" +
-	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xd6\x04\n" +
+	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xaa\x05\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_TOOL_CALLED\x10\x01\x12\x1a\n" +
@@ -667,7 +679,10 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\x18EVENT_TYPE_CONFIG_LOADED\x10\x10\x12\x1e\n" +
 	"\x1aEVENT_TYPE_CONFIG_REJECTED\x10\x11\x12\x1a\n" +
 	"\x16EVENT_TYPE_HUB_STARTED\x10\x12\x12\x1a\n" +
-	"\x16EVENT_TYPE_HUB_STOPPED\x10\x13B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x16EVENT_TYPE_HUB_STOPPED\x10\x13\x12\x1a\n" +
+	"\x16EVENT_TYPE_AUTH_FAILED\x10\x14\x12\x1b\n" +
+	"\x17EVENT_TYPE_ROLE_REFUSED\x10\x15\x12\x19\n" +
+	"\x15EVENT_TYPE_AUDIT_READ\x10\x16B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
 
 var (
 	file_toolhub_v1_event_proto_rawDescOnce sync.Once

@@ -68,6 +68,12 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     """A writer began its chain or went on with it."""
     EVENT_TYPE_HUB_STOPPED: _EventType.ValueType  # 19
     """A writer ended in good order."""
+    EVENT_TYPE_AUTH_FAILED: _EventType.ValueType  # 20
+    """RPCs without a good credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`."""
+    EVENT_TYPE_ROLE_REFUSED: _EventType.ValueType  # 21
+    """RPCs for which the principal has no role, of one peer in one minute: `peer`, `reason`, `count`, the first `method`."""
+    EVENT_TYPE_AUDIT_READ: _EventType.ValueType  # 22
+    """The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads."""
 
 class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
     """What happened."""
@@ -112,6 +118,12 @@ EVENT_TYPE_HUB_STARTED: EventType.ValueType  # 18
 """A writer began its chain or went on with it."""
 EVENT_TYPE_HUB_STOPPED: EventType.ValueType  # 19
 """A writer ended in good order."""
+EVENT_TYPE_AUTH_FAILED: EventType.ValueType  # 20
+"""RPCs without a good credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`."""
+EVENT_TYPE_ROLE_REFUSED: EventType.ValueType  # 21
+"""RPCs for which the principal has no role, of one peer in one minute: `peer`, `reason`, `count`, the first `method`."""
+EVENT_TYPE_AUDIT_READ: EventType.ValueType  # 22
+"""The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads."""
 Global___EventType: _TypeAlias = EventType  # noqa: Y015
 
 @_typing.final

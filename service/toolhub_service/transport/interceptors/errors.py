@@ -9,7 +9,7 @@ import grpc
 
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.transport.interceptors.layer import Layer
-from toolhub_service.transport.rpc import Method
+from toolhub_service.transport.rpc import Method, ServicerContext
 from toolhub_service.transport.status import EQUAL_STATUS, RpcFailure, from_hub_failure
 
 
@@ -23,7 +23,7 @@ class ErrorsLayer(Layer):
         self._crashed = crashed
         self._redact = redact
 
-    def failure(self, method: Method, error: Exception) -> RpcFailure:
+    def failure(self, method: Method, context: ServicerContext, error: Exception) -> RpcFailure:
         if isinstance(error, RpcFailure):
             return error
         failure = self._told(method, error)

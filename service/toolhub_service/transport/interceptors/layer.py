@@ -19,7 +19,7 @@ class Layer:
     def sent(self, method: Method, state: Any) -> None:
         """Each response message of a generator or unary handler."""
 
-    def failure(self, method: Method, error: Exception) -> Exception:
+    def failure(self, method: Method, context: ServicerContext, error: Exception) -> Exception:
         """The error that the next layer out, and in the end the caller, is told instead of `error`."""
         return error
 

@@ -162,7 +162,7 @@ class Stack(grpc.GenericRpcHandler):
         if not isinstance(error, Exception) or isinstance(error, grpc.aio.AbortError):
             return
         for failure in self._failures:
-            error = failure(method, error)
+            error = failure(method, context, error)
         if isinstance(error, RpcFailure):
             await context.abort(error.code, error.message, (details_trailer(error),))
 

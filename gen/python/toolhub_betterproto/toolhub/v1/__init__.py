@@ -705,6 +705,21 @@ class EventType(betterproto2.Enum):
     A writer ended in good order.
     """
 
+    AUTH_FAILED = 20
+    """
+    RPCs without a good credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`.
+    """
+
+    ROLE_REFUSED = 21
+    """
+    RPCs for which the principal has no role, of one peer in one minute: `peer`, `reason`, `count`, the first `method`.
+    """
+
+    AUDIT_READ = 22
+    """
+    The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -728,6 +743,9 @@ class EventType(betterproto2.Enum):
             17: "EVENT_TYPE_CONFIG_REJECTED",
             18: "EVENT_TYPE_HUB_STARTED",
             19: "EVENT_TYPE_HUB_STOPPED",
+            20: "EVENT_TYPE_AUTH_FAILED",
+            21: "EVENT_TYPE_ROLE_REFUSED",
+            22: "EVENT_TYPE_AUDIT_READ",
         }
 
     @classmethod
@@ -753,6 +771,9 @@ class EventType(betterproto2.Enum):
             "EVENT_TYPE_CONFIG_REJECTED": 17,
             "EVENT_TYPE_HUB_STARTED": 18,
             "EVENT_TYPE_HUB_STOPPED": 19,
+            "EVENT_TYPE_AUTH_FAILED": 20,
+            "EVENT_TYPE_ROLE_REFUSED": 21,
+            "EVENT_TYPE_AUDIT_READ": 22,
         }
 
 

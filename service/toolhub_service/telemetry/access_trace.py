@@ -1,0 +1,154 @@
+"""Who was refused for a credential or a role, and who read the audit log, as audit events, log lines and a metric.
+
+What strangers can cause is counted and written once a minute, for a bounded number of peers: a flood of bad keys must
+neither fill the log nor hide in it (docs/decisions/0031).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from structlog.typing import FilteringBoundLogger
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.ports import AuditLog, Clock
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.metrics import Metrics
+
+OTHERS: Final = "others"
+"""Stands for the peers, or filters, that came when the bound was reached."""
+
+PEERS_MAX: Final = 256
+"""Told apart in one minute, and as many reads of the audit log."""
+
+_EVERY_S: Final = 60.0
+_PATIENCE: Final = 20
+"""Refusals of one kind a minute, beyond which a peer is told to wait."""
+
+
+class _Kind(NamedTuple):
+    """What is counted as one."""
+
+    type: EventType
+    principal: str
+    peer: str = ""
+    reason: str = ""
+    method: str = ""
+    """Of reads alone: refusals name their first."""
+    filter: str = ""
+
+
+@dataclass(slots=True)
+class _Tally:
+    first_unix_ms: int
+    facts: dict[str, str]
+    """Of the first."""
+    count: int = 0
+    """Not in the audit log yet."""
+    events: int = 0
+    """Shown by them."""
+
+
+class AccessTrace:
+    """Implements `AccessObserver`; all of it belongs to the loop's thread. Close it before the audit log."""
+
+    def __init__(self, audit: AuditLog, metrics: Metrics, log: FilteringBoundLogger, clock: Clock) -> None:
+        self._audit = audit
+        self._refused = metrics.family(names.ACCESS_REFUSED)
+        self._log = log
+        self._clock = clock
+        self._refusals: dict[_Kind, _Tally] = {}
+        self._reads: dict[_Kind, _Tally] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refused(self, peer: str, method: str, reason: str, *, principal: str = "", key_id: str = "") -> float:
+        """Counted; the first of a minute is logged, all of it becomes one event. Seconds that the peer should wait."""
+        self._refused.labels(reason).inc()
+        type = EventType.AUTH_FAILED if reason.startswith("CREDENTIAL_") else EventType.ROLE_REFUSED
+        kind = _Kind(type, principal, peer, reason)
+        if kind not in self._refusals and len(self._refusals) >= PEERS_MAX:
+            kind = kind._replace(peer=OTHERS)  # A principal is never hidden by strangers.
+        tally = self._refusals.get(kind)
+        if tally is None:
+            facts = {"method": method, "key_id": key_id} if key_id else {"method": method}
+            tally = self._refusals[kind] = self._new(facts)
+            self._log.warning(
+                names.LOG_ACCESS_REFUSED, peer=kind.peer, reason=reason, principal=principal, rpc=method, key_id=key_id
+            )
+        tally.count += 1
+        is_worn = tally.count > _PATIENCE and type is EventType.AUTH_FAILED and kind.peer != OTHERS
+        return _EVERY_S if is_worn else 0.0
+
+    async def audit_read(self, principal: str, method: str, where: str, events: int) -> None:
+        """On disk when it returns; the same reads again within a minute are counted, and become one event at its end:
+        were each page an event, a query without an end would never come to it. A log that takes no event is read all
+        the same, for it has to be looked at then; the event follows when it heals."""
+        kind = _Kind(EventType.AUDIT_READ, principal, method=method, filter=where)
+        if kind not in self._reads and len(self._reads) >= PEERS_MAX:
+            kind = kind._replace(filter=OTHERS)
+        tally = self._reads.get(kind)
+        if tally is not None:
+            tally.count, tally.events = tally.count + 1, tally.events + events
+            return
+        tally = self._reads[kind] = self._new({})
+        first = _Tally(tally.first_unix_ms, tally.facts, 1, events)
+        try:
+            await self._audit.append_durably(self._event(kind, first))
+        except ToolFailure:
+            self._log.error(names.LOG_ACCESS_UNRECORDED, type=kind.type.value, principal=principal, count=1)
+            tally.count, tally.events = tally.count + 1, tally.events + events
+
+    def flush(self) -> None:
+        """Write one event for each kind of refusal or read that was counted; each minute, and at the end. What the
+        audit log does not take goes on being counted."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._refusals, self._reads = self._unwritten(self._refusals), self._unwritten(self._reads)
+        kept = [*self._refusals.values(), *self._reads.values()]
+        if kept:
+            self._log.error(names.LOG_ACCESS_UNRECORDED, count=sum(tally.count for tally in kept))
+            self._start_minute()
+
+    def close(self) -> None:
+        self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _new(self, facts: dict[str, str]) -> _Tally:
+        if self._timer is None:
+            self._start_minute()
+        return _Tally(self._clock.unix_ms(), facts)
+
+    def _start_minute(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_EVERY_S, self.flush)
+
+    def _unwritten(self, tallies: dict[_Kind, _Tally]) -> dict[_Kind, _Tally]:
+        unwritten: dict[_Kind, _Tally] = {}
+        for kind, tally in tallies.items():
+            if not tally.count:
+                continue
+            try:
+                self._audit.append(self._event(kind, tally))
+            except ToolFailure:
+                unwritten[kind] = tally
+        return unwritten
+
+    def _event(self, kind: _Kind, tally: _Tally) -> Event:
+        """Of the moment when it is written, for a reader who goes on from a moment must not miss it."""
+        is_read = kind.type is EventType.AUDIT_READ
+        told = {"method": kind.method, "filter": kind.filter} if is_read else {"peer": kind.peer, "reason": kind.reason}
+        if is_read:
+            told["events"] = str(tally.events)
+        told |= tally.facts | {"count": str(tally.count), "first_unix_ms": str(tally.first_unix_ms)}
+        return Event(
+            type=kind.type,
+            at_unix_ms=self._clock.unix_ms(),
+            principal=kind.principal,
+            outcome="ok" if is_read else "refused",
+            attributes=told,
+        )
