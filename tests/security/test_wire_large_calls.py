@@ -23,12 +23,16 @@ from toolhub.v1 import call_pb2, error_pb2, job_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.domain.tool import ArgumentRole, GuardedArgument, ToolSpec
+from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy import arguments
 from toolhub_service.runtime import approval_record, pipeline
 from toolhub_service.runtime.approval_summary import show_arguments
 from toolhub_service.runtime.validate_input import validate_input
 from toolhub_service.schema.tool_schemas import ToolSchemas
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.transport import envelope, message_bound
 
 SELECT = "core/util.json.select"
@@ -209,6 +213,40 @@ async def test_the_arguments_of_a_large_job_are_checked_beside_other_calls_when_
     assert last.result.ok
     assert len(checked_in) == 2
     assert threading.main_thread() not in checked_in
+
+
+class Looks(Tool["Looks.In", "Looks.Out"]):
+    """Takes as many paths as there are."""
+
+    name = "acme/files.look"
+    description = "Look at files."
+    guarded = (GuardedArgument("paths", ArgumentRole.PATH_READ),)
+
+    class In(ToolInput, frozen=True):
+        paths: list[str]
+
+    class Out(ToolOutput, frozen=True):
+        count: int
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        return self.Out(count=len(args.paths))
+
+
+async def test_many_paths_are_judged_beside_other_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails at befa727: 4 us each on the event loop, 1 s for 4 MiB."""
+    judged_in: set[threading.Thread] = set()
+
+    def judges(path: str) -> str:
+        judged_in.add(threading.current_thread())
+        return judge_path(path)
+
+    monkeypatch.setattr(arguments, "judge_path", judges)
+    paths = [f"folder/{number}" for number in range(20_000)]
+    async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[Looks()]) as hub:
+        assert await hub.value(Looks.name, {"paths": paths}) == {"count": 20_000}
+        refused = await hub.invoke(Looks.name, {"paths": [*paths, "../outside"]})
+    assert refused.error.kind == error_pb2.ERROR_KIND_PATH_OUTSIDE_SANDBOX
+    assert threading.main_thread() not in judged_in
 
 
 async def test_an_answer_of_many_values_leaves_as_json_whatever_was_asked_for(tmp_path: Path) -> None:

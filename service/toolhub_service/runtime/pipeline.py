@@ -122,7 +122,7 @@ class Pipeline:
         walk.planned = planned = walk.planned or apply_defaults(call, spec, schemas)
 
         walk.enter(StepName.CHECK_POLICY)
-        walk.verdict = verdict = self.policy.decide(planned)
+        walk.verdict = verdict = await self._decided(planned) if call.unread_bytes else self.policy.decide(planned)
         if is_bound(call, verdict):
             planned, verdict = await self._agreed(walk, adapter, planned, verdict)
         enforce(planned, verdict)
@@ -221,6 +221,10 @@ class Pipeline:
             await self._large(call, validate_input, call, spec, schemas)
             walk.planned = await self._large(call, apply_defaults, call, spec, schemas)
         return call
+
+    async def _decided(self, planned: PlannedCall) -> Verdict:
+        """What policy says of a large call, whose paths a guard judges one by one."""
+        return await self._large(planned.call, self.policy.decide, planned)
 
     async def _large(
         self, call: Call, work: Callable[..., T], *args: Any, before: Callable[[], None] | None = None
