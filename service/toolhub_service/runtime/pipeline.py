@@ -218,8 +218,7 @@ class Pipeline:
         if call.names_artifacts and call.args_error is None:
             walk.call = call = await self._with_artifacts(walk)
         if call.unread_bytes:
-            await self._large(call, validate_input, call, spec, schemas)
-            walk.planned = await self._large(call, apply_defaults, call, spec, schemas)
+            walk.planned = await self._large(call, _checked, call, spec, schemas)
         return call
 
     async def _decided(self, planned: PlannedCall) -> Verdict:
@@ -326,3 +325,9 @@ class Pipeline:
         if size_bytes <= SHOWN_AT_ONCE_BYTES:
             return redact_plan(plan, self.redactor)
         return await self.large.run(walk.call.principal.id, size_bytes, redact_plan, plan, self.redactor)
+
+
+def _checked(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> PlannedCall:
+    """Steps 2 and 3 in one turn."""
+    validate_input(call, spec, schemas)
+    return apply_defaults(call, spec, schemas)
