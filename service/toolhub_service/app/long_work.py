@@ -97,6 +97,7 @@ def make_long_work(
     decisions = Decisions(ledger, engine, stores.approvals, terms)
     approval_news = ApprovalNews(stores.approvals)
     approval_news.listen(decisions.heard)
+    approval_news.listen(approvals.heard)
     acceptance = Acceptance(
         ledger, engine, clock, means.randomness, terms, means.redactor, trace_parent=current_traceparent
     )

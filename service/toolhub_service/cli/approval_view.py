@@ -64,14 +64,18 @@ def print_approvals(approvals: Iterable[Approval]) -> None:
     print_table(HEADINGS, (row(approval) for approval in approvals), is_cut=True)
 
 
-def print_approval(approval: Approval) -> None:
-    """All of one."""
+def print_approval(approval: Approval, revealed_args_json: bytes = b"") -> None:
+    """All of one; with the arguments as they were sent where these were revealed."""
     state = state_of(approval)
     click.secho(f"{approval.approval_id}  ", bold=True, nl=False)
     click.secho(state, fg=_COLOURS.get(state), bold=True)
     print_pairs(_facts(approval))
-    note("\nthe arguments, secrets told by their length; written by the caller:")
-    click.echo(_arguments(approval))
+    if revealed_args_json:
+        note("\nthe arguments as they were sent, known secrets told by their length; written by the caller:")
+        click.echo("\n".join(_lines(revealed_args_json)))
+    else:
+        note("\nthe arguments, secrets told by their length; written by the caller:")
+        click.echo(_arguments(approval))
     if approval.purpose:
         note("\nthe purpose, in the caller's own words; untrusted:")
         print_prose(revealed(approval.purpose))
@@ -125,12 +129,15 @@ def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
 
 
 def _arguments(approval: Approval) -> str:
-    text = json.dumps(json.loads(approval.args_summary_json or b"{}"), ensure_ascii=False, indent=2)
-    lines = revealed(text).splitlines()
+    lines = _lines(approval.args_summary_json or b"{}")
     if len(lines) <= _ARGUMENT_LINES_MAX:
         return "\n".join(lines)
     left_out = f"… {len(lines) - _ARGUMENT_LINES_MAX:,} more lines (use --json)"
     return "\n".join([*lines[:_ARGUMENT_LINES_MAX], left_out])
+
+
+def _lines(args_json: bytes) -> list[str]:
+    return revealed(json.dumps(json.loads(args_json), ensure_ascii=False, indent=2)).splitlines()
 
 
 def _latest(approval: Approval) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +24,15 @@ from toolhub_service.cli.approval_view import (
 )
 from toolhub_service.cli.call_completion import complete_approval
 from toolhub_service.cli.connection import Connection, connected_by, connection_options
-from toolhub_service.cli.output import json_option, message_as_json, note, print_json, print_json_line, wants_json
+from toolhub_service.cli.output import (
+    json_option,
+    message_as_json,
+    note,
+    print_json,
+    print_json_line,
+    revealed,
+    wants_json,
+)
 from toolhub_service.cli.root import SuggestingGroup
 
 _PAGE = 1_000
@@ -77,18 +86,30 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
 
 @approvals.command()
 @click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
+@click.option("--reveal", is_flag=True, help="Show the whole arguments, but for known secrets; it is put on record.")
 @json_option
 @connection_options
-def show(approval_id: str, as_json: bool, **options: Any) -> None:
+def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
     """Who asks for what: the arguments (but for secrets), the rule, the reason, the caller's purpose, the time left.
 
+    Characters that look like a credential are told by their length. Who may decide reads them with --reveal, while the
+    approval is open; who has done so stands in the audit log.
+
     \b
-    Example:
+    Examples:
       toolhub approvals show apr_018f2c9e5b7a3d41c6e0
+      toolhub approvals show apr_018f2c9e5b7a3d41c6e0 --reveal
     """
     with connected_by(options) as connection:
-        approval = _get(connection, approval_id)
-    _print(approval, as_json)
+        answer = _got(connection, approval_id, reveal=reveal)
+    if reveal and not answer.revealed_args_json:
+        raise click.ClickException("This hub reveals nothing: its version is older than this command's.")
+    if not wants_json(as_json):
+        print_approval(answer.approval, answer.revealed_args_json)
+    elif reveal:
+        click.echo(revealed(json.dumps(message_as_json(answer), ensure_ascii=False)))
+    else:
+        print_json(message_as_json(answer.approval))
 
 
 @approvals.command()
@@ -201,9 +222,12 @@ def _pages(connection: Connection, where: pb.ListApprovalsRequest, count: int) -
 
 
 def _get(connection: Connection, approval_id: str) -> approval_pb2.Approval:
-    request = pb.GetApprovalRequest(approval_id=approval_id)
-    answer = _stub(connection).GetApproval(request, timeout=connection.timeout_s, metadata=connection.metadata)
-    return answer.approval
+    return _got(connection, approval_id).approval
+
+
+def _got(connection: Connection, approval_id: str, *, reveal: bool = False) -> pb.GetApprovalResponse:
+    request = pb.GetApprovalRequest(approval_id=approval_id, reveal=reveal)
+    return _stub(connection).GetApproval(request, timeout=connection.timeout_s, metadata=connection.metadata)
 
 
 def _decide(
@@ -242,13 +266,6 @@ def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> byte
 
 def _stub(connection: Connection) -> ApprovalServiceStub:
     return ApprovalServiceStub(connection.channel)
-
-
-def _print(approval: approval_pb2.Approval, as_json: bool) -> None:
-    if wants_json(as_json):
-        print_json(message_as_json(approval))
-    else:
-        print_approval(approval)
 
 
 def _print_decision(approval: approval_pb2.Approval, as_json: bool) -> None:

@@ -36,6 +36,7 @@ _TOLD_BY_FACTS = frozenset(
         event_pb2.EVENT_TYPE_JOB_STATE,
         event_pb2.EVENT_TYPE_APPROVAL_DECIDED,
         event_pb2.EVENT_TYPE_APPROVAL_EXPIRED,
+        event_pb2.EVENT_TYPE_APPROVAL_REVEALED,
     }
 )
 

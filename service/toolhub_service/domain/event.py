@@ -32,6 +32,7 @@ class EventType(Enum):
     AUTH_FAILED = "AUTH_FAILED"
     ROLE_REFUSED = "ROLE_REFUSED"
     AUDIT_READ = "AUDIT_READ"
+    APPROVAL_REVEALED = "APPROVAL_REVEALED"
 
 
 class Event(NamedTuple):

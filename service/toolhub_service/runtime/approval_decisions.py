@@ -1,10 +1,10 @@
-"""Why a decision is not taken: the statuses of DecideApproval and GetApproval."""
+"""Why a decision is not taken, or nothing revealed: the statuses of DecideApproval and GetApproval."""
 
 from __future__ import annotations
 
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.errors import HubFailure, HubStatus
-from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.principal import Principal, Role
 from toolhub_service.runtime.approval_record import was_withdrawn
 from toolhub_service.runtime.approval_refusals import iso
 
@@ -22,7 +22,7 @@ def own_request(approval: Approval) -> HubFailure:
     return HubFailure(
         HubStatus.PERMISSION_DENIED,
         "OWN_REQUEST",
-        "Nobody decides what they have asked for themselves; another approver has to.",
+        "Nobody decides, or has revealed, what they have asked for themselves; another approver has to.",
         approval_id=approval.approval_id,
     )
 
@@ -34,6 +34,38 @@ def no_approver(principal: Principal, approval: Approval) -> HubFailure:
         f"Rule {approval.rule_id} leaves this to {', '.join(approval.approvers)}, and {principal.id} is none of them.",
         approval_id=approval.approval_id,
         rule_id=approval.rule_id,
+    )
+
+
+def no_role(principal: Principal) -> HubFailure:
+    """Of those who ask, and see their own."""
+    return HubFailure(
+        HubStatus.PERMISSION_DENIED,
+        "ROLE_MISSING",
+        f"{principal.id} lacks the role 'approver' that revealing arguments needs; "
+        "an operator grants it under `roles` in the policy.",
+        role=Role.APPROVER.value,
+        service="toolhub.v1.ApprovalService",
+    )
+
+
+def not_open(approval: Approval) -> HubFailure:
+    text = f"It is {approval.state.value}, and arguments are kept only while an approval is open."
+    return _over("APPROVAL_ENDED", text, approval)
+
+
+def too_large(approval: Approval, max_bytes: int) -> HubFailure:
+    text = f"The arguments are larger than {max_bytes // 1_024} KiB, the most that is revealed. Deny what must be read."
+    return _over("ARGUMENTS_TOO_LARGE", text, approval)
+
+
+def not_here(approval: Approval) -> HubFailure:
+    return HubFailure(
+        HubStatus.UNAVAILABLE,
+        "ARGUMENTS_NOT_HERE",
+        "This hub does not have the arguments: another process asked, it was started again since, or "
+        "too many others are open. Ask the hub that asked, have the caller send the same call again, or deny it.",
+        approval_id=approval.approval_id,
     )
 
 

@@ -1,4 +1,7 @@
-"""Approvals in the audit log: asked, decided, used, expired. `principal` is who acted; the asker where nobody did."""
+"""Approvals in the audit log: asked, revealed, decided, used, expired.
+
+`principal` is who acted; the asker where nobody did.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,12 @@ def asked_event(approval: Approval, context: ExecContext, args_summary: str) -> 
         purpose=approval.purpose,
         facts=facts,
     )
+
+
+def revealed_event(approval: Approval, by: str, at_unix_ms: int) -> Event:
+    """`by`: the approver who is shown the arguments."""
+    facts = {"asked_by": approval.binding.principal}
+    return _event(EventType.APPROVAL_REVEALED, approval, at_unix_ms, principal=by, facts=facts)
 
 
 def decided_event(approval: Approval, answer_summary: str) -> Event:

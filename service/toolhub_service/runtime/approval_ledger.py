@@ -13,7 +13,13 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime import approval_refusals as refusals
-from toolhub_service.runtime.approval_events import asked_event, decided_event, expired_event, used_event
+from toolhub_service.runtime.approval_events import (
+    asked_event,
+    decided_event,
+    expired_event,
+    revealed_event,
+    used_event,
+)
 from toolhub_service.runtime.approval_record import OPEN_STATES, expired, is_over, is_rerun, used, withdrawn
 from toolhub_service.runtime.summary import summarise
 
@@ -77,6 +83,10 @@ class ApprovalLedger:
             raise
         self._tell_asked(approval)
         return approval
+
+    async def reveal(self, approval: Approval, by: str) -> None:
+        """Put on record that this approver is shown the arguments: before they are."""
+        await self._audit.append_durably(revealed_event(approval, by, self._clock.unix_ms()))
 
     async def decide(self, after: Approval) -> bool:
         """Keep a decision. False: another change came first, or the store's answer was lost; look again."""

@@ -38,12 +38,17 @@ from toolhub_service.runtime.approval_decisions import (
     another_call,
     no_approver,
     no_question,
+    no_role,
     not_found,
+    not_here,
+    not_open,
     own_request,
+    too_large,
 )
 from toolhub_service.runtime.approval_ledger import PENDING, ApprovalLedger, ApprovalObserver, Unobserved
 from toolhub_service.runtime.approval_questions import Posed, answer_to, posed
 from toolhub_service.runtime.approval_record import (
+    OPEN_STATES,
     Decision,
     binding_of,
     decided,
@@ -54,6 +59,7 @@ from toolhub_service.runtime.approval_record import (
     untrusted_text,
     was_decided,
 )
+from toolhub_service.runtime.approval_reveal import REVEALED_MAX_BYTES, OpenArguments, reveal_arguments
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.redact import SHOWN_AT_ONCE_BYTES
 
@@ -89,6 +95,7 @@ class Approvals:
         self._default_expires_s = default_expires_s
         self._keep_ms = round(keep_s * 1_000)
         self._max_pending = max_pending
+        self._arguments = OpenArguments()
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By principal, while it asks."""
 
@@ -100,7 +107,9 @@ class Approvals:
         """
         asking = self._asking.setdefault(planned.call.principal.id, asyncio.Lock())
         async with asking:  # what is asked at once would find room at once
-            return await self._room(planned, verdict, asked) or await self._ask(planned, verdict, asked)
+            approval = await self._room(planned, verdict, asked) or await self._ask(planned, verdict, asked)
+        self._arguments.keep(approval, planned.args_json)
+        return approval
 
     async def _ask(self, planned: PlannedCall, verdict: Verdict, asked: Posed | None) -> Approval:
         now_unix_ms = self._clock.unix_ms()
@@ -208,6 +217,32 @@ class Approvals:
             raise not_found(approval_id)
         return await self._ledger.current(approval)
 
+    async def reveal(self, principal: Principal, approval_id: str) -> tuple[Approval, bytes]:
+        """(the approval, its arguments as `reveal_arguments`), which is on record first.
+
+        Raises HubFailure PERMISSION_DENIED for who may not decide it, NOT_FOUND, FAILED_PRECONDITION when it has ended
+        or the arguments are too large, UNAVAILABLE when they are not here.
+        """
+        if Role.APPROVER not in principal.roles:
+            raise no_role(principal)
+        approval = await self.get(principal, approval_id)
+        _check_may_decide(principal, approval)
+        if approval.state not in OPEN_STATES:
+            raise not_open(approval)
+        kept = self._arguments.of(approval)
+        if kept is None:
+            raise not_here(approval)
+        if not kept:
+            raise too_large(approval, REVEALED_MAX_BYTES)
+        args_json = await asyncio.to_thread(reveal_arguments, kept, self._redactor)  # many small values take a while
+        await self._ledger.reveal(approval, principal.id)
+        return approval, args_json
+
+    def heard(self, approval: Approval | None) -> None:
+        """As `ApprovalStore.listen`: what has ended, here or elsewhere, is revealed no more."""
+        if approval is not None and approval.state not in OPEN_STATES:
+            self._arguments.drop(approval)
+
     async def page(
         self, principal: Principal, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Approval], int]:
@@ -224,6 +259,7 @@ class Approvals:
 
     async def sweep(self) -> None:
         """What somebody must do every few seconds: lapse what is over, forget what ended long ago."""
+        self._arguments.lapse(self._clock.unix_ms())
         await self._ledger.sweep(self._keep_ms)
 
     async def _answered(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval | None:
@@ -252,6 +288,7 @@ class Approvals:
             case ApprovalState.PENDING:
                 if approval.binding.job_id != planned.call.job_id:  # nobody would tell the job of the decision
                     raise await self._otherwise(approval, planned, verdict, refusals.undecided(approval))
+                self._arguments.keep(approval, planned.args_json)  # another hub may have asked
                 raise refusals.required(planned, verdict, approval, "Nobody has decided yet.")
             case ApprovalState.REJECTED:
                 raise refusals.rejected(approval)

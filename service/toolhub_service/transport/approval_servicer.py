@@ -50,6 +50,9 @@ class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
         )
 
     async def GetApproval(self, request: pb.GetApprovalRequest, context: ServicerContext) -> pb.GetApprovalResponse:
+        if request.reveal:
+            approval, args_json = await self.approvals.reveal(current_principal(), request.approval_id)
+            return pb.GetApprovalResponse(approval=from_approval(approval), revealed_args_json=args_json)
         approval = await self.approvals.get(current_principal(), request.approval_id)
         return pb.GetApprovalResponse(approval=from_approval(approval))
 

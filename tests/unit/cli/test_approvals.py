@@ -24,6 +24,7 @@ from toolhub_service.cli.approval_view import row, state_of, time_left
 from toolhub_service.cli.connection import Connection, connected
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.approval import ApprovalState
+from toolhub_service.domain.event import EventType
 from toolhub_service.domain.principal import Principal
 from toolhub_service.guards.secrets import Redactor
 
@@ -105,6 +106,24 @@ class TestShow:
             assert words in shown.text
         assert "\x1b[2J" not in shown.text, "the purpose does not drive the terminal"
         assert "up\\u202etxt" in shown.text, "nor does it turn the text around"
+
+    async def test_reveal_shows_what_the_summary_tells_by_its_length(self, hub: ApprovalHub, tmp_path: Path) -> None:
+        run = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+        approval_id = await hub.door.ask(f"{run} \u202etxt")
+        assert run not in (await typed(hub, tmp_path, "show", approval_id)).text
+        assert hub.door.events(EventType.APPROVAL_REVEALED) == []
+        shown = await typed(hub, tmp_path, "show", approval_id, "--reveal")
+        assert f"{run} \\u202etxt" in shown.text
+        assert "as they were sent" in shown.text
+        piped = (await cli(hub, "show", approval_id, "--reveal")).stdout
+        assert "\u202e" not in piped
+        told = json.loads(piped)
+        assert told["revealedArgs"] == {"text": f"{run} \u202etxt", "times": 1}
+        assert told["approval"]["approvalId"] == approval_id
+        assert [event.principal for event in hub.door.events(EventType.APPROVAL_REVEALED)] == [ANN.id, ANN.id]
+        refused = await cli(hub, "show", approval_id, "--reveal", by=LOCAL)
+        assert refused.exit_code != 0
+        assert "approver" in refused.stderr
 
     async def test_unknown_one_is_told_in_a_line(self, hub: ApprovalHub) -> None:
         refused = await cli(hub, "show", "apr_nowhere")

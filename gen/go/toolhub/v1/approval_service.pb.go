@@ -172,7 +172,12 @@ func (x *ListApprovalsResponse) GetTotalSize() int32 {
 type GetApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which one.
-	ApprovalId    string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Answer `revealed_args_json`, too; who asks for it, and for which approval, is put into the audit log first.
+	// PERMISSION_DENIED for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the
+	// arguments are larger than 64 KiB; UNAVAILABLE when this process does not have them: another one asked, or it was
+	// started again since.
+	Reveal        bool `protobuf:"varint,2,opt,name=reveal,proto3" json:"reveal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,13 +219,23 @@ func (x *GetApprovalRequest) GetApprovalId() string {
 	return ""
 }
 
+func (x *GetApprovalRequest) GetReveal() bool {
+	if x != nil {
+		return x.Reveal
+	}
+	return false
+}
+
 // One approval.
 type GetApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
-	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	// The whole arguments as JSON, where `reveal` was set: also runs that look like a credential, but for known secret
+	// values, which are told by their length. Characters that show nothing of themselves are written as JSON escapes.
+	RevealedArgsJson []byte `protobuf:"bytes,2,opt,name=revealed_args_json,json=revealedArgsJson,proto3" json:"revealed_args_json,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GetApprovalResponse) Reset() {
@@ -256,6 +271,13 @@ func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
 func (x *GetApprovalResponse) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
+	}
+	return nil
+}
+
+func (x *GetApprovalResponse) GetRevealedArgsJson() []byte {
+	if x != nil {
+		return x.RevealedArgsJson
 	}
 	return nil
 }
@@ -499,12 +521,14 @@ const file_toolhub_v1_approval_service_proto_rawDesc = "" +
 	"\tapprovals\x18\x01 \x03(\v2\x14.toolhub.v1.ApprovalR\tapprovals\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
 	"\n" +
-	"total_size\x18\x03 \x01(\x05R\ttotalSize\"d\n" +
+	"total_size\x18\x03 \x01(\x05R\ttotalSize\"|\n" +
 	"\x12GetApprovalRequest\x12N\n" +
 	"\vapproval_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
-	"approvalId\"G\n" +
+	"approvalId\x12\x16\n" +
+	"\x06reveal\x18\x02 \x01(\bR\x06reveal\"u\n" +
 	"\x13GetApprovalResponse\x120\n" +
-	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval\"\xb0\x02\n" +
+	"\bapproval\x18\x01 \x01(\v2\x14.toolhub.v1.ApprovalR\bapproval\x12,\n" +
+	"\x12revealed_args_json\x18\x02 \x01(\fR\x10revealedArgsJson\"\xb0\x02\n" +
 	"\x15DecideApprovalRequest\x12N\n" +
 	"\vapproval_id\x18\x01 \x01(\tB-\xbaH*r(2&^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$R\n" +
 	"approvalId\x12<\n" +

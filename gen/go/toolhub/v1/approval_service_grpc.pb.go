@@ -33,7 +33,7 @@ const (
 type ApprovalServiceClient interface {
 	// Approvals, newest first.
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
-	// One approval. NOT_FOUND when unknown or not the caller's to see.
+	// One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
 	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
 	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
 	// no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
@@ -108,7 +108,7 @@ type ApprovalService_WatchApprovalsClient = grpc.ServerStreamingClient[WatchAppr
 type ApprovalServiceServer interface {
 	// Approvals, newest first.
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
-	// One approval. NOT_FOUND when unknown or not the caller's to see.
+	// One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
 	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
 	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
 	// no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that

@@ -74,6 +74,8 @@ const (
 	EventType_EVENT_TYPE_ROLE_REFUSED EventType = 21
 	// The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads.
 	EventType_EVENT_TYPE_AUDIT_READ EventType = 22
+	// An approver was shown the arguments of an approval as they were sent. Durable before they are.
+	EventType_EVENT_TYPE_APPROVAL_REVEALED EventType = 23
 )
 
 // Enum value maps for EventType.
@@ -102,6 +104,7 @@ var (
 		20: "EVENT_TYPE_AUTH_FAILED",
 		21: "EVENT_TYPE_ROLE_REFUSED",
 		22: "EVENT_TYPE_AUDIT_READ",
+		23: "EVENT_TYPE_APPROVAL_REVEALED",
 	}
 	EventType_value = map[string]int32{
 		"EVENT_TYPE_UNSPECIFIED":       0,
@@ -127,6 +130,7 @@ var (
 		"EVENT_TYPE_AUTH_FAILED":       20,
 		"EVENT_TYPE_ROLE_REFUSED":      21,
 		"EVENT_TYPE_AUDIT_READ":        22,
+		"EVENT_TYPE_APPROVAL_REVEALED": 23,
 	}
 )
 
@@ -657,7 +661,7 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aagentId\x12!\n" +
 	"\atask_id\x18\v \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12'\n" +
 	"\n" +
-	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xaa\x05\n" +
+	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId*\xcc\x05\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_TOOL_CALLED\x10\x01\x12\x1a\n" +
@@ -682,7 +686,8 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\x16EVENT_TYPE_HUB_STOPPED\x10\x13\x12\x1a\n" +
 	"\x16EVENT_TYPE_AUTH_FAILED\x10\x14\x12\x1b\n" +
 	"\x17EVENT_TYPE_ROLE_REFUSED\x10\x15\x12\x19\n" +
-	"\x15EVENT_TYPE_AUDIT_READ\x10\x16B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
+	"\x15EVENT_TYPE_AUDIT_READ\x10\x16\x12 \n" +
+	"\x1cEVENT_TYPE_APPROVAL_REVEALED\x10\x17B:Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1b\x06proto3"
 
 var (
 	file_toolhub_v1_event_proto_rawDescOnce sync.Once

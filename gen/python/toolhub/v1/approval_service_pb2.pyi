@@ -98,16 +98,24 @@ class GetApprovalRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
+    REVEAL_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Which one."""
+    reveal: _builtins.bool
+    """Answer `revealed_args_json`, too; who asks for it, and for which approval, is put into the audit log first.
+    PERMISSION_DENIED for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the
+    arguments are larger than 64 KiB; UNAVAILABLE when this process does not have them: another one asked, or it was
+    started again since.
+    """
     def __init__(
         self,
         *,
         approval_id: _builtins.str = ...,
+        reveal: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "reveal", b"reveal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -120,6 +128,11 @@ class GetApprovalResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     APPROVAL_FIELD_NUMBER: _builtins.int
+    REVEALED_ARGS_JSON_FIELD_NUMBER: _builtins.int
+    revealed_args_json: _builtins.bytes
+    """The whole arguments as JSON, where `reveal` was set: also runs that look like a credential, but for known secret
+    values, which are told by their length. Characters that show nothing of themselves are written as JSON escapes.
+    """
     @_builtins.property
     def approval(self) -> _approval_pb2.Approval:
         """The approval."""
@@ -128,10 +141,11 @@ class GetApprovalResponse(_message.Message):
         self,
         *,
         approval: _approval_pb2.Approval | None = ...,
+        revealed_args_json: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "revealed_args_json", b"revealed_args_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

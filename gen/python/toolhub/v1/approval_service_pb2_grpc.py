@@ -69,7 +69,7 @@ class ApprovalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetApproval(self, request, context):
-        """One approval. NOT_FOUND when unknown or not the caller's to see.
+        """One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,7 @@ class ApprovalServiceStub:
     ListApprovals: _grpc.UnaryUnaryMultiCallable[_approval_service_pb2.ListApprovalsRequest, _approval_service_pb2.ListApprovalsResponse]
     """Approvals, newest first."""
     GetApproval: _grpc.UnaryUnaryMultiCallable[_approval_service_pb2.GetApprovalRequest, _approval_service_pb2.GetApprovalResponse]
-    """One approval. NOT_FOUND when unknown or not the caller's to see."""
+    """One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent."""
     DecideApproval: _grpc.UnaryUnaryMultiCallable[_approval_service_pb2.DecideApprovalRequest, _approval_service_pb2.DecideApprovalResponse]
     """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
     no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
@@ -53,7 +53,7 @@ class ApprovalServiceAsyncStub(ApprovalServiceStub):
     ListApprovals: _aio.UnaryUnaryMultiCallable[_approval_service_pb2.ListApprovalsRequest, _approval_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
     """Approvals, newest first."""
     GetApproval: _aio.UnaryUnaryMultiCallable[_approval_service_pb2.GetApprovalRequest, _approval_service_pb2.GetApprovalResponse]  # type: ignore[assignment]
-    """One approval. NOT_FOUND when unknown or not the caller's to see."""
+    """One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent."""
     DecideApproval: _aio.UnaryUnaryMultiCallable[_approval_service_pb2.DecideApprovalRequest, _approval_service_pb2.DecideApprovalResponse]  # type: ignore[assignment]
     """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
     no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
@@ -79,7 +79,7 @@ class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _approval_service_pb2.GetApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_approval_service_pb2.GetApprovalResponse, _abc.Awaitable[_approval_service_pb2.GetApprovalResponse]]:
-        """One approval. NOT_FOUND when unknown or not the caller's to see."""
+        """One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent."""
 
     @_abc_1.abstractmethod
     def DecideApproval(

@@ -74,6 +74,8 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     """RPCs for which the principal has no role, of one peer in one minute: `peer`, `reason`, `count`, the first `method`."""
     EVENT_TYPE_AUDIT_READ: _EventType.ValueType  # 22
     """The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads."""
+    EVENT_TYPE_APPROVAL_REVEALED: _EventType.ValueType  # 23
+    """An approver was shown the arguments of an approval as they were sent. Durable before they are."""
 
 class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
     """What happened."""
@@ -124,6 +126,8 @@ EVENT_TYPE_ROLE_REFUSED: EventType.ValueType  # 21
 """RPCs for which the principal has no role, of one peer in one minute: `peer`, `reason`, `count`, the first `method`."""
 EVENT_TYPE_AUDIT_READ: EventType.ValueType  # 22
 """The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads."""
+EVENT_TYPE_APPROVAL_REVEALED: EventType.ValueType  # 23
+"""An approver was shown the arguments of an approval as they were sent. Durable before they are."""
 Global___EventType: _TypeAlias = EventType  # noqa: Y015
 
 @_typing.final

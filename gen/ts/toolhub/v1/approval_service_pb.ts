@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/approval_service.proto.
  */
 export const file_toolhub_v1_approval_service: GenFile = /*@__PURE__*/
-  fileDesc("CiF0b29saHViL3YxL2FwcHJvdmFsX3NlcnZpY2UucHJvdG8SCnRvb2xodWIudjEiwQEKFExpc3RBcHByb3ZhbHNSZXF1ZXN0EhoKCXBhZ2Vfc2l6ZRgBIAEoBUIHukgEGgIoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiACBI6CgZzdGF0ZXMYAyADKA4yGS50b29saHViLnYxLkFwcHJvdmFsU3RhdGVCD7pIDJIBCRAQIgWCAQIQARIbCglwcmluY2lwYWwYBCABKAlCCLpIBXIDGIABEhYKBHRvb2wYBSABKAlCCLpIBXIDGIABIm0KFUxpc3RBcHByb3ZhbHNSZXNwb25zZRInCglhcHByb3ZhbHMYASADKAsyFC50b29saHViLnYxLkFwcHJvdmFsEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRISCgp0b3RhbF9zaXplGAMgASgFIlgKEkdldEFwcHJvdmFsUmVxdWVzdBJCCgthcHByb3ZhbF9pZBgBIAEoCUItukgqcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kIj0KE0dldEFwcHJvdmFsUmVzcG9uc2USJgoIYXBwcm92YWwYASABKAsyFC50b29saHViLnYxLkFwcHJvdmFsIvkBChVEZWNpZGVBcHByb3ZhbFJlcXVlc3QSQgoLYXBwcm92YWxfaWQYASABKAlCLbpIKnIoMiZeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JBIyCghkZWNpc2lvbhgCIAEoDjIULnRvb2xodWIudjEuRGVjaXNpb25CCrpIB4IBBBABIAASGQoHY29tbWVudBgDIAEoCUIIukgFcgMogCASLQoLYXJnc19kaWdlc3QYBCABKAlCGLpIFXITMhFeKFswLTlhLWZdezY0fSk/JBIeCgthbnN3ZXJfanNvbhgFIAEoDEIJukgGegQYgIAEIkAKFkRlY2lkZUFwcHJvdmFsUmVzcG9uc2USJgoIYXBwcm92YWwYASABKAsyFC50b29saHViLnYxLkFwcHJvdmFsIi8KFVdhdGNoQXBwcm92YWxzUmVxdWVzdBIWCgR0b29sGAEgASgJQgi6SAVyAxiAASJAChZXYXRjaEFwcHJvdmFsc1Jlc3BvbnNlEiYKCGFwcHJvdmFsGAEgASgLMhQudG9vbGh1Yi52MS5BcHByb3ZhbDLrAgoPQXBwcm92YWxTZXJ2aWNlElQKDUxpc3RBcHByb3ZhbHMSIC50b29saHViLnYxLkxpc3RBcHByb3ZhbHNSZXF1ZXN0GiEudG9vbGh1Yi52MS5MaXN0QXBwcm92YWxzUmVzcG9uc2USTgoLR2V0QXBwcm92YWwSHi50b29saHViLnYxLkdldEFwcHJvdmFsUmVxdWVzdBofLnRvb2xodWIudjEuR2V0QXBwcm92YWxSZXNwb25zZRJXCg5EZWNpZGVBcHByb3ZhbBIhLnRvb2xodWIudjEuRGVjaWRlQXBwcm92YWxSZXF1ZXN0GiIudG9vbGh1Yi52MS5EZWNpZGVBcHByb3ZhbFJlc3BvbnNlElkKDldhdGNoQXBwcm92YWxzEiEudG9vbGh1Yi52MS5XYXRjaEFwcHJvdmFsc1JlcXVlc3QaIi50b29saHViLnYxLldhdGNoQXBwcm92YWxzUmVzcG9uc2UwAUI6WjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MWIGcHJvdG8z", [file_buf_validate_validate, file_toolhub_v1_approval]);
+  fileDesc("CiF0b29saHViL3YxL2FwcHJvdmFsX3NlcnZpY2UucHJvdG8SCnRvb2xodWIudjEiwQEKFExpc3RBcHByb3ZhbHNSZXF1ZXN0EhoKCXBhZ2Vfc2l6ZRgBIAEoBUIHukgEGgIoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiACBI6CgZzdGF0ZXMYAyADKA4yGS50b29saHViLnYxLkFwcHJvdmFsU3RhdGVCD7pIDJIBCRAQIgWCAQIQARIbCglwcmluY2lwYWwYBCABKAlCCLpIBXIDGIABEhYKBHRvb2wYBSABKAlCCLpIBXIDGIABIm0KFUxpc3RBcHByb3ZhbHNSZXNwb25zZRInCglhcHByb3ZhbHMYASADKAsyFC50b29saHViLnYxLkFwcHJvdmFsEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCRISCgp0b3RhbF9zaXplGAMgASgFImgKEkdldEFwcHJvdmFsUmVxdWVzdBJCCgthcHByb3ZhbF9pZBgBIAEoCUItukgqcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kEg4KBnJldmVhbBgCIAEoCCJZChNHZXRBcHByb3ZhbFJlc3BvbnNlEiYKCGFwcHJvdmFsGAEgASgLMhQudG9vbGh1Yi52MS5BcHByb3ZhbBIaChJyZXZlYWxlZF9hcmdzX2pzb24YAiABKAwi+QEKFURlY2lkZUFwcHJvdmFsUmVxdWVzdBJCCgthcHByb3ZhbF9pZBgBIAEoCUItukgqcigyJl5bQS1aYS16MC05XVtBLVphLXowLTkuXzpALystXXswLDEyN30kEjIKCGRlY2lzaW9uGAIgASgOMhQudG9vbGh1Yi52MS5EZWNpc2lvbkIKukgHggEEEAEgABIZCgdjb21tZW50GAMgASgJQgi6SAVyAyiAIBItCgthcmdzX2RpZ2VzdBgEIAEoCUIYukgVchMyEV4oWzAtOWEtZl17NjR9KT8kEh4KC2Fuc3dlcl9qc29uGAUgASgMQgm6SAZ6BBiAgAQiQAoWRGVjaWRlQXBwcm92YWxSZXNwb25zZRImCghhcHByb3ZhbBgBIAEoCzIULnRvb2xodWIudjEuQXBwcm92YWwiLwoVV2F0Y2hBcHByb3ZhbHNSZXF1ZXN0EhYKBHRvb2wYASABKAlCCLpIBXIDGIABIkAKFldhdGNoQXBwcm92YWxzUmVzcG9uc2USJgoIYXBwcm92YWwYASABKAsyFC50b29saHViLnYxLkFwcHJvdmFsMusCCg9BcHByb3ZhbFNlcnZpY2USVAoNTGlzdEFwcHJvdmFscxIgLnRvb2xodWIudjEuTGlzdEFwcHJvdmFsc1JlcXVlc3QaIS50b29saHViLnYxLkxpc3RBcHByb3ZhbHNSZXNwb25zZRJOCgtHZXRBcHByb3ZhbBIeLnRvb2xodWIudjEuR2V0QXBwcm92YWxSZXF1ZXN0Gh8udG9vbGh1Yi52MS5HZXRBcHByb3ZhbFJlc3BvbnNlElcKDkRlY2lkZUFwcHJvdmFsEiEudG9vbGh1Yi52MS5EZWNpZGVBcHByb3ZhbFJlcXVlc3QaIi50b29saHViLnYxLkRlY2lkZUFwcHJvdmFsUmVzcG9uc2USWQoOV2F0Y2hBcHByb3ZhbHMSIS50b29saHViLnYxLldhdGNoQXBwcm92YWxzUmVxdWVzdBoiLnRvb2xodWIudjEuV2F0Y2hBcHByb3ZhbHNSZXNwb25zZTABQjpaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxYgZwcm90bzM", [file_buf_validate_validate, file_toolhub_v1_approval]);
 
 /**
  * Asks for a list of approvals. Filters are joined by AND.
@@ -111,6 +111,16 @@ export type GetApprovalRequest = Message<"toolhub.v1.GetApprovalRequest"> & {
    * @generated from field: string approval_id = 1;
    */
   approvalId: string;
+
+  /**
+   * Answer `revealed_args_json`, too; who asks for it, and for which approval, is put into the audit log first.
+   * PERMISSION_DENIED for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the
+   * arguments are larger than 64 KiB; UNAVAILABLE when this process does not have them: another one asked, or it was
+   * started again since.
+   *
+   * @generated from field: bool reveal = 2;
+   */
+  reveal: boolean;
 };
 
 /**
@@ -132,6 +142,14 @@ export type GetApprovalResponse = Message<"toolhub.v1.GetApprovalResponse"> & {
    * @generated from field: toolhub.v1.Approval approval = 1;
    */
   approval?: Approval | undefined;
+
+  /**
+   * The whole arguments as JSON, where `reveal` was set: also runs that look like a credential, but for known secret
+   * values, which are told by their length. Characters that show nothing of themselves are written as JSON escapes.
+   *
+   * @generated from field: bytes revealed_args_json = 2;
+   */
+  revealedArgsJson: Uint8Array;
 };
 
 /**
@@ -272,7 +290,7 @@ export const ApprovalService: GenService<{
     output: typeof ListApprovalsResponseSchema;
   },
   /**
-   * One approval. NOT_FOUND when unknown or not the caller's to see.
+   * One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
    *
    * @generated from rpc toolhub.v1.ApprovalService.GetApproval
    */

@@ -720,6 +720,11 @@ class EventType(betterproto2.Enum):
     The audit log was read: `method`, `filter`, and how many `events` were shown or checked in `count` reads.
     """
 
+    APPROVAL_REVEALED = 23
+    """
+    An approver was shown the arguments of an approval as they were sent. Durable before they are.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -746,6 +751,7 @@ class EventType(betterproto2.Enum):
             20: "EVENT_TYPE_AUTH_FAILED",
             21: "EVENT_TYPE_ROLE_REFUSED",
             22: "EVENT_TYPE_AUDIT_READ",
+            23: "EVENT_TYPE_APPROVAL_REVEALED",
         }
 
     @classmethod
@@ -774,6 +780,7 @@ class EventType(betterproto2.Enum):
             "EVENT_TYPE_AUTH_FAILED": 20,
             "EVENT_TYPE_ROLE_REFUSED": 21,
             "EVENT_TYPE_AUDIT_READ": 22,
+            "EVENT_TYPE_APPROVAL_REVEALED": 23,
         }
 
 
@@ -2457,6 +2464,14 @@ class GetApprovalRequest(betterproto2.Message):
     Which one.
     """
 
+    reveal: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+    """
+    Answer `revealed_args_json`, too; who asks for it, and for which approval, is put into the audit log first.
+    PERMISSION_DENIED for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the
+    arguments are larger than 64 KiB; UNAVAILABLE when this process does not have them: another one asked, or it was
+    started again since.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "GetApprovalRequest", GetApprovalRequest)
 
@@ -2470,6 +2485,12 @@ class GetApprovalResponse(betterproto2.Message):
     approval: "Approval | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
     The approval.
+    """
+
+    revealed_args_json: "bytes" = betterproto2.field(2, betterproto2.TYPE_BYTES)
+    """
+    The whole arguments as JSON, where `reveal` was set: also runs that look like a credential, but for known secret
+    values, which are told by their length. Characters that show nothing of themselves are written as JSON escapes.
     """
 
 
@@ -5012,7 +5033,7 @@ class ApprovalServiceSyncStub:
 
     def get_approval(self, message: "GetApprovalRequest") -> "GetApprovalResponse":
         """
-        One approval. NOT_FOUND when unknown or not the caller's to see.
+        One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
         """
 
         return self._channel.unary_unary(
@@ -5081,7 +5102,7 @@ class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetApprovalResponse":
         """
-        One approval. NOT_FOUND when unknown or not the caller's to see.
+        One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
         """
 
         return await self._unary_unary(
