@@ -85,7 +85,7 @@ def test_an_invalid_policy_is_told_with_its_line(cli: CommandLine) -> None:
 
 
 def test_a_name_that_fits_nothing_known_is_a_warning_and_fails_a_strict_check(cli: CommandLine) -> None:
-    """Fails at befa727: a misspelt tool in a DENY rule is valid and silent."""
+    """At befa727 a misspelt tool in a DENY rule was valid, and no warning named it."""
     file = cli.home / "typo.yaml"
     file.write_text(
         "extends: none\nrules:\n  - id: never\n    effect: DENY\n    tools: [core/fs.deletPath, 'files/*']\n"

@@ -1,5 +1,5 @@
 """A hub does not start on what others may write, nor where keys would cross the network in the clear; it says what to
-type. Each refusal fails at befa727, where the hub started."""
+type. At befa727 the hub started, but for a loose audit key, which it refused by itself."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ async def test_a_command_reads_nothing_of_the_hub_process_and_signals_it_not(tmp
 
 @pytest.mark.parametrize("level", LEVELS)
 async def test_calls_that_kernels_are_attacked_by_are_refused(tmp_path: Path, level: str) -> None:
-    """Fails at befa727: keyctl, bpf, userfaultfd, io_uring_setup and others are answered by the kernel itself."""
+    """At befa727 the kernel itself answered all but userfaultfd inside bubblewrap."""
     at = 0 if os.uname().machine == "x86_64" else 1
     asks = "".join(
         f"$r = syscall({numbers[at]}, 0, 0, 0, 0, 0); print qq({name} $!\\n);" for name, numbers in SYSCALLS.items()
@@ -156,7 +156,7 @@ async def test_a_hub_says_at_its_start_that_nothing_holds_commands(
     bubblewrap: str,
     told: int,
 ) -> None:
-    """`told`: warnings. Fails at befa727: none."""
+    """`told`: warnings. Nothing was told at befa727."""
     if not bubblewrap:
         confinement_of("bubblewrap")
     monkeypatch.setattr(confinement, "landlock_abi", lambda: abi)

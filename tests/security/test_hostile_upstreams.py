@@ -88,7 +88,7 @@ async def test_small_chunks_are_read_in_turns_with_others(scene: Scene) -> None:
 
 @pytest.mark.parametrize("answer", ["deep", "wide", "empty-lists"])
 async def test_json_of_too_many_values_is_refused_before_it_is_parsed(scene: Scene, answer: str) -> None:
-    """Fails at befa727: each is parsed and checked on the event loop, which takes seconds."""
+    """Fails at befa727: each is parsed and checked on the event loop, a tenth of a second to seconds at a time."""
     result, _ = await scene.attacked(VALUE, answer)
     assert result.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR
     assert "too many small parts" in result.error.message

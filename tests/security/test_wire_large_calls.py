@@ -293,7 +293,7 @@ async def test_others_are_answered_while_secrets_are_hidden_in_a_large_plan(tmp_
 
 
 async def test_a_struct_of_too_many_fields_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
-    """Fails at befa727: two million empty values were parsed and turned into a list, for 1 to 3 s."""
+    """Fails at befa727: a million empty values were parsed and turned into a list, for 1 to 3 s."""
     values = _field(0x0A, _field(0x0A, b"a") + _field(0x12, _field(0x32, b"\x0a\x00" * 1_000_000)))
     raw = _field(0x0A, _field(0x0A, SELECT.encode()) + _field(0x1A, values))
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:

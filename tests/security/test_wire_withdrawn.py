@@ -1,5 +1,6 @@
 """Rights that are withdrawn: what is open ends at its next message, what is queued is judged anew, a name that the
-policy does not know opens nothing. Each fails at befa727, where only a revoked key ended a stream."""
+policy does not know opens nothing. At befa727 only a revoked key ended a stream; narrowed grants and the jobs of a
+principal that was removed were judged anew there, too."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_the_transcoder_serves_every_service_of_the_contract() -> None:
 
 
 def test_keys_cross_a_network_in_the_clear_only_where_a_file_says_so_and_why() -> None:
-    """Fails at befa727. The image by itself says nothing: whoever runs it decides."""
+    """The image by itself says nothing: whoever runs it decides."""
     assert load_settings(DEPLOY / "kubernetes" / "toolhub.yaml", {}).server.allow_plaintext
     (compose,) = documents(DEPLOY / "compose.yaml")
     hub = compose["services"]["toolhub"]

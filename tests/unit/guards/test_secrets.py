@@ -116,7 +116,7 @@ TOKENS = {
 
 @pytest.mark.parametrize("issuer", TOKENS)
 def test_a_token_of_this_issuer_is_hidden_where_no_name_announces_it(issuer: str) -> None:
-    """Each was shown at befa727."""
+    """Each but that of Square was shown at befa727."""
     assert REDACTOR.text(f"answered {TOKENS[issuer]} at last") == "answered *** at last"
     assert REDACTOR.value({"note": [TOKENS[issuer]]}) == {"note": ["***"]}
 

@@ -224,7 +224,7 @@ async def test_the_endpoint_serves_metrics_and_health_and_nothing_else() -> None
 async def test_the_endpoint_answers_no_name_that_a_page_has_pointed_at_it(
     request_line: str, hosts: list[str], is_answered: bool
 ) -> None:
-    """DNS rebinding; fails at befa727, where every Host was answered."""
+    """DNS rebinding. At befa727 every Host was answered."""
     endpoint = MetricsEndpoint(lambda: b"numbers", lambda: True, ("localhost", "hub-metrics"))
     port = await endpoint.start("127.0.0.1", 0)
     sent = "".join(f"\r\nhost:  {host} " for host in hosts)
