@@ -348,10 +348,18 @@ async def test_reader_that_does_not_read_is_cut_off_from_calling_and_then_loses_
 async def test_reader_that_does_not_read_and_goes_leaves_nothing_behind(stage: Stage) -> None:
     client = Client(stage.running, timeout_s=None)
     echoes = [call(f"c{number}", "test/text.echo", {"text": TEXT}) for number in range(7)]
-    for _ in range(4):
-        await client.send(*echoes)
-    await client.send(call("x", "test/text.wait"))
+
+    async def write() -> None:
+        await client.send(call("x", "test/text.wait"))
+        for _ in range(4):
+            await client.send(*echoes)
+
+    writing = asyncio.create_task(write())
+    await stage.waits.started.wait()
+    while not await stage.running.events(tool="test/text.echo", types=frozenset({EventType.TOOL_RESULT})):
+        assert not writing.done() or writing.exception() is None
     client.stream.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
     await ended(stage.running)
     assert stage.waits.running == 0
 

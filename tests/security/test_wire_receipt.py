@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import socket
 import sys
@@ -14,7 +15,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.hub import channel_to, running_hub
+from tests.hub import channel_to, request, running_hub
 from tests.processes import served
 from toolhub_service.transport.interceptors.receipts import Receipts
 from toolhub_service.transport.status import RpcFailure
@@ -54,6 +55,41 @@ async def test_large_calls_without_a_key_leave_a_hub_with_a_data_limit_standing(
         assert set(codes) == {grpc.StatusCode.UNAUTHENTICATED}
         assert resident_mib(pid) < before_mib + 200, "4 MiB of 100 calls are 400, and were held twice"
         await asyncio.gather(*(channel.close() for channel in channels))
+
+
+async def test_large_calls_with_a_key_are_bounded_in_bytes_and_give_them_back(tmp_path: Path) -> None:
+    """At befa727 the limit ends the hub. Every answer is a result or says when to come back."""
+    limit = 512 * MEBIBYTE
+    async with served(tmp_path) as hub:
+        resource.prlimit(hub.process.pid, resource.RLIMIT_DATA, (limit, limit))
+        text = json.dumps({"text": "x" * (4 * MEBIBYTE - 100)}).encode()
+        body = request("core/util.hash.sha256Text", args_json=text).SerializeToString()
+        channels = [channel_to(hub.address) for _ in range(8)]
+        codes = await asyncio.gather(*(code_of(channels[number % 8], body) for number in range(64)))
+        assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert grpc.StatusCode.OK in codes
+        peak_mib = resident_mib(hub.process.pid)
+        async with asyncio.timeout(60):
+            while resident_mib(hub.process.pid, "VmRSS") > peak_mib * 0.8:
+                assert (
+                    await code_of(channels[0], request("core/util.time.now").SerializeToString()) is grpc.StatusCode.OK
+                )
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+
+async def test_large_requests_of_one_sender_leave_room_for_another() -> None:
+    receipts = Receipts(held_max_bytes=4 * MEBIBYTE)
+    assert receipts.hold(1_000, "one") == 0
+    first = receipts.hold(MEBIBYTE, "one")
+    second = receipts.hold(MEBIBYTE, "one")
+    with pytest.raises(RpcFailure) as refusal:
+        receipts.hold(MEBIBYTE, "one")
+    assert (refusal.value.reason, refusal.value.retry_after_s) == ("OVERLOADED", 0.5)
+    assert receipts.hold(2 * MEBIBYTE, "another") == 2 * MEBIBYTE
+    with pytest.raises(RpcFailure):
+        receipts.hold(MEBIBYTE, "a third")
+    receipts.release(first, "one")
+    assert receipts.hold(MEBIBYTE, "one") == second
 
 
 async def test_refused_caller_is_answered_before_its_message_has_come(tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ _ENVELOPE_BYTES = 128 * 1024
 _METADATA_BYTES = 32 * 1024
 """Beyond, an RPC is refused; without the absolute bound gRPC refuses at random from here to twice as much."""
 
+_WINDOW_BYTES = 512 * 1024
+"""Of a stream that nobody reads from, and of a connection besides what is being read: 5 MB/s over 100 ms of way. gRPC
+would widen them by its probe to what a fast sender sends, and hold that whether it is ever read or not."""
+
 _HANDSHAKE_S = 20
 """For TLS and the first frames of HTTP/2; a socket that says nothing is closed then."""
 
@@ -172,6 +176,8 @@ def _options(listening: Listening) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_S * 1_000),
         ("grpc.max_connection_idle_ms", int(listening.max_connection_idle_s * 1_000)),
         ("grpc.max_allowed_incoming_connections", listening.max_connections),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ("grpc.max_concurrent_streams", _STREAMS_A_CONNECTION),
         ("grpc.server.max_pending_requests", _PENDING_MAX),
         ("grpc.server.max_pending_requests_hard_limit", _PENDING_MAX),

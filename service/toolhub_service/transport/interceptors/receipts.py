@@ -1,4 +1,4 @@
-"""How much of the requests that are being received a process holds: so many at once, each for so long.
+"""How much of requests a process holds: so many in receipt at once, each for so long, and so many bytes of large ones.
 
 grpc.aio reads the one message of a unary request before it calls the handler, and so before anything is known of the
 caller. The stack therefore takes every request as a stream and asks for its message here, after the layers have let
@@ -8,7 +8,8 @@ the RPC in: what is refused before leaves no more than a flow-control window in 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import ctypes
+from collections import Counter, deque
 from typing import Any
 
 import grpc
@@ -17,10 +18,17 @@ from toolhub_service.domain.share import may_take
 from toolhub_service.transport.rpc import ServicerContext
 from toolhub_service.transport.status import RpcFailure
 
-RECEIPTS_MAX = 24
+RECEIPTS_MAX = 12
 """Messages in receipt at once: each may be 4 MiB, and is held twice while it is put together."""
 RECEIPT_MAX_S = 30.0
 """What a message of 4 MiB takes over a line of 1.1 Mbit/s."""
+LARGE_BYTES = 256 * 1024
+"""From here on a request counts for as long as its RPC lasts."""
+HELD_MAX_BYTES = 32 * 1024 * 1024
+"""Of large requests in all, and half of it for one principal: in use a request takes several times its own size."""
+_TRIM_AFTER_S = 2.0
+_MALLOC_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""malloc_trim(3) of glibc; musl has none."""
 _PATIENCE_S = 1.0
 """How long others wait before the oldest receipt is cut off to make room."""
 
@@ -28,9 +36,15 @@ _PATIENCE_S = 1.0
 class Receipts:
     """One for each process; it belongs to the loop that serves."""
 
-    def __init__(self, most: int = RECEIPTS_MAX, longest_s: float = RECEIPT_MAX_S) -> None:
+    def __init__(
+        self, most: int = RECEIPTS_MAX, longest_s: float = RECEIPT_MAX_S, held_max_bytes: int = HELD_MAX_BYTES
+    ) -> None:
         self._most = most
         self._longest_s = longest_s
+        self._held_max_bytes = held_max_bytes
+        self._held: Counter[str] = Counter()
+        """Bytes of large requests in use, by sender."""
+        self._is_trimmed_soon = False
         self._open: dict[_Receipt, None] = {}
         """Oldest first."""
         self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
@@ -61,6 +75,34 @@ class Receipts:
             del self._open[receipt]
             if self._waiting:
                 self._let_in()
+
+    def hold(self, size_bytes: int, sender: str) -> int:
+        """Count a request until `release`; what to release, 0 for one that is not large.
+
+        Raises RpcFailure when the large requests of this sender, or of all, take up too much.
+        """
+        if size_bytes < LARGE_BYTES:
+            return 0
+        own, all_bytes = self._held[sender] + size_bytes, self._held.total() + size_bytes
+        if own > self._held_max_bytes // 2 or all_bytes > self._held_max_bytes:
+            raise _too_much()
+        self._held[sender] = own
+        return size_bytes
+
+    def release(self, size_bytes: int, sender: str) -> None:
+        """The RPC that held so much has ended."""
+        self._held[sender] -= size_bytes
+        if not self._held[sender]:
+            del self._held[sender]
+        if not self._held and not self._is_trimmed_soon and _MALLOC_TRIM is not None:
+            self._is_trimmed_soon = True
+            asyncio.get_running_loop().call_later(_TRIM_AFTER_S, self._trim)
+
+    def _trim(self) -> None:
+        """Give the system what large requests have left in the C library's arenas; in a thread: it takes a while."""
+        self._is_trimmed_soon = False
+        if not self._held and _MALLOC_TRIM is not None:
+            asyncio.get_running_loop().run_in_executor(None, _MALLOC_TRIM, 0)
 
     async def _turn(self, sender: str) -> None:
         if self._may_begin(sender):
@@ -122,4 +164,15 @@ def _too_slow() -> RpcFailure:
         "REQUEST_TOO_SLOW",
         "The request came in too slowly and kept others waiting; send it again, or send large content as an artifact.",
         retry_after_s=1.0,
+    )
+
+
+def _too_much() -> RpcFailure:
+    return RpcFailure(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "OVERLOADED",
+        "Large requests in flight take up what this hub holds of them; try again shortly, fewer at once, or send large "
+        "content as an artifact.",
+        {"max_bytes": str(HELD_MAX_BYTES // 2)},
+        retry_after_s=0.5,
     )

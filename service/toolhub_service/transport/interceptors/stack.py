@@ -83,21 +83,26 @@ class Stack(grpc.GenericRpcHandler):
         async def around(requests: AsyncIterator[Any], context: ServicerContext) -> Any:
             states: list[Any] = []
             error: BaseException | None = None
+            request: Any = None
+            held = 0
             try:
                 self._enter(method, context, states)
-                request = (
-                    self._each(method, states, requests) if takes_stream else await self._one(method, context, states)
-                )
+                if takes_stream:
+                    request = self._each(method, states, requests)
+                else:
+                    request, held = await self._one(method, context, states)
                 response = await behaviour(request, context)
                 if response is not None:
                     for place, sent in self._senders:
                         sent(method, states[place])
                 return response
             except BaseException as raised:
-                error = raised
+                error, request = raised, None
                 await self._fail(method, context, raised)
                 raise
             finally:
+                if held:
+                    self._receipts.release(held, caller_id())
                 self._leave(method, context, states, error)
 
         return around
@@ -108,21 +113,26 @@ class Stack(grpc.GenericRpcHandler):
         async def around(requests: AsyncIterator[Any], context: ServicerContext) -> AsyncIterator[Any]:
             states: list[Any] = []
             error: BaseException | None = None
+            request: Any = None
+            held = 0
             try:
                 self._enter(method, context, states)
-                request = (
-                    self._each(method, states, requests) if takes_stream else await self._one(method, context, states)
-                )
+                if takes_stream:
+                    request = self._each(method, states, requests)
+                else:
+                    request, held = await self._one(method, context, states)
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
                         for place, sent in self._senders:
                             sent(method, states[place])
                         yield response
             except BaseException as raised:
-                error = raised
+                error, request = raised, None
                 await self._fail(method, context, raised)
                 raise
             finally:
+                if held:
+                    self._receipts.release(held, caller_id())
                 self._leave(method, context, states, error)
 
         return around
@@ -132,14 +142,16 @@ class Stack(grpc.GenericRpcHandler):
         for enter in self._entries:
             states.append(enter(method, context) if enter else None)  # noqa: PERF401 - one may raise: the others have entered
 
-    async def _one(self, method: Method, context: ServicerContext, states: list[Any]) -> Any:
-        """The message of a unary request, shown to each layer."""
-        request = await self._receipts.message(context, caller_id())
+    async def _one(self, method: Method, context: ServicerContext, states: list[Any]) -> tuple[Any, int]:
+        """The message of a unary request, shown to each layer, and what it holds of the bytes for large ones."""
+        sender = caller_id()
+        request = await self._receipts.message(context, sender)
         if request is grpc.aio.EOF:
             raise RpcFailure(
                 grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MISSING", f"Send one message with {method.path}."
             )
-        return self._shown(method, states, request)
+        shown = self._shown(method, states, request)
+        return shown, self._receipts.hold(shown.ByteSize(), sender)
 
     async def _each(self, method: Method, states: list[Any], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:
@@ -164,12 +176,21 @@ class Stack(grpc.GenericRpcHandler):
         for failure in self._failures:
             error = failure(method, context, error)
         if isinstance(error, RpcFailure):
+            _forget_frames(error)
             await context.abort(error.code, error.message, (details_trailer(error),))
 
     def _leave(self, method: Method, context: ServicerContext, states: list[Any], error: BaseException | None) -> None:
         for place, leave in self._leavers:
             if place < len(states):
                 leave(method, states[place], context, error)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """grpc.aio keeps what `abort` raises in a cycle with the RPC, and through tracebacks the request of 4 MiB would
+    stay with it until the garbage collector comes to the oldest generation."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _overrides(layer: Layer, hook: str) -> bool:
