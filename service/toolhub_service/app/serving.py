@@ -23,6 +23,8 @@ from toolhub_service.telemetry import names
 from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.kernel_walls import landlock_abi
 
+_THREAD_STACK_BYTES = 2 * 1024 * 1024
+"""Of each thread, gRPC's included: the usual 8 MiB of some dozens count against a limit on data, hardly touched."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Of malloc.h."""
 
@@ -86,10 +88,22 @@ def _claim_of_the_system() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _set_thread_stacks()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none, and keeps nothing
     if mallopt is not None:
         for parameter, value in ((_M_MMAP_THRESHOLD, 128 * 1024), (_M_TRIM_THRESHOLD, 1024 * 1024), (_M_ARENA_MAX, 2)):
             mallopt(parameter, value)
+
+
+def _set_thread_stacks() -> None:
+    """For threads that start from now on (pthread_setattr_default_np(3))."""
+    library = ctypes.CDLL(None)
+    attributes = ctypes.create_string_buffer(128)  # a pthread_attr_t has 56 bytes on the largest of Linux' platforms
+    set_default = getattr(library, "pthread_setattr_default_np", None)
+    if set_default is not None and library.pthread_attr_init(attributes) == 0:
+        library.pthread_attr_setstacksize(attributes, ctypes.c_size_t(_THREAD_STACK_BYTES))
+        set_default(attributes)
+        library.pthread_attr_destroy(attributes)
 
 
 def _settle_memory() -> None:

@@ -151,7 +151,8 @@ class Stack(grpc.GenericRpcHandler):
                 grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MISSING", f"Send one message with {method.path}."
             )
         shown = self._shown(method, states, request)
-        return shown, self._receipts.hold(shown.ByteSize(), sender)
+        size_bytes = len(shown) if type(shown) is bytes else shown.ByteSize()
+        return shown, self._receipts.hold(size_bytes, sender)
 
     async def _each(self, method: Method, states: list[Any], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:
