@@ -9,11 +9,11 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH
 # Tests run beside one another, each worker from its end of the list, so that what the tests of a file share is made once.
 TESTS_IN_PARALLEL ?= 2
 TESTS ?= tests
-BENCHES ?= governed_call session jobs watchers remote_jobs mcp_calls hostile registry_speed search_quality
+BENCHES ?= work_counts governed_call session jobs watchers remote_jobs mcp_calls hostile registry_speed search_quality
 IMAGE ?= tool-hub:dev
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-comfyui help setup run gen docs fmt check services test chaos bench image lock clean \
+.PHONY: acceptance-n8n acceptance-comfyui help setup run gen docs fmt check services test chaos coverage mutation bench image lock clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
 
 help: ## list the targets
@@ -79,6 +79,15 @@ test: services ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
 
 chaos: services ## kill hubs at random while jobs run, 50 times an engine; minutes
 	@TOOLHUB_CHAOS_KILLS=$${TOOLHUB_CHAOS_KILLS:-50} TOOLHUB_CHAOS_OUTAGE_S=$${TOOLHUB_CHAOS_OUTAGE_S:-10} pytest tests/chaos
+
+coverage: services ## run the tests and print which branches none takes (TESTS=path); twice the time of make test
+	@coverage erase
+	@coverage run -m pytest -n $(TESTS_IN_PARALLEL) --dist worksteal $(TESTS); ended=$$?; \
+		coverage combine --quiet && echo "branches taken: $$(coverage report --format=total) %; least of all in" && \
+		coverage report --sort=cover --skip-covered | sed -n 1,42p; exit $$ended
+
+mutation: services ## change what decides, MUTANTS (400) times, and count what the tests notice; hours
+	@nice python -m tests.mutation $${MUTANTS:-400} $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 bench: ## measure; numbers, not pass or fail
 	@$(PYTHON) .ci/setup.py bench

@@ -1,4 +1,4 @@
-"""Fails when a source file has more than 400 lines or a function more than 50: one idea a file, one page a function."""
+"""Fails when a source file has more than 400 lines or a function more than 50: a subject a file, a page a function."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Promise:
     """`area.name`."""
     sentence: str
     source: str
-    """Where it comes from: `seed:…`, `design:…`, a standard, a weakness class, an issue, a paper."""
+    """Where it is made: `docs/page.md#section`, a standard, a weakness class, an issue, a paper."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ import protovalidate
 
 from toolhub_service.adapters import custom
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.tools import tool, util_time_now
+from toolhub_service.tools import tool, util_tools
 from toolhub_service.tools.egress import transport
 from toolhub_service.transport import envelope
 
 _CUSTOM: Any = custom
-_TIME: Any = util_time_now
+_TIME: Any = util_tools
 _ENVELOPE: Any = envelope
 _default_tls, _entry_points, _schema_of = transport._default_tls, _CUSTOM.entry_points, tool.schema_of
 

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are made from the code, or with --check fails on any difference.
+"""Writes what is made from the code, pages of docs/ and the clients' tables of errors; --check fails on differences.
 
 python .ci/docs [--check]
 """

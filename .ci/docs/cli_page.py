@@ -11,12 +11,13 @@ from toolhub_service.cli.root import toolhub
 
 _HEAD = f"""# Command line
 
-What every command takes. {NOTICE.format(source="the commands' own help")} Client commands (`call`, `tools`, `audit`,
-`health`) speak to a hub over gRPC; `--address`, `--api-key` and `--ca-file` have variables of their own
+The options of every command. {NOTICE.format(source="the commands' own help")} Client commands (those with
+`--address`) connect to a hub over gRPC; `--address`, `--api-key` and `--ca-file` can be set by environment variables
 ([configuration](configuration.md#variables-that-are-no-settings)). Output is a table on a terminal and JSON in a
 pipe.
 
-Exit codes: 0 done, 1 the tool or the check said no, 2 wrong usage, 3 the hub could not be asked.
+Exit codes: 0 success, 1 refused or failed (a tool, the policy or a check), 2 wrong usage, 3 the hub could not be
+reached.
 """
 _WIDTH = 100
 

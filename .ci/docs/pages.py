@@ -1,4 +1,4 @@
-"""Which pages of docs/ are made from the code, and which of them are stale."""
+"""Which pages of docs/ and tables of the clients are made from the code, and which of them are stale."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cli_page
+import client_errors
 import configuration_page
 import errors_page
 import tools_page
@@ -20,10 +21,17 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/tools.md": tools_page.page,
 }
 
+TABLES: dict[str, Callable[[], str]] = {
+    "clients/go/toolhub/errors.go": client_errors.go,
+    "clients/python/toolhub_client/errors.py": client_errors.python,
+    "clients/ts/src/errors.ts": client_errors.typescript,
+}
+"""What the clients know of errors."""
+
 
 def stale(root: Path) -> Iterator[tuple[str, str]]:
-    """(name, right text) of every page below `root` that is missing or differs."""
-    for name, make in PAGES.items():
+    """(name, right text) of every file below `root` that is missing or differs."""
+    for name, make in (*PAGES.items(), *TABLES.items()):
         path, text = root / name, make()
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             yield name, text

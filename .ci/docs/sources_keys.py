@@ -10,39 +10,30 @@ import msgspec
 from schema_words import Schema, main_branch, told_bounds, told_type
 from tables import code, table
 
-from toolhub_service.settings.sources import SourcesDocument
+from toolhub_service.app.kinds import KINDS, SHARED
+from toolhub_service.app.sources_file import SOURCES_MAX
 
-_HEAD = """## sources.yaml
+_OTHERS = ", ".join(code(kind.name) for kind in KINDS[1:])
+_HEAD = f"""## sources.yaml
 
 Where tools come from besides the hub itself; [sources](sources.md) is the guide. The file is the one in the data
 folder, or the one that `sources.file` names; a running hub follows it. Beneath `sources` stands a mapping from name to
-source, 64 at most, of kind `mcp` unless `kind: langchain`, `n8n` or `comfyui` is said. Where a type names `SecretRef`,
-a text may stand, or a reference to one: `{env: VARIABLE}` or `{file: PATH}`."""
+source, {SOURCES_MAX} at most, of kind `mcp` unless `kind` says {_OTHERS}. Where a type names `SecretRef`,
+a text may stand, or a reference to one: `{{env: VARIABLE}}` or `{{file: PATH}}`."""
 _HEADINGS = ("key", "type", "default", "bounds", "meaning")
-_SECTIONS = {
-    "McpSource": "kind: mcp",
-    "LangChainSource": "kind: langchain",
-    "N8nSource": "kind: n8n",
-    "N8nWorkflow": "workflows: one workflow of n8n",
-    "BusinessError": "fails_when",
-    "N8nDiscovery": "discover",
-    "ComfyUiSource": "kind: comfyui",
-    "ComfyUiBackend": "backends: one server of ComfyUI",
-    "ToolTerms": "tools: terms of tools",
-    "SecretRef": "SecretRef",
-    "ClientCredentials": "oauth",
-    "ClientTls": "tls",
-}
 
 
 def lines() -> Iterator[str]:
-    """Raises SystemExit when the file has a section that is not told."""
-    _, definitions = msgspec.json.schema_components([SourcesDocument], ref_template="{name}")
-    if set(_SECTIONS) != set(definitions) - {"SourcesDocument"}:
-        raise SystemExit(f"sources_keys: tell {sorted(set(_SECTIONS) ^ set(definitions))}")
+    sections: dict[type, str] = {}
+    for kind in KINDS:
+        sections |= {kind.config: f"kind: {kind.name}", **kind.sections}
+    sections |= SHARED
+    _, definitions = msgspec.json.schema_components(list(sections), ref_template="{name}")
+    if {section.__name__ for section in sections} != set(definitions):
+        raise SystemExit(f"sources_keys: sections without a heading: {sorted(definitions)}")
     yield _HEAD
-    for name, heading in _SECTIONS.items():
-        yield from ("", f"### {heading}", "", *table(_HEADINGS, _rows(definitions[name])))
+    for section, heading in sections.items():
+        yield from ("", f"### {heading}", "", *table(_HEADINGS, _rows(definitions[section.__name__])))
 
 
 def _rows(section: dict[str, Any]) -> Iterator[tuple[str, ...]]:

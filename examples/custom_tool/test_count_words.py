@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from acme_tools.text import CountWords
 
-from toolhub_service.domain.constraints import Constraints
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.runtime.sinks import SILENT
+from toolhub_service.domain.verdict import Constraints
+from toolhub_service.runtime.execute import SILENT
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.workspace import Workspace
 

@@ -20,11 +20,10 @@ from typing import Any
 from tests.bench.page import arguments, at_share, machine, markdown, publish
 from tests.ports.adapter_suite import SILENT, granted
 from tests.unit.adapters.small_tools import Echo
-from toolhub_service.adapters.core import CoreAdapter
-from toolhub_service.adapters.workspaces import Workspaces
+from toolhub_service.adapters.core import CoreAdapter, Workspaces
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.registry.analyser import Analyser
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.query import Analyser
 from toolhub_service.registry.search import ToolSearch
 from toolhub_service.registry.usage_index import IndexedUse, TenantUsage
 

@@ -22,8 +22,8 @@ from typing import Any
 from tests.bench.page import arguments, at_share, machine, markdown, publish
 from tests.corpora import FOLDER
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.registry.analyser import Analyser
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.query import Analyser
 from toolhub_service.registry.search import ToolSearch
 from toolhub_service.registry.usage_index import IndexedUse, TenantUsage
 

@@ -19,8 +19,8 @@ from tests.conformance.plays import OTHER, PARTS
 from tests.conformance.stage import Bearer, Stage
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import source_pb2
-from toolhub_service.app.following import reload_keys
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.serving import reload_keys
 
 POLICY = """
 extends: none

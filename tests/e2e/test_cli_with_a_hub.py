@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.e2e.command_line import CommandLine, serving
 from tests.e2e.terminal import terminal
+from tests.fakes.mcp_servers import scripted
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +33,9 @@ def test_tools_are_listed_found_shown_and_exported(hub: CommandLine) -> None:
 def test_an_empty_list_tells_a_source_that_is_unknown_from_one_without_such_tools(hub: CommandLine) -> None:
     empty = hub("tools", "list", "--source", "core", "--source", "githb", "--tag", "none-has-it")
     assert (empty.code, empty.json["tools"]) == (0, [])
-    assert "there is no source 'githb'; there are core" in empty.err
-    assert " tools, and none that fits" in empty.err
-    assert "there is no source 'githb'" in hub("tools", "search", "zzz", "--source", "githb").err
+    assert "There is no source 'githb'. Sources of this hub: core" in empty.err
+    assert " tools; none matches" in empty.err
+    assert "There is no source 'githb'" in hub("tools", "search", "zzz", "--source", "githb").err
 
 
 def test_a_tool_that_is_not_there_is_told_with_the_nearest(hub: CommandLine) -> None:
@@ -84,10 +86,10 @@ def test_the_audit_log_is_read_filtered_exported_and_verified(hub: CommandLine) 
         assert hub("call", "core/util.hash.sha256Text", f"text={number}", "--request-id", "audited").code == 0
     newest = [json.loads(line) for line in hub("audit", "tail", "-n", "3", "--request-id", "audited").out.splitlines()]
     every = [json.loads(line) for line in hub("audit", "export", "--request-id", "audited").out.splitlines()]
-    assert len(every) == 10
+    assert len(every) == 5
     assert newest == every[-3:]
-    kinds = {json.loads(line)["type"] for line in hub("audit", "export", "--type", "tool_called").out.splitlines()}
-    assert kinds == {"EVENT_TYPE_TOOL_CALLED"}
+    kinds = {json.loads(line)["type"] for line in hub("audit", "export", "--type", "tool_result").out.splitlines()}
+    assert kinds == {"EVENT_TYPE_TOOL_RESULT"}
     assert hub("audit", "verify").json["ok"] is True
     offline = hub("audit", "verify", "--data-dir", str(hub.data_dir))
     assert (offline.code, offline.json["ok"]) == (0, True)
@@ -114,7 +116,12 @@ def test_a_reader_that_goes_away_leaves_no_traceback(hub: CommandLine) -> None:
         assert hub.piped(line).err == ""
 
 
-def test_a_tool_is_registered_shown_and_removed(hub: CommandLine, tmp_path: Path) -> None:
+def test_a_tool_is_registered_shown_and_removed(tmp_path: Path) -> None:
+    with serving(tmp_path / "home") as hub:
+        registers_shows_and_removes(hub, tmp_path)
+
+
+def registers_shows_and_removes(hub: CommandLine, tmp_path: Path) -> None:
     tool = {
         "name": "crm/customers.find",
         "version": "1.0.0",
@@ -125,6 +132,12 @@ def test_a_tool_is_registered_shown_and_removed(hub: CommandLine, tmp_path: Path
     }
     file = tmp_path / "crm.json"
     file.write_text(json.dumps(tool))
+    nowhere = hub("tools", "register", str(file))
+    assert nowhere.code == 1
+    assert "toolhub sources add crm --kind mcp" in nowhere.err
+    server = str(Path(scripted.__file__).absolute())
+    assert hub("sources", "add", "crm", "--", sys.executable, server, "modern").code == 0
+    assert hub("sources", "refresh", "crm").code == 0
     registered = hub("tools", "register", str(file))
     assert registered.code == 0, registered.err
     assert registered.json["tools"][0]["inputSchema"] == tool["inputSchema"]
@@ -158,7 +171,7 @@ def test_a_hub_that_is_not_there_is_told_with_exit_code_3(hub: CommandLine) -> N
         (("tool", "list"), "Did you mean `tools`?"),
         (("tools", "serch", "x"), "Did you mean `search`?"),
         (("call",), "Missing argument"),
-        (("call", "core/util.time.now", "word"), "none of: a JSON object"),
+        (("call", "core/util.time.now", "word"), "is not an argument"),
         (("tools", "list", "--kind", "cores"), "--kind"),
         (("audit", "tail", "--type", "nothing"), "POLICY_DENIED"),
         (("tools", "list", "--timeout", "0"), "--timeout"),

@@ -14,16 +14,16 @@ import pytest
 import yaml
 
 from tests.e2e.command_line import CommandLine
-from toolhub_service.app import file_edit
-from toolhub_service.app.key_file import KeyFile
-from toolhub_service.telemetry.keyring import open_keyring
+from toolhub_service.app import files
+from toolhub_service.app.files import KeyFile
+from toolhub_service.stores.audit.keyring import open_keyring
 
 MAKES_KEYS = (
-    "import sys; from pathlib import Path; from toolhub_service.app.key_file import KeyFile\n"
+    "import sys; from pathlib import Path; from toolhub_service.app.files import KeyFile\n"
     "for _ in range(int(sys.argv[3])): KeyFile(Path(sys.argv[1])).create(sys.argv[2])"
 )
 HOLDS = (
-    "import sys, signal; from pathlib import Path; from toolhub_service.app.file_edit import edited\n"
+    "import sys, signal; from pathlib import Path; from toolhub_service.app.files import edited\n"
     "with edited(Path(sys.argv[1])): print('held', flush=True); signal.pause()"
 )
 
@@ -84,8 +84,8 @@ def test_an_editor_that_is_killed_holds_up_nobody(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_command_keeps_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_edit, "_WAIT_S", 0.0)
-    with file_edit.edited(tmp_path / "api-keys.yaml"), pytest.raises(OSError, match="another command is editing"):
+    monkeypatch.setattr(files, "_WAIT_S", 0.0)
+    with files.edited(tmp_path / "api-keys.yaml"), pytest.raises(OSError, match="another command is editing"):
         KeyFile(tmp_path / "api-keys.yaml").create("robot")
 
 
@@ -93,7 +93,7 @@ def test_what_is_edited_keeps_its_mode_and_stays_a_link(tmp_path: Path) -> None:
     (real := tmp_path / "real.yaml").write_text("a")
     real.chmod(0o640)
     (link := tmp_path / "link.yaml").symlink_to(real)
-    file_edit.replace_text(link, "b")
+    files.replace_text(link, "b")
     assert link.is_symlink()
     assert (real.read_text(), stat.S_IMODE(real.stat().st_mode)) == ("b", 0o640)
 

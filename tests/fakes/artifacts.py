@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.clock import ManualClock
-from toolhub_service.app.system import SystemRandomness
+from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.call import Call, ExecContext
+from toolhub_service.domain.call import Call, ExecContext, Principal
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.domain.principal import Principal
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.stores.blobs_disk import DiskBlobs
-from toolhub_service.stores.memory_artifacts import MemoryArtifacts
+from toolhub_service.stores.memory import MemoryArtifacts
 
 TTL_S = 3_600.0
 MAX_BYTES = 8 * 1024 * 1024
@@ -29,14 +28,16 @@ class FewRecords(MemoryArtifacts):
     def __init__(self) -> None:
         super().__init__()
         self.is_broken = False
-
-    @property
-    def found(self) -> dict[str, Artifact]:
-        return self._artifacts
+        self.found: dict[str, Artifact] = {}
 
     async def add(self, artifact: Artifact) -> None:
         self._judge()
         await super().add(artifact)
+        self.found[artifact.artifact_id] = artifact
+
+    async def remove(self, artifact_id: str) -> bool:
+        self.found.pop(artifact_id, None)
+        return await super().remove(artifact_id)
 
     async def get(self, artifact_id: str) -> Artifact | None:
         self._judge()

@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
+from toolhub_service.domain.call import (
+    NO_PRECONDITIONS,
+    GrantedCall,
+    PlannedCall,
+    Preconditions,
+    Question,
+    QuestionAsked,
+)
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.question import Question, QuestionAsked
+from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import Annotations, ToolKind, ToolSpec
 
@@ -66,6 +72,9 @@ class AskingAdapter:
 
     def upstream(self, planned: PlannedCall) -> str:
         return planned.spec.upstream_key
+
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        return NOTHING_FIXED
 
     def resumes(self, spec: ToolSpec) -> bool:
         return False

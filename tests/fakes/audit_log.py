@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.event import ChainedEvent, ChainFault, Event, EventFilter, Verification
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.telemetry.audit_rows import matches
-from toolhub_service.telemetry.audit_tail import Tail
-from toolhub_service.telemetry.chain import GENESIS, Chain, canonical, encodable, presentable, sealed
-from toolhub_service.telemetry.keyring import Keyring
+from toolhub_service.stores.audit.chain import GENESIS, Chain, canonical, encodable, presentable, sealed
+from toolhub_service.stores.audit.events import Tail, matches
+from toolhub_service.stores.audit.keyring import Keyring
 
 
 class MemoryAuditLog:
@@ -37,6 +36,10 @@ class MemoryAuditLog:
 
     async def append_durably(self, event: Event) -> None:
         self.append(event)
+
+    async def ready(self) -> None:
+        if self.broken:
+            raise refuse(ErrorKind.IO_ERROR, "The audit log cannot be written.", component="audit", cause="disk")
 
     async def read(
         self, where: EventFilter, *, after: tuple[int, str, int] | None, limit: int

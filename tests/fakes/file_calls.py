@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolhub_service.domain.constraints import Constraints, Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.progress import Chunk, Progress
+from toolhub_service.domain.result import Chunk, Progress
+from toolhub_service.domain.verdict import Constraints, Sandbox
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.opening import OpenBeneath, OpenByStep, Opening

@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
+from msgspec.structs import replace
 
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
-from toolhub_service.adapters.retry_after import retry_after_s
+from toolhub_service.adapters.upstream import retry_after_s
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, refuse
 from toolhub_service.domain.job import RemoteMark
-from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
+from toolhub_service.domain.result import Outcome, Progress
 from toolhub_service.domain.tool import Annotations, CostHints, IdempotencyMode, ToolKind, ToolLimits, ToolSpec
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -111,7 +111,7 @@ class HttpRemoteJob:
         remote_id = fields.get("id")
         if not isinstance(remote_id, str) or not remote_id:
             raise RemoteUnclear("The answer does not name the job")
-        return mark._replace(remote_id=remote_id, accepted=True, endpoint=self._url)
+        return replace(mark, remote_id=remote_id, accepted=True, endpoint=self._url)
 
     async def _asked(self, method: str, path: str) -> httpx.Response:
         """An answer that says something, whatever it says. Raises Unreachable for any other."""
@@ -162,6 +162,9 @@ class HttpJobAdapter:
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects
+
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        return NOTHING_FIXED
 
     def resumes(self, spec: ToolSpec) -> bool:
         return True

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from toolhub_service.domain.constraints import EgressRule
+from toolhub_service.domain.verdict import EgressRule
 
 LOOPBACK = ("127.0.0.0/8",)
 ALL_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})

@@ -13,17 +13,17 @@ from typing import Any, Self
 from opentelemetry.trace import Tracer
 
 from tests.ports.adapter_suite import SILENT, granted
+from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.langchain.adapter import LangChainAdapter
 from toolhub_service.adapters.langchain.source import LangChainToolSource
 from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms
-from toolhub_service.adapters.overrides import Overrides
+from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.source import Discovery
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.settings.source_terms import ToolTerms
-from toolhub_service.tools.hidden_folder import HiddenFolder
+from toolhub_service.tools.confinement import HiddenFolder
 
 FAKES = "tests.fakes.langchain_tools"
 REDACTOR = Redactor(["hunter2-known"])

@@ -16,17 +16,15 @@ from tests.fakes.mcp_servers.scripted import Script, serving
 from tests.fakes.remote_stage import LoopClock, ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.ports.adapter_suite import granted
+from toolhub_service.adapters.definitions import Override, Overrides
 from toolhub_service.adapters.mcp.adapter import McpAdapter
 from toolhub_service.adapters.mcp.calling import Calling
 from toolhub_service.adapters.mcp.definitions import SourceTerms
-from toolhub_service.adapters.mcp.link import McpLink
-from toolhub_service.adapters.mcp.server import McpServer
+from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.source import McpToolSource
 from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms, McpTerms, StdioTerms
-from toolhub_service.adapters.overrides import Override, Overrides
-from toolhub_service.domain.artifact_ports import ArtifactDesk
-from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.question import Reply
+from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.domain.call import GrantedCall, Reply
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redactor

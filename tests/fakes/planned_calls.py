@@ -6,8 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, PlannedCall
-from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, PlannedCall, Principal
 from toolhub_service.domain.tool import (
     Annotations,
     ArgumentRole,

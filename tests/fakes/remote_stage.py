@@ -17,13 +17,11 @@ from tests.fakes.job_server import JobServer
 from tests.fakes.outcomes import outcome_of
 from tests.fakes.running_jobs import Died, FakeRunningJobs, KeptMarks, Life, MortalRemote
 from tests.ports.adapter_suite import granted
-from toolhub_service.adapters.remote import RemoteExecutor
+from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms
-from toolhub_service.adapters.remote_terms import RemoteTerms
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolError
-from toolhub_service.domain.progress import Chunk, Progress
-from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.result import Chunk, Outcome, Progress
 from toolhub_service.domain.tool import Annotations
 
 JOB_ID = "job-1"

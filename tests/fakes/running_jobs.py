@@ -16,8 +16,7 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.job_ports import RemoteJob
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.result import Outcome, Progress
 
 Answer = TypeVar("Answer")
 

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from msgspec import structs
+
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.pin import Pin, PinChange, PinFilter, PinState, pin_digest
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import SourceState, SourceStatus, Trust
-from toolhub_service.domain.tool import ToolKind
+from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 SEEN_AT_UNIX_MS = 1_763_780_000_000
 
@@ -45,13 +48,14 @@ def a_pin(tool: str = "github/create_issue", description: str = "Create an issue
         PinChange.ADDED,
         seen_at_unix_ms=SEEN_AT_UNIX_MS,
     )
-    return replace(pin, **fields)  # type: ignore[arg-type]
+    return structs.replace(pin, **fields)
 
 
 @dataclass
 class ScriptedDesk:
     sources: list[SourceStatus] = field(default_factory=list)
     kept: list[Pin] = field(default_factory=list)
+    registered: list[ToolSpec] = field(default_factory=list)
     failing: set[str] = field(default_factory=set)
     """Sources that are DOWN once they are read."""
     decided_by: list[tuple[str, str]] = field(default_factory=list)
@@ -64,12 +68,21 @@ class ScriptedDesk:
         known = {status.name: at for at, status in enumerate(self.sources)}
         for name in sources:
             if name not in known:
-                raise HubFailure(HubStatus.NOT_FOUND, "SOURCE_NOT_FOUND", f"There is no source {name!r}.")
+                raise HubFailure(Reason.SOURCE_NOT_FOUND, f"There is no source {name!r}.")
         for name in sources or known:
             if name in self.failing:
                 before = self.sources[known[name]]
                 self.sources[known[name]] = replace(before, state=SourceState.DOWN, reason="does not answer")
         return [self.sources[known[name]] for name in sources or known]
+
+    async def register(self, specs: Sequence[ToolSpec], *, replace: bool, by: str) -> Sequence[ToolSpec]:
+        self.registered += specs
+        return specs
+
+    async def unregister(self, tool: str) -> bool:
+        kept = [spec for spec in self.registered if spec.name != tool]
+        was_there, self.registered = len(kept) < len(self.registered), kept
+        return was_there
 
     async def pins(
         self, where: PinFilter, *, after: tuple[int, str, str, str] | None, limit: int
@@ -86,12 +99,12 @@ class ScriptedDesk:
         for at, pin in enumerate(self.kept):
             if pin.key == (source, tool, digest):
                 state = PinState.APPROVED if approve else PinState.REJECTED
-                self.kept[at] = replace(
+                self.kept[at] = structs.replace(
                     pin, state=state, decided_by=by, comment=comment, decided_at_unix_ms=SEEN_AT_UNIX_MS + 1
                 )
                 self.decided_by.append((by, comment))
                 return self.kept[at]
-        raise HubFailure(HubStatus.NOT_FOUND, "PIN_NOT_FOUND", "Never seen.")
+        raise HubFailure(Reason.PIN_NOT_FOUND, "Never seen.")
 
 
 def _place(pin: Pin) -> tuple[int, str, str, str]:

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolhub_service.domain.constraints import Constraints, EgressRule, Sandbox
-from toolhub_service.domain.progress import Chunk, Progress
+from toolhub_service.domain.result import Chunk, Progress
+from toolhub_service.domain.verdict import Constraints, EgressRule, Sandbox
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.workspace import Workspace
 

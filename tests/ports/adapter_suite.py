@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from toolhub_service.domain.call import Call, ExecContext, GrantedCall, PlannedCall
+from toolhub_service.domain.call import Call, ExecContext, GrantedCall, PlannedCall, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Adapter
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.progress import Chunk, Progress
+from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
 

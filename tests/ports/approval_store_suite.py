@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, Binding
-from toolhub_service.domain.approval_ports import ApprovalStore
+from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore, Binding
+from toolhub_service.domain.call import Question
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.question import Question
 
 T0 = 1_700_000_000_000
 MINUTE_MS = 60_000
@@ -27,10 +26,10 @@ ENDED = [state for state in ApprovalState if state not in OPEN]
 
 def an_approval(approval_id: str = "apr-1", **changes: Any) -> Approval:
     """PENDING. `changes` are of the binding where it has such a field, else of the approval."""
-    bound = {name: value for name, value in changes.items() if name in Binding._fields}
+    bound = {name: value for name, value in changes.items() if name in Binding.__struct_fields__}
     approval = Approval(
         approval_id=approval_id,
-        binding=BINDING._replace(**bound),
+        binding=replace(BINDING, **bound),
         state=ApprovalState.PENDING,
         tool_version="1.0.0",
         args_summary_json='{"path":"a.txt"}',
@@ -146,7 +145,7 @@ class ApprovalStoreSuite:
         assert await started.create(an_approval("apr-2")) is None
         assert await started.create(an_approval("apr-3")) == an_approval("apr-2")
 
-    @pytest.mark.parametrize("field", Binding._fields)
+    @pytest.mark.parametrize("field", Binding.__struct_fields__)
     async def test_any_other_binding_needs_another_approval(self, started: ApprovalStore, field: str) -> None:
         await started.create(an_approval())
         other = an_approval("apr-2", **{field: "another"})
@@ -243,11 +242,11 @@ class ApprovalStoreSuite:
             await started.create(approval)
             if state is not ApprovalState.PENDING:
                 await started.put(then(approval, state))
-        assert list(await started.lapsed(T0 + 98, 10)) == []
-        assert [each.state for each in await started.lapsed(T0 + 99, 10)] == [ApprovalState.APPROVED]
-        lapsed = await started.lapsed(T0 + 100, 10)
-        assert [each.state for each in lapsed] == [ApprovalState.APPROVED, ApprovalState.PENDING]
-        assert len(await started.lapsed(T0 + 100, 1)) == 1
+        assert list(await started.expired(T0 + 98, 10)) == []
+        assert [each.state for each in await started.expired(T0 + 99, 10)] == [ApprovalState.APPROVED]
+        over = await started.expired(T0 + 100, 10)
+        assert [each.state for each in over] == [ApprovalState.APPROVED, ApprovalState.PENDING]
+        assert len(await started.expired(T0 + 100, 1)) == 1
 
     async def test_ended_ones_are_forgotten_after_they_expired(self, started: ApprovalStore) -> None:
         for number, state in enumerate(ApprovalState):

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.artifact_ports import ArtifactRecords
+from toolhub_service.domain.artifact import Artifact, ArtifactRecords
 
 T0 = 1_700_000_000_000
 SHA = "a" * 64
 
 
 def an_artifact(artifact_id: str = "art-1", **changes: Any) -> Artifact:
-    return Artifact(artifact_id, SHA, 100, "agent-a", T0, T0 + 1_000)._replace(**changes)
+    return replace(Artifact(artifact_id, SHA, 100, "agent-a", T0, T0 + 1_000), **changes)
 
 
 class ArtifactRecordsSuite:

@@ -7,11 +7,12 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.telemetry.audit import ChainedAuditLog
+from toolhub_service.stores.audit.log import ChainedAuditLog
 
 KNOWN_SECRET = "suite-canary-5f3a91"
 REDACTOR = Redactor([KNOWN_SECRET])
@@ -31,7 +32,7 @@ def called(number: int, **changes: Any) -> Event:
         args_summary='{"path":"notes.md"}',
         attributes={"mode": "EXECUTE"},
     )
-    return event._replace(**changes)
+    return replace(event, **changes)
 
 
 class AuditLogSuite:
@@ -103,6 +104,15 @@ class AuditLogSuite:
             log.append(called(11, labels={name: "alice"}))
             log.append(called(12, **{name: "alice"}))
             assert (await anext(tail)).event.at_unix_ms == 12
+
+    async def test_events_for_somebody_come_once_each_though_others_lie_between_them(
+        self, log: ChainedAuditLog
+    ) -> None:
+        for number in range(1, 9):
+            whom = {"user_id": "alice"} if number % 2 == 0 else {"labels": {"user_id": "alice"}}
+            log.append(called(number, **whom))
+        found = await log.read(EventFilter(user_id="alice"), after=None, limit=2)
+        assert [event.event.at_unix_ms for event in found] == [2, 4]
 
     async def test_what_says_for_whom_and_what_came_back_is_read_as_it_was_appended(self, log: ChainedAuditLog) -> None:
         whom = {"user_id": "u", "agent_id": "a", "task_id": "t", "session_id": "s", "labels": {"b": "2", "a": "1"}}

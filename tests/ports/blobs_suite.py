@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from toolhub_service.domain.artifact_ports import Blobs, BlobWriter
+from toolhub_service.domain.artifact import Blobs, BlobWriter
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 CHUNK_MAX_BYTES = 262_144

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.ports import Catalog
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 
@@ -44,7 +45,7 @@ class CatalogSuite:
         catalog.register(tool("test/a.run"))
         with pytest.raises(HubFailure) as caught:
             catalog.register(tool("test/a.run", "Another tool."))
-        assert caught.value.status is HubStatus.ALREADY_EXISTS
+        assert caught.value.reason.code is Code.ALREADY_EXISTS
         catalog.register(tool("test/a.run", "Another tool."), replace=True)
         found = catalog.get("test/a.run")
         assert found is not None
@@ -56,7 +57,7 @@ class CatalogSuite:
         assert catalog.get("test/a.run") is None
         with pytest.raises(HubFailure) as caught:
             catalog.unregister("test/a.run")
-        assert caught.value.status is HubStatus.NOT_FOUND
+        assert caught.value.reason.code is Code.NOT_FOUND
 
     def test_the_revision_follows_every_change_and_nothing_else(self, catalog: Catalog) -> None:
         seen = [catalog.revision]

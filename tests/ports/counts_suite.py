@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.clock import ManualClock
 from toolhub_service.budget.limits import Counter
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.shared_counts import Refused, Scarce, SharedCounts, Taken
+from toolhub_service.domain.usage import Refused, Scarce, SharedCounts, Taken
 from toolhub_service.domain.verdict import Limit
 
 RATE = Limit("rate", rate_per_s=10.0, burst=5)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from toolhub_service.domain.call import Call
-from toolhub_service.domain.job import Job, JobNews, JobStatus
-from toolhub_service.domain.job_machine import moved
+from msgspec.structs import replace
+
+from toolhub_service.domain.call import Call, Principal
+from toolhub_service.domain.job import Job, JobNews, JobStatus, moved
 from toolhub_service.domain.job_ports import JobStore
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
+from toolhub_service.domain.result import Evidence, EvidenceType, JobState, ToolResult
 
 T0 = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.ports.job_store_cast import FINAL, RESULT, T0, a_job, ended, in_state, kept, running
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import ExecContext, Mode
-from toolhub_service.domain.job import JobFilter, RemoteMark
-from toolhub_service.domain.job_machine import ForbiddenTransition, amended, moved
+from toolhub_service.domain.job import ForbiddenTransition, JobFilter, RemoteMark, amended, moved
 from toolhub_service.domain.job_ports import JobStore
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import JobState, Progress
 
 
 class JobStoreChanges:
@@ -131,7 +129,7 @@ class JobStoreChanges:
     @pytest.mark.promise("jobs.one-machine")
     async def test_nothing_follows_a_final_state(self, started: JobStore, state: JobState) -> None:
         last = await kept(started, *in_state(a_job(), state))
-        after = last.status._replace(sequence=4, state=JobState.RUNNING, result=None)
+        after = replace(last.status, sequence=4, state=JobState.RUNNING, result=None)
         with pytest.raises(ForbiddenTransition):
             await started.put(replace(last, version=4, status=after))
         assert await started.get("job-1") == last
@@ -140,9 +138,9 @@ class JobStoreChanges:
     async def test_forbidden_transition_and_a_gap_are_refused(self, started: JobStore) -> None:
         job = await kept(started, a_job())
         for status in (
-            job.status._replace(sequence=2, state=JobState.QUEUED),
-            job.status._replace(sequence=3, state=JobState.RUNNING),
-            job.status._replace(sequence=0, state=JobState.RUNNING),
+            replace(job.status, sequence=2, state=JobState.QUEUED),
+            replace(job.status, sequence=3, state=JobState.RUNNING),
+            replace(job.status, sequence=0, state=JobState.RUNNING),
         ):
             with pytest.raises(ForbiddenTransition):
                 await started.put(replace(job, version=2, status=status))
@@ -160,7 +158,7 @@ class JobStoreChanges:
 
     async def test_refused_neighbours_do_not_fail_a_put(self, started: JobStore) -> None:
         good, bad, stale = [await kept(started, a_job(f"job-{name}")) for name in ("good", "bad", "stale")]
-        forbidden = replace(bad, version=2, status=bad.status._replace(sequence=2, state=JobState.QUEUED))
+        forbidden = replace(bad, version=2, status=replace(bad.status, sequence=2, state=JobState.QUEUED))
         answers = await asyncio.gather(
             started.put(forbidden),
             started.put(running(good)),
@@ -214,7 +212,7 @@ class JobStoreChanges:
         text = "é" * (512 * 1024)
         job = a_job(args={"text": text})
         runs = running(job)
-        done = replace(ended(runs), status=ended(runs).status._replace(result=RESULT._replace(value={"text": text})))
+        done = replace(ended(runs), status=replace(ended(runs).status, result=RESULT._replace(value={"text": text})))
         await kept(started, job, runs)
         assert await another.get("job-1") == runs
         assert await started.put(done)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.ports.job_store_cast import HOUR_MS, RESULT, T0, Ear, a_job, ended, in_state, kept, running
 from toolhub_service.domain.call import ExecContext
-from toolhub_service.domain.job import Job, JobFilter
-from toolhub_service.domain.job_machine import amended, moved
+from toolhub_service.domain.job import Job, JobFilter, amended, moved
 from toolhub_service.domain.job_ports import JobStore
-from toolhub_service.domain.job_state import FINAL_STATES, JobState
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import FINAL_STATES, JobState, Progress
 
 
 class JobStoreLooks:
@@ -147,7 +145,7 @@ class JobStoreLooks:
         runs = running(a_job())
         done = ended(runs)
         result = RESULT._replace(value="x" * 1024 * 1024)
-        await kept(another, a_job(), runs, replace(done, status=done.status._replace(result=result)))
+        await kept(another, a_job(), runs, replace(done, status=replace(done.status, result=result)))
         await ear.until(lambda: ear.sequences("job-1") == [1, 2, 3])
         last = ear.news[-1].status
         assert last is None or last.result == result

@@ -6,16 +6,15 @@ The fixtures `store` (room for CAPACITY keys) and `clock` (the store's own) are 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes.clock import ManualClock
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.ports import KeyStore
-from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import Evidence, EvidenceType, StepName, ToolResult
 
 CAPACITY = 20
 LEASE_S = 60
@@ -41,7 +40,7 @@ ERROR = ToolError(ErrorKind.NETWORK_ERROR, "It broke.", retry_after_s=1.5, detai
 def a_record(clock: ManualClock, owner: str = "owner-1", **changes: object) -> KeyRecord:
     lease_until_unix_ms = clock.unix_ms() + LEASE_S * 1_000
     record = KeyRecord(owner, "call-1", "args", "tool", lease_until_unix_ms, lease_until_unix_ms + TTL_S * 1_000)
-    return replace(record, **changes)  # type: ignore[arg-type]
+    return replace(record, **changes)
 
 
 def in_ttl(clock: ManualClock) -> int:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.pin import Pin, PinChange, PinFilter, PinState, pin_digest
-from toolhub_service.domain.source_ports import PinStore
+from toolhub_service.domain.source import PinStore
 from toolhub_service.stores.codec import encode_pin
 
 T0 = 1_700_000_000_000
@@ -82,6 +83,7 @@ class PinStoreSuite:
             decided_at_unix_ms=T0 + 1,
             decided_by="lead-b",
             comment="no \u202e",
+            registered=True,
         )
         assert await started.put([pin])
         assert list(await another.of_source("notes")) == [pin]
@@ -272,7 +274,7 @@ class WrittenPinsSuite:
     async def test_pin_that_cannot_be_read_blocks_its_source_and_no_other(self, spoiled: PinStore) -> None:
         with pytest.raises(HubFailure) as refused:
             await spoiled.of_source("notes")
-        assert refused.value.status is HubStatus.FAILED_PRECONDITION
+        assert refused.value.reason.code is Code.FAILED_PRECONDITION
         assert refused.value.reason == "PIN_UNREADABLE"
         assert refused.value.metadata == {"source": "notes", "tool": "notes/read", "digest": a_pin().digest}
         assert list(await spoiled.of_source("time")) == [a_pin("time/now", seen_at_unix_ms=T0 - 1)]

@@ -16,7 +16,7 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.job_ports import RemoteJob
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Progress
 
 WITHIN_S = 60.0
 MINTED = RemoteMark(key="3f2b8f6e-6d0c-5c55-9a4e-0c7a5c1f2a11")

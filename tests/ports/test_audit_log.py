@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.ports.audit_log_suite import REDACTOR, TAIL_LIMIT, AuditLogSuite, called
-from tests.unit.telemetry.logs_in import started_log, unstarted_log
-from tests.unit.telemetry.postgres_logs import started_postgres_log
+from tests.unit.stores.audit.logs_in import started_log, unstarted_log
+from tests.unit.stores.audit.postgres_logs import started_postgres_log
 from toolhub_service.domain.ports import AuditLog
-from toolhub_service.telemetry.audit import SqliteAuditLog
-from toolhub_service.telemetry.postgres_audit import PostgresAuditLog
+from toolhub_service.stores.audit.log import SqliteAuditLog
+from toolhub_service.stores.audit.postgres import PostgresAuditLog
 
 
 class TestSqliteAuditLog(AuditLogSuite):

@@ -16,10 +16,9 @@ import pytest_asyncio
 
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.pin import pin_digest
-from toolhub_service.domain.source import Discovery
-from toolhub_service.domain.source_ports import ToolSource
+from toolhub_service.domain.source import Discovery, ToolSource
 from toolhub_service.domain.tool import ToolState
-from toolhub_service.registry.names import check_name, check_not_reserved
+from toolhub_service.registry.catalog import check_name, check_not_reserved
 
 READING_S = 60.0
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple, replace
 
 from toolhub_service.domain.usage import ToolUse, UsageStore
 
@@ -20,7 +21,7 @@ KEEP = 4
 
 
 def a_use(purpose: str = "tidying up", **changes: Any) -> ToolUse:
-    return ToolUse("agent-a", "notes/read", "sub-agent", purpose, T0)._replace(**changes)
+    return replace(ToolUse("agent-a", "notes/read", "sub-agent", purpose, T0), **changes)
 
 
 def numbered(count: int, **changes: Any) -> list[ToolUse]:
@@ -85,7 +86,7 @@ class UsageStoreSuite:
         uses = [a_use(str(n), tool=f"notes/t{n}") for n in range(60)]
         await asyncio.gather(*((started, another)[n % 2].add([use]) for n, use in enumerate(uses)))
         read = await everything(started)
-        assert sorted(read) == sorted(uses)
+        assert sorted(read, key=astuple) == sorted(uses, key=astuple)
         assert await everything(another) == read
 
     async def test_of_one_tenant_and_tool_only_the_newest_stay(self, started: UsageStore, another: UsageStore) -> None:

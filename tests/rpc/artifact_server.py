@@ -17,14 +17,13 @@ from tests.hub import channel_to
 from toolhub.v1 import artifact_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub, add_ArtifactServiceServicer_to_server
-from toolhub_service.domain.principal import Principal, Role
+from toolhub_service.domain.call import Principal, Role
 from toolhub_service.transport.artifact_servicer import ArtifactServicer
+from toolhub_service.transport.envelope import ValidationLayer
+from toolhub_service.transport.front import Front
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
-from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.interceptors.policy import PolicyLayer
-from toolhub_service.transport.interceptors.stack import Stack
-from toolhub_service.transport.interceptors.validation import ValidationLayer
-from toolhub_service.transport.rpc import Method, ServicerContext, set_principal
+from toolhub_service.transport.rpc import Layer, Method, ServicerContext, set_principal
 
 TIMEOUT_S = 60.0
 MIB = 1024 * 1024
@@ -109,7 +108,7 @@ async def artifact_server(folder: Path, **terms: Any) -> AsyncIterator[ArtifactS
         PolicyLayer(),
         ValidationLayer(),
     ]
-    server, governed = grpc.aio.server(), Stack(layers)
+    server, governed = grpc.aio.server(), Front(layers)
     server.add_generic_rpc_handlers((governed,))
     add_ArtifactServiceServicer_to_server(ArtifactServicer(kept.artifacts), governed)  # type: ignore[arg-type]
     port = server.add_insecure_port("127.0.0.1:0")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Progress
 from toolhub_service.domain.tool import Annotations, ToolLimits
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput

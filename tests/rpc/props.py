@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from toolhub_service.domain.progress import Chunk, Progress
+from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.tool import Annotations, ToolLimits
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput

@@ -39,18 +39,18 @@ async def listed(hub: RunningHub, page_size: int, **where: Any) -> list[Any]:
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 0])
 async def test_pages_make_one_gapless_list(hub: RunningHub, page_size: int) -> None:
-    ids = await calls(hub, 3)
+    ids = await calls(hub, 4)
     events = await listed(hub, page_size)
     own = [event for event in events if event.type != event_pb2.EVENT_TYPE_AUDIT_READ]
-    assert [event.call_id for event in own] == [id for id in ids for _ in range(2)]
+    assert [event.call_id for event in own] == ids
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
-    assert len(events) == (7 if page_size else 6), "later pages show that the first one was read"
+    assert len(events) == (5 if page_size else 4), "later pages show that the first one was read"
 
 
 async def test_filter_finds_one_call(hub: RunningHub) -> None:
     ids = await calls(hub, 2)
     events = await listed(hub, 0, call_id=ids[1])
-    assert [event.type for event in events] == [event_pb2.EVENT_TYPE_TOOL_CALLED, event_pb2.EVENT_TYPE_TOOL_RESULT]
+    assert [event.type for event in events] == [event_pb2.EVENT_TYPE_TOOL_RESULT]
     assert {event.principal for event in events} == {"local"}
 
 
@@ -63,9 +63,7 @@ async def test_tail_shows_events_as_they_happen(hub: RunningHub) -> None:
     tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=60)
     await tail.initial_metadata()
     (call_id,) = await calls(hub, 1)
-    first, second = await tail.read(), await tail.read()
-    assert [first.event.call_id, second.event.call_id] == [call_id] * 2
-    assert second.event.sequence == first.event.sequence + 1
+    assert (await tail.read()).event.call_id == call_id
     tail.cancel()
 
 
@@ -78,11 +76,11 @@ async def test_tail_goes_on_where_it_stopped_without_gap_or_repetition(hub: Runn
     tail.cancel()
     await calls(hub, 2)  # while nobody listens
     again = hub.audit.TailEvents(pb.TailEventsRequest(resume_token=seen[-1].resume_token), timeout=60)
-    seen += [await again.read() for _ in range(5)]
-    await calls(hub, 1)
     seen += [await again.read() for _ in range(2)]
+    await calls(hub, 1)
+    seen += [await again.read()]
     again.cancel()
-    assert [message.event.sequence for message in seen] == [2, 3, 4, 5, 6, 7, 8, 9], "1 says who follows"
+    assert [message.event.sequence for message in seen] == [2, 3, 4, 5], "1 says who follows"
 
 
 @pytest.mark.promise("jobs.handed-over")
@@ -93,7 +91,7 @@ async def test_tail_ends_with_a_time_to_come_again_when_the_hub_leaves_and_goes_
         tail = hub.audit.TailEvents(pb.TailEventsRequest(), timeout=60)
         await tail.initial_metadata()
         await calls(hub, 1)
-        seen = [await tail.read(), await tail.read()]
+        seen = [await tail.read()]
         leaving = asyncio.ensure_future(hub.hub.server.drain(0, 5))
         failure = await failed(tail.read())
         assert (failure.code, failure.reason, failure.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
@@ -101,24 +99,24 @@ async def test_tail_ends_with_a_time_to_come_again_when_the_hub_leaves_and_goes_
     async with running_hub(tmp_path) as hub:
         again = hub.audit.TailEvents(pb.TailEventsRequest(resume_token=seen[-1].resume_token), timeout=60)
         await calls(hub, 1)
-        told = [(await again.read()).event.type for _ in range(3)]
+        told = [(await again.read()).event.type for _ in range(2)]
         again.cancel()
     told.remove(event_pb2.EVENT_TYPE_AUDIT_READ)
-    assert told == [event_pb2.EVENT_TYPE_TOOL_CALLED, event_pb2.EVENT_TYPE_TOOL_RESULT]
+    assert told == [event_pb2.EVENT_TYPE_TOOL_RESULT]
 
 
 async def test_log_verifies_itself(hub: RunningHub) -> None:
     await calls(hub, 3)
     answer = await hub.audit.VerifyAudit(pb.VerifyAuditRequest())
     assert answer.ok
-    assert answer.events_checked == 6
+    assert answer.events_checked == 3
     assert not answer.faults
 
 
 @pytest.mark.promise("audit.tamper-evident")
 async def test_bent_log_is_found_and_the_first_bad_event_named(hub: RunningHub) -> None:
     await calls(hub, 3)
-    assert len(await listed(hub, 0)) == 6
+    assert len(await listed(hub, 0)) == 3
     with closing(sqlite3.connect(Paths(hub.hub.settings).audit)) as database, database:
         database.execute("UPDATE events SET body = replace(body, 'local', 'mallory') WHERE sequence = 3")
     answer = await hub.audit.VerifyAudit(pb.VerifyAuditRequest())

@@ -12,10 +12,10 @@ from tests.hub import RunningHub, request, running_hub, settings_of
 from tests.rpc.statuses import failed, told
 from toolhub.v1 import audit_service_pb2, error_pb2, registry_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.app.following import reload_keys
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.listening import ListenRefused
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.serving import reload_keys
 
 TOOL = "core/util.time.now"
 API_KEYS = {"auth": {"modes": ["api-key"]}}
@@ -100,7 +100,7 @@ async def test_revoked_key_ends_the_session_that_was_opened_with_it(keyed: Keyed
         await session.read()
     failure = told(refused.value)
     assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED")
-    assert [event.event.principal for event in await keyed.running.events(tool=TOOL)] == ["robot"] * 2
+    assert [event.event.principal for event in await keyed.running.events(tool=TOOL)] == ["robot"]
 
 
 @pytest.mark.promise("identity.bad-credential-refused")
@@ -108,7 +108,6 @@ async def test_revoked_key_hears_nothing_more_of_what_it_followed(keyed: Keyed) 
     tail = keyed.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=bearer(keyed.boss))
     await tail.initial_metadata()
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok
-    assert (await tail.read()).event.tool == TOOL
     assert (await tail.read()).event.tool == TOOL
     assert keyed.file.revoke("_".join(keyed.boss.split("_")[:2]))
     keyed.reload()
@@ -135,7 +134,7 @@ def test_key_file_holds_no_key_and_is_readable_by_its_owner_only(tmp_path: Path)
     file = Paths(settings_of(tmp_path)).key_file()
     key = file.create("robot")
     path = tmp_path / "hub" / "api-keys.yaml"
-    assert key.rsplit("_", 1)[1] not in path.read_text()
+    assert key.split("_", 2)[2] not in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
 
 

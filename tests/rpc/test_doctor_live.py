@@ -30,7 +30,7 @@ async def test_a_source_that_is_down_is_found_with_what_it_last_said(tmp_path: P
     assert by_name["source core"]["state"] == "ok"
     assert by_name["source gone"]["state"] == "warn"
     assert by_name["source gone"]["told"] == "DOWN: Its program was not found."
-    assert by_name["source gone"]["advice"] == "`toolhub sources show gone` tells more."
+    assert by_name["source gone"]["advice"] == "`toolhub sources show gone` shows more."
 
 
 async def test_a_hub_that_does_not_run_is_a_finding(tmp_path: Path) -> None:

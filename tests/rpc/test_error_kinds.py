@@ -18,6 +18,8 @@ from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.overtaken import overtaken
 from tests.rpc.props import Crashes, Echo, Lies, Waits, WaitsToWrite
 from toolhub.v1 import error_pb2, result_pb2
+from toolhub_service.domain.error_kinds import ERROR_KINDS
+from toolhub_service.domain.error_spec import COMMON_DETAILS
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.tool import ToolState
 
@@ -35,6 +37,9 @@ commands:
 sandbox: {{max_write_bytes: 100}}
 """
 )
+
+NAMED = {kind: spec.detail_names for kind, spec in ERROR_KINDS.items()}
+NAMED[ErrorKind.OUTCOME_UNKNOWN] |= NAMED[ErrorKind.TIMEOUT]
 
 SLOW, BIG, BROKEN = "/slow", "/big", "/broken"
 
@@ -245,7 +250,7 @@ async def test_kind_over_the_wire_says_what_to_do_differently(scene: Scene, kind
     assert len(error.message) > 20
     assert case.says in error.message
     details = MessageToDict(error.details)
-    assert set(case.details) <= details.keys(), details
+    assert set(case.details) <= details.keys() <= NAMED[kind] | COMMON_DETAILS, details
     assert set(case.violations) <= {violation.keyword for violation in error.violations}
     assert error.HasField("retry_after") == case.retry_after
     assert error.HasField("upstream") == case.upstream

@@ -18,11 +18,11 @@ from tests.hub import RunningHub, request, running_hub
 from tests.rpc.props import Waits
 from tests.rpc.statuses import Failed, failed, failed_stream
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, refuse
+from toolhub_service.domain.errors import ErrorKind, HubFailure, refuse
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.transport.front import Front
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
-from toolhub_service.transport.interceptors.layer import Layer
-from toolhub_service.transport.interceptors.stack import Stack
-from toolhub_service.transport.rpc import Method, ServicerContext
+from toolhub_service.transport.rpc import Layer, Method, ServicerContext
 
 Context = Any
 
@@ -92,7 +92,7 @@ class Service:
         raise ValueError("secret hunter2")
 
     async def hub_failure(self, _: bytes, context: Context) -> bytes:
-        raise HubFailure(HubStatus.FAILED_PRECONDITION, "TOO_EARLY", "Come back later.", day="tomorrow")
+        raise HubFailure(Reason.PIN_UNREADABLE, "Come back later.", tool="a/b")
 
     async def tool_failure(self, _: bytes, context: Context) -> bytes:
         raise refuse(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=1.5)
@@ -130,10 +130,9 @@ class Stage:
 async def staged() -> AsyncIterator[Stage]:
     stage = Stage()
     server = grpc.aio.server()
-    stack = Stack(stage.layers)
-    generic = grpc.method_handlers_generic_handler("test.Service", stage.service.handlers())
-    stack.add_generic_rpc_handlers((generic,))
-    server.add_generic_rpc_handlers((stack,))
+    front = Front(stage.layers)
+    front.add_registered_method_handlers("test.Service", stage.service.handlers())
+    server.add_generic_rpc_handlers((front,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -201,7 +200,7 @@ async def test_defect_in_the_middle_of_a_stream_is_told_the_same_way(stage: Stag
 async def test_failure_of_the_hub_becomes_its_status_with_error_info(stage: Stage) -> None:
     failure = await failed(stage.call("hub_failure")(b""))
     assert failure == Failed(
-        grpc.StatusCode.FAILED_PRECONDITION, "Come back later.", "TOO_EARLY", "toolhub", {"day": "tomorrow"}
+        grpc.StatusCode.FAILED_PRECONDITION, "Come back later.", "PIN_UNREADABLE", "toolhub", {"tool": "a/b"}
     )
     assert stage.crashes == []
 
@@ -226,7 +225,7 @@ async def test_cancelling_a_stream_ends_its_handler_and_every_layer_leaves(stage
 
 
 async def test_layer_that_refuses_lets_the_ones_outside_leave(stage: Stage) -> None:
-    stage.inner.refusal = HubFailure(HubStatus.PERMISSION_DENIED, "NO", "Not you.")
+    stage.inner.refusal = HubFailure(Reason.OWN_REQUEST, "Not you.")
     failure = await failed(stage.call("unary")(b""))
     assert failure.code is grpc.StatusCode.PERMISSION_DENIED
     await stage.outer.over.wait()

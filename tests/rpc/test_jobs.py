@@ -17,9 +17,9 @@ from tests.rpc.sharing import WAIT, WRITE, Client, CountedWrites, People, hubs_o
 from tests.rpc.statuses import failed, failed_stream
 from toolhub.v1 import error_pb2, job_state_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Progress
 from toolhub_service.domain.tool import CostHints
-from toolhub_service.runtime.jobs import progress
+from toolhub_service.runtime.jobs import settle
 from toolhub_service.tools.context import ToolContext
 
 ECHO = "test/text.echo"
@@ -181,8 +181,8 @@ async def test_slow_watcher_holds_up_neither_the_job_nor_the_others(
     office: Office, robot: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More is told than a connection takes that nobody reads."""
-    monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(progress, "_JOB_S", 0.0)
+    monkeypatch.setattr(settle, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(settle, "_JOB_S", 0.0)
     job = await robot.submit(office.talks.name)
     slow = aiter(robot.watch(job.job_id))
     first = (await anext(slow)).status

@@ -96,7 +96,7 @@ async def test_json_is_read_strictly_and_refused_as_a_result(hub: RunningHub, ar
     result = await hub.invoke(TOOL, args_json=args)
     assert result.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT
     assert len(result.error.message) > 20
-    (_, settled) = await hub.events(call_id=result.call_id)
+    (settled,) = await hub.events(call_id=result.call_id)
     assert settled.event.outcome == "INVALID_INPUT"
 
 

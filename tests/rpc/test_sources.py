@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -12,13 +11,10 @@ import pytest
 from tests.fakes.source_desk import ScriptedDesk, a_source
 from tests.hub import RunningHub, running_hub
 from tests.rpc.statuses import failed
-from tests.rpc.test_registry import a_tool
 from toolhub.v1 import registry_service_pb2 as pb
-from toolhub.v1 import source_pb2, tool_pb2
+from toolhub.v1 import source_pb2
 from toolhub.v1 import tool_service_pb2 as tools_pb
 from toolhub_service.domain.source import SourceState
-from toolhub_service.domain.tool import ToolKind
-from toolhub_service.transport.registry_servicer import RegistryServicer
 
 
 @pytest.fixture
@@ -78,20 +74,3 @@ async def test_hub_without_remote_sources_has_nothing_to_read(hub: RunningHub) -
     answer = await hub.registry.RefreshSources(pb.RefreshSourcesRequest())
     assert {status.source for status in answer.sources} <= {"core"}
     assert answer.revision
-
-
-@pytest.mark.promise("sources.own-their-names")
-@pytest.mark.parametrize("fields", [{"name": "github/create_issue"}, {"name": "acme/x", "source": "github"}])
-async def test_nobody_slips_a_tool_in_among_those_of_a_source(sourced: RunningHub, fields: dict[str, Any]) -> None:
-    request = pb.RegisterToolRequest(tool=a_tool(**fields), upsert=True)
-    failure = await failed(sourced.registry.RegisterTool(request))
-    assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SOURCE_OWNS_NAME")
-    assert sourced.hub.toolbox.catalog.get(fields["name"]) is None
-
-
-@pytest.mark.parametrize("kind", [tool_pb2.TOOL_KIND_MCP, tool_pb2.TOOL_KIND_LANGCHAIN])
-async def test_tool_of_a_sources_kind_without_a_source_cannot_be_called(sourced: RunningHub, kind: int) -> None:
-    registry: RegistryServicer = sourced.hub.server.registry
-    registry.adapted = {ToolKind.CORE, ToolKind.MCP, ToolKind.LANGCHAIN}
-    answer = await sourced.registry.RegisterTool(pb.RegisterToolRequest(tool=a_tool(kind=kind)))
-    assert answer.tool.state == tool_pb2.TOOL_STATE_UNAVAILABLE

@@ -38,8 +38,8 @@ def told(message: pb.WatchToolsResponse) -> list[tuple[int, str]]:
 
 
 async def register(hub: RunningHub, *names: str, **fields: Any) -> None:
-    tools = [a_tool(name, **fields) for name in names]
-    await hub.registry.RegisterTools(pb.RegisterToolsRequest(tools=tools, upsert=True))
+    tools = [to_spec(a_tool(name, **fields)) for name in names]
+    assert hub.hub.toolbox.catalog.register_all(tools, replace=True).applied
 
 
 async def test_first_message_has_the_revision_and_says_whether_the_callers_is_another(hub: RunningHub) -> None:

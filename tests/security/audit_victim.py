@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from tests.ports.audit_log_suite import called
-from tests.unit.telemetry.logs_in import started_log
-from toolhub_service.telemetry.audit import Rhythm
+from tests.unit.stores.audit.logs_in import started_log
+from toolhub_service.stores.audit.log import Rhythm
 
 
 async def main(folder: Path) -> None:

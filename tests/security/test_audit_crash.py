@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.ports.audit_log_suite import EVERYTHING, called
-from tests.unit.telemetry.logs_in import files_in, started_log, verified
+from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
-from toolhub_service.telemetry.audit import Rhythm
+from toolhub_service.stores.audit.log import Rhythm
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,17 +14,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub, settings_of
 from tests.ports.audit_log_suite import called
-from tests.unit.telemetry.logs_in import started_log
-from tests.unit.telemetry.postgres_logs import execute
+from tests.unit.stores.audit.logs_in import started_log
+from tests.unit.stores.audit.postgres_logs import execute
 from toolhub.v1 import error_pb2
-from toolhub_service.app.following import follow
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.offline import CannotLook, begin_audit, verify_audit
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.serving import follow
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import EventType
-from toolhub_service.telemetry.audit_sqlite import SqliteEvents, SqliteEventTable
-from toolhub_service.telemetry.postgres_audit_rows import PostgresEvents
+from toolhub_service.stores.audit.postgres import PostgresEvents
+from toolhub_service.stores.audit.sqlite import SqliteEvents, SqliteEventTable
 
 
 @pytest.fixture(autouse=True)

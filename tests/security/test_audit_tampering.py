@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.ports.audit_log_suite import called
-from tests.unit.telemetry.logs_in import files_in, started_log, verified
-from toolhub_service.telemetry.audit import Rhythm
-from toolhub_service.telemetry.audit_store import COLUMNS
+from tests.unit.stores.audit.logs_in import files_in, started_log, verified
+from toolhub_service.stores.audit.events import COLUMNS
+from toolhub_service.stores.audit.log import Rhythm
 
 EVENTS = 12
 OFTEN = Rhythm(linger_s=0.0, checkpoint_events=5)

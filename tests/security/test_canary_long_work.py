@@ -24,7 +24,7 @@ from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.domain.progress import Chunk, Progress
+from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -114,7 +114,7 @@ async def decide(hub: RunningHub, exits: Exits, approval_id: str) -> None:
 
 async def approve(hub: RunningHub, approval_id: str, comment: str) -> None:
     from toolhub_service.domain.approval import ApprovalState
-    from toolhub_service.domain.principal import Principal, Role
+    from toolhub_service.domain.call import Principal, Role
 
     judge = Principal("judge", frozenset({Role.APPROVER}))
     await hub.hub.long_work.approvals.decide(judge, approval_id, ApprovalState.APPROVED, comment)

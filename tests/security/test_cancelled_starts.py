@@ -13,9 +13,8 @@ from uuid import uuid4
 import pytest
 
 from tests.fakes.commands import confinement_of
-from toolhub_service.domain.constraints import Sandbox
-from toolhub_service.tools.child import Program
-from toolhub_service.tools.process import run_process
+from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.tools.process import Program, run_process
 
 AT_ONCE = 16
 

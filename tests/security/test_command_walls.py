@@ -16,8 +16,8 @@ from tests.fakes.town import founded, kind
 from tests.fakes.util_context import called, refused
 from toolhub_service.app import serving
 from toolhub_service.app.paths import Paths
-from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.tools import confinement
 from toolhub_service.tools.exec_run import ExecRun
 from toolhub_service.tools.process import run_process

@@ -18,15 +18,11 @@ from tests.fakes.comfyui import HOSTILE_FILES, MANY_FILES, How, Op
 from tests.fakes.comfyui_templates import BLUR, changed
 from tests.fakes.remote_stage import LoopClock, ToldSink
 from tests.unit.adapters.comfyui.comfy_stage import SECRET, ComfyStage, comfy_stage, failure_of
-from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
-from toolhub_service.adapters.comfyui.event_feed import EventFeed
-from toolhub_service.adapters.comfyui.node_progress import NodeProgress
-from toolhub_service.adapters.comfyui.terms import BackendTerms
-from toolhub_service.adapters.comfyui.websocket import MESSAGE_MAX_BYTES, Dialler
+from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, NoReply
+from toolhub_service.adapters.comfyui.event_feed import MESSAGE_MAX_BYTES, Dialler, EventFeed, NodeProgress
 from toolhub_service.domain.errors import ErrorKind
-from toolhub_service.domain.progress import Progress
-from toolhub_service.tools.egress.resolver import SystemResolver
-from toolhub_service.tools.egress.transport import GuardedTransport
+from toolhub_service.domain.result import Progress
+from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

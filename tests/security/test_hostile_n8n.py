@@ -17,12 +17,11 @@ from tests.fakes.n8n import How
 from tests.fakes.remote_stage import ToldSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.stage import ASYNC, JOB_ID, SYNC, Stage, against, staged
-from toolhub_service.adapters.n8n.client import N8nClient
-from toolhub_service.adapters.n8n.terms import DiscoveryTerms, N8nTerms
-from toolhub_service.app.n8n_opening import _headers, _path, _web
+from toolhub_service.adapters.n8n.client import DiscoveryTerms, N8nClient, N8nTerms
+from toolhub_service.adapters.n8n.opening import _headers, _path, _web
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
-from toolhub_service.tools.egress.resolver import SystemResolver
+from toolhub_service.tools.egress.transport import SystemResolver
 
 KEY = "n8n_api_0123456789abcdef"
 Says = Callable[[Asked], bytes]

@@ -11,8 +11,8 @@ from tests.fakes.langchain_source import Opened, opened
 from tests.rpc.real_servers import sourced_hub
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import ErrorKind
-from toolhub_service.tools import hidden_folder
-from toolhub_service.tools.hidden_folder import HiddenFolder
+from toolhub_service.tools import confinement
+from toolhub_service.tools.confinement import HiddenFolder
 
 GRANTED = "grants: [{principals: [local], capabilities: ['langchain:files']}]"
 FILES = "langchain_community.agent_toolkits:FileManagementToolkit"
@@ -58,7 +58,7 @@ async def test_workers_see_no_file_of_the_data_folder_and_write_none(tmp_path: P
 async def test_a_worker_does_not_start_where_nothing_can_hide_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hidden_folder, "landlock_abi", lambda: 0)
+    monkeypatch.setattr(confinement, "landlock_abi", lambda: 0)
     hides = HiddenFolder(str(tmp_path), "")
     async with opened(FILES, trusted=("langchain_community",), processes=1, hides=hides) as desk:
         error = await desk.refused("read_file", file_path=str(tmp_path / "any"))

@@ -11,8 +11,8 @@ import pytest
 
 from tests.corpora import load_json, load_lines, load_text
 from tests.fakes.outcomes import outcome
-from toolhub_service.domain.constraints import CommandRule
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.verdict import CommandRule
 from toolhub_service.guards.commands import judge_command
 from toolhub_service.tools.query import Language, QueryLimits, select
 

@@ -14,8 +14,8 @@ import structlog
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.ports.audit_log_suite import EVERYTHING, called
+from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from tests.unit.telemetry.calls import ALLOWED, asked, granted, settled
-from tests.unit.telemetry.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.logs import configure_logging, in_call, logger

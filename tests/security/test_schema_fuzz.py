@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.schema.refusal import SchemaRefused
+from toolhub_service.schema.references import SchemaRefused
 from toolhub_service.schema.tool_schemas import ToolSchemas
 
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,7 +13,7 @@ import pytest
 from tests.corpora import FOLDER
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.defaults import compile_defaults
-from toolhub_service.schema.refusal import MAX_INSTANCE_DEPTH, SchemaRefused
+from toolhub_service.schema.references import MAX_INSTANCE_DEPTH, SchemaRefused
 
 
 def _schemas() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -14,8 +14,8 @@ import pytest
 from tests.corpora import load_json, load_lines
 from tests.fakes.egress import egress_clients
 from tests.fakes.resolvers import FixedResolver
-from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import is_public
 from toolhub_service.guards.urls import JudgedUrl, judge_url
 from toolhub_service.tools.egress.client import HttpRequest

@@ -24,7 +24,7 @@ from toolhub.v1 import (
 )
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.app.paths import Paths
-from toolhub_service.runtime import resolve
+from toolhub_service.runtime import route
 
 GRANTED_S = 1.0
 """A stream that may be read, and has nothing to tell, is read for so long."""
@@ -188,7 +188,7 @@ async def test_a_wrong_name_is_compared_with_few_even_among_thousands(
         compared.extend(names)
         return get_close_matches(word, names, **options)
 
-    monkeypatch.setattr(resolve, "get_close_matches", close)
+    monkeypatch.setattr(route, "get_close_matches", close)
     catalog = hub.hub.toolbox.catalog
     known = catalog.get("core/util.time.now")
     assert known is not None

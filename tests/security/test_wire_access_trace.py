@@ -10,13 +10,14 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from tests.hub import RunningHub, request, running_hub
 from tests.rpc.statuses import Failed, failed
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
-from toolhub_service.app.following import reload_keys
 from toolhub_service.app.paths import Paths
+from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.event import Event, EventType
 
 TOOL = "core/util.time.now"
@@ -170,7 +171,7 @@ async def test_reads_of_the_audit_log_are_in_it_before_they_are_answered(watched
     await watched.hub.audit.ListEvents(pb.ListEventsRequest(filter=where), metadata=boss)
     reads = [chained.event for chained in await watched.hub.events(types=frozenset({READ}))]
     assert [(each.principal, each.attributes["method"], each.attributes["events"]) for each in reads] == [
-        ("boss", "ListEvents", "2")
+        ("boss", "ListEvents", "1")
     ]
     assert json.loads(reads[0].attributes["filter"]) == {"principal": "robot"}
     await watched.hub.audit.VerifyAudit(pb.VerifyAuditRequest(), metadata=boss)
@@ -189,4 +190,19 @@ async def test_pages_of_one_query_come_to_an_end_and_are_counted(watched: Watche
     assert [event.type for event in shown].count(event_pb2.EVENT_TYPE_AUDIT_READ) == 1
     reads = await watched.minute(READ)
     assert [each.attributes["count"] for each in reads] == ["1", str(len(shown) - 1)]
-    assert sum(int(each.attributes["events"]) for each in reads) == len(shown) == 7
+    assert sum(int(each.attributes["events"]) for each in reads) == len(shown) == 4
+
+
+async def test_one_audit_tail_is_one_read_however_far_it_looks_back(watched: Watched) -> None:
+    """The command line looks back in ever longer spans until it has enough events."""
+    await watched.hub.invoke(TOOL, metadata=bearer(watched.robot))
+    first, longest = 1_700_000_000, 1_600_000_000
+    for since in (first, longest, 1_650_000_000):
+        where = event_pb2.EventFilter(principal="robot", since=Timestamp(seconds=since))
+        await watched.hub.audit.ListEvents(pb.ListEventsRequest(filter=where), metadata=bearer(watched.boss))
+    (read,) = [chained.event for chained in await watched.hub.events(types=frozenset({READ}))]
+    assert json.loads(read.attributes["filter"]) == {"principal": "robot"}
+    assert (read.attributes["from_unix_ms"], read.attributes["count"]) == (f"{first}000", "1")
+    _, again = await watched.minute(READ)
+    assert (again.attributes["from_unix_ms"], again.attributes["count"]) == (f"{longest}000", "2")
+    assert "to_unix_ms" not in again.attributes

@@ -13,7 +13,7 @@ import pytest
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from tests.rpc.sharing import BY_KEY, state
 from tests.security.test_wire_approvals import Court, kind
-from toolhub_service.tools.draft import Draft
+from toolhub_service.tools.files import AtomicFile
 
 CAPABILITIES = "[read:fs, write:fs, execute:command, danger:destructive, network]"
 APPROVALS = f"""
@@ -240,13 +240,13 @@ async def test_file_that_changes_while_the_call_runs_is_not_replaced(
     folder, args = hub.workspace("work"), {"path": "a.txt", "text": "new", "overwrite": True}
     file = put(folder, "a.txt", SHOWN)
     plan = await hub.plan(WRITE, args, request_id="work")
-    write = Draft.write
+    write = AtomicFile.write
 
-    def write_beside_another(draft: Draft, data: bytes | memoryview) -> None:
+    def write_beside_another(draft: AtomicFile, data: bytes | memoryview) -> None:
         file.write_text(LATER)
         write(draft, data)
 
-    monkeypatch.setattr(Draft, "write", write_beside_another)
+    monkeypatch.setattr(AtomicFile, "write", write_beside_another)
     refused = await hub.invoke(WRITE, args, request_id="work", plan_digest=plan.plan_digest)
     assert (kind(refused), file.read_text()) == ("PLAN_REQUIRED", LATER)
     assert sorted(path.name for path in folder.iterdir()) == ["a.txt"]

@@ -25,7 +25,7 @@ from tests.corpora import load_json, load_lines
 from tests.fakes.http_server import RawServer, always, response, serving
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import error_pb2, result_pb2
-from toolhub_service.tools.egress.resolver import SystemResolver
+from toolhub_service.tools.egress.transport import SystemResolver
 
 SAMPLE = 120
 """Lines of each list."""
@@ -89,7 +89,7 @@ class Ground:
 
 @asynccontextmanager
 async def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
-    monkeypatch.setattr("toolhub_service.app.toolbox.SystemResolver", CatchAllResolver)
+    monkeypatch.setattr("toolhub_service.app.wiring_tools.SystemResolver", CatchAllResolver)
     (tmp_path / "canary.txt").write_text(OUTSIDE)
     (tmp_path / "hub" / "workspaces").mkdir(parents=True)
     (tmp_path / "hub" / "workspaces" / "canary.txt").write_text(OUTSIDE)

@@ -27,13 +27,13 @@ from toolhub_service.domain.tool import ArgumentRole, GuardedArgument, ToolSpec
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy import arguments
-from toolhub_service.runtime import approval_record, artifact_arguments, pipeline
-from toolhub_service.runtime.approval_summary import show_arguments
-from toolhub_service.runtime.validate_input import validate_input
+from toolhub_service.runtime import approval_record, artifact_references, pipeline
+from toolhub_service.runtime.approval_reveal import show_arguments
+from toolhub_service.runtime.steps import validate_input
 from toolhub_service.schema.tool_schemas import ToolSchemas
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
-from toolhub_service.transport import envelope, message_bound
+from toolhub_service.transport import envelope, receipts
 
 SELECT = "core/util.json.select"
 _AROUND = (b'{"path":"a","json":', b"}")
@@ -254,13 +254,13 @@ async def test_references_to_artifacts_are_sought_in_many_values_beside_other_ca
 ) -> None:
     """Fails at befa727: one mention of `$artifact` had 400,000 numbers walked on the event loop."""
     sought_in: set[threading.Thread] = set()
-    references = artifact_arguments._references
+    references = artifact_references._references
 
     def seeks(value: JsonValue, path: tuple[str | int, ...]) -> Iterator[str]:
         sought_in.add(threading.current_thread())
         return references(value, path)
 
-    monkeypatch.setattr(artifact_arguments, "_references", seeks)
+    monkeypatch.setattr(artifact_references, "_references", seeks)
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
         many = {"path": "b", "json": {"a": list(range(20_000)), "b": "$artifact"}}
         assert await hub.value(SELECT, many) == {"value": "$artifact"}
@@ -307,12 +307,12 @@ async def test_a_struct_of_too_many_fields_is_refused_before_it_is_parsed(tmp_pa
 def test_the_fields_of_a_message_are_counted_with_those_inside_of_it() -> None:
     message = request(SELECT, args_struct={"a": [1, {"b": True}]}, request_id="r")
     data = message.SerializeToString()
-    counted = next(most for most in range(1_000) if not message_bound.has_more_fields(data, message.DESCRIPTOR, most))
+    counted = next(most for most in range(1_000) if not receipts.has_more_fields(data, message.DESCRIPTOR, most))
     # intent: tool, purpose, args_struct with 2 members (2 fields each), 3 values in them, a list and a struct around,
     # 2 items; context: request_id.
     assert counted == 18
     text = request(SELECT, args_json=b"\n" * 100_000).SerializeToString()
-    assert not message_bound.has_more_fields(text, message.DESCRIPTOR, 10)
+    assert not receipts.has_more_fields(text, message.DESCRIPTOR, 10)
 
 
 async def test_a_session_message_of_too_many_calls_is_refused_by_its_count(

@@ -16,10 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.hub import CALL_TIMEOUT_S, OPEN_POLICY, RunningHub, request, running_hub
 from toolhub.v1 import error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.progress import Chunk
+from toolhub_service.domain.result import Chunk
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
-from toolhub_service.transport.stream_sink import StreamSink
+from toolhub_service.transport.tool_servicer import StreamSink
 
 MEBIBYTE = 1024 * 1024
 
@@ -109,7 +109,7 @@ async def test_a_full_hub_sheds_at_once_and_serves_again(small_hub: tuple[Runnin
     waiting.gate.set()
     assert all(result.ok for result in await asyncio.gather(*held))
     assert (await hub.invoke("core/util.time.now")).ok
-    assert len(await hub.events()) == 10, "what was shed never became a call"
+    assert len({chained.event.call_id for chained in await hub.events()}) == 5, "what was shed never became a call"
 
 
 async def test_callers_that_hang_up_give_their_slots_back(small_hub: tuple[RunningHub, Waiting]) -> None:
@@ -214,5 +214,5 @@ async def test_many_callers_at_once_are_all_answered_and_all_recorded(open_hub: 
     assert len({result.call_id for result in results}) == 400
     assert all(result.evidence for result in results)
     events = await open_hub.events()
-    assert len(events) == 800
+    assert len(events) == 500, "a read is one event, a call of no tool two"
     assert {chained.event.call_id for chained in events} == {result.call_id for result in results}

@@ -111,7 +111,6 @@ async def test_a_tail_of_the_audit_log_tells_nothing_after_the_right_to_it_has_g
     await tail.initial_metadata()
     assert (await other.call(ECHO)).ok
     assert (await tail.read()).event.tool == ECHO
-    assert (await tail.read()).event.tool == ECHO
     the.puts_in_force(policy)
     assert (await other.call(ECHO)).ok
     failure = await broken(tail.read())
@@ -125,7 +124,7 @@ async def test_a_stream_goes_on_under_a_changed_policy_that_leaves_its_right(the
     for policy in (boss_as("auditor"), boss_as("auditor", "agent"), a_policy()):
         the.puts_in_force(policy)
         assert (await other.call(ECHO)).ok
-        assert [(await tail.read()).event.tool for _ in range(2)] == [ECHO] * 2
+        assert (await tail.read()).event.tool == ECHO
     tail.cancel()
 
 
@@ -233,7 +232,7 @@ async def test_a_session_ends_at_its_next_call(the: Withdrawing, policy: str) ->
     the.puts_in_force(policy)
     await session.write(called("after"))
     assert (await broken(session.read())).code is grpc.StatusCode.PERMISSION_DENIED
-    assert len(await the.running.events(tool=ECHO)) == 2
+    assert len({chained.event.call_id for chained in await the.running.events(tool=ECHO)}) == 1
 
 
 async def test_a_grant_that_is_narrowed_counts_for_the_next_call_of_a_session(the: Withdrawing) -> None:

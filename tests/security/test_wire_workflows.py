@@ -204,7 +204,8 @@ class TestStrangersAtAComfyUi:
     async def test_an_artifact_that_has_gone_since_it_was_named_is_not_uploaded(self, tmp_path: Path) -> None:
         async with comfy_stage(tmp_path) as stage:
             call = stage.call("scale", {"image": await stage.upload(encoded(Picture(8, 8))), "width": 8})
-            stage.artifacts.records.found.clear()
+            for artifact_id in tuple(stage.artifacts.records.found):
+                await stage.artifacts.records.remove(artifact_id)
             error = await failure_of(asyncio.create_task(stage.adapter.execute(call, ToldSink())))
         assert error.kind is ErrorKind.NOT_FOUND
         assert (stage.comfy.count(Op.UPLOAD), stage.comfy.submitted) == (0, [])

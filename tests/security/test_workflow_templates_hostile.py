@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 
 from tests.unit.adapters.comfyui.template_files import SIDECAR, made, problems, property_of, sidecar, write
-from toolhub_service.adapters.comfyui.png_sieve import SIGNATURE, PngSieve
-from toolhub_service.adapters.comfyui.sieve import PARTS_MAX, Damaged, sieved
-from toolhub_service.adapters.comfyui.sniffing import accepted_as
+from toolhub_service.adapters.comfyui.outputs import accepted_as
+from toolhub_service.adapters.comfyui.sieves import PARTS_MAX, SIGNATURE, Damaged, PngSieve, sieved
 from toolhub_service.adapters.comfyui.template import TemplateInvalid
-from toolhub_service.adapters.comfyui.templates import load_templates
-from toolhub_service.adapters.comfyui.texts import YAML_MAX_BYTES, read_value
+from toolhub_service.adapters.comfyui.templates import YAML_MAX_BYTES, load_templates, read_value
 from toolhub_service.schema.compiled import compile_schema
 
 

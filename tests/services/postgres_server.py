@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from tests.free_port import free_port
 from tests.services.programs import POSTGRES, Unavailable, need
-from tests.services.server_process import ServerProcess, identity
+from tests.services.server_process import ServerProcess, rootless, unprivileged
 
 _SUPERUSER = "postgres"
 _FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB", "unix_socket_directories=")
@@ -60,18 +61,17 @@ class PostgresServer:
         self.start()
 
     def _create_cluster(self) -> None:
-        options = identity()
         self._cluster.mkdir(mode=0o700)
-        if options:
-            shutil.chown(self._cluster, options["user"], options["group"])  # type: ignore[call-overload]
-        command = (self._initdb, "-D", self._cluster, "-A", "trust", "-U", _SUPERUSER)
+        if os.geteuid() == 0:
+            account = unprivileged()
+            shutil.chown(self._cluster, account.pw_uid, account.pw_gid)
+        command = (self._initdb, "-D", str(self._cluster), "-A", "trust", "-U", _SUPERUSER)
         done = subprocess.run(
-            (*command, "-E", "UTF8", "--locale=C", "--no-sync"),
+            rootless((*command, "-E", "UTF8", "--locale=C", "--no-sync")),
             check=False,
             cwd=self._cluster.parent,
             capture_output=True,
             text=True,
-            **options,  # type: ignore[call-overload]
         )
         if done.returncode != 0:
             shutil.rmtree(self._cluster, ignore_errors=True)

@@ -6,6 +6,7 @@ import os
 import pwd
 import signal
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,23 @@ READY = "ready to accept connections"
 WITHIN_S = 60.0
 
 
-def identity() -> dict[str, object]:
-    """As whom a server that refuses to run as root runs, as arguments of Popen; empty when we are not root."""
+# Popen's own `user` takes fork in place of vfork, and then gRPC's handlers of forks run in the child: where a test had
+# a channel open, initdb now and then did not come to its first line.
+_BECOME = """\
+import os, sys
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[1]))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+def rootless(command: Sequence[str]) -> list[str]:
+    """The command, run by an account that servers which refuse to run as root do not refuse."""
     if os.geteuid() != 0:
-        return {}
+        return list(command)
     account = unprivileged()
-    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": ()}
+    return [sys.executable, "-I", "-S", "-c", _BECOME, str(account.pw_uid), str(account.pw_gid), *command]
 
 
 def unprivileged() -> pwd.struct_passwd:
@@ -65,9 +77,8 @@ class ServerProcess:
     def start(self) -> None:
         """Raises Unavailable with its last words when it ends instead, or says nothing in time."""
         assert not self.is_running, "it runs already"
-        options = identity() if self._rootless else {}
         self._process = process = subprocess.Popen(
-            self._command,
+            rootless(self._command) if self._rootless else self._command,
             cwd=self._folder,
             env=self._environment,
             stdin=subprocess.DEVNULL,
@@ -75,7 +86,6 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            **options,  # type: ignore[call-overload]
         )
         said: deque[str] = deque(maxlen=3)
         heard = threading.Event()

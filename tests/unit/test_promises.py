@@ -8,10 +8,11 @@ from collections import Counter
 import pytest
 
 from tests.promises import TESTS, Claim, Promise, claims, promises
+from tests.unit.docs.pages_of_docs import ROOT, anchors
 
 PROMISES = promises()
 SOURCE = re.compile(
-    r"(seed|design):[a-z-]+\.md( .+)?|RFC \d+|AIP-\d+( .+)?|CWE-\d+|CVE-\d+-\d+|[\w-]+/[\w-]+#\d+|W3C .+|.+ \(\d{4}\)"
+    r"docs/[\w/-]+\.md#[\w-]+|RFC \d+|AIP-\d+( .+)?|CWE-\d+|CVE-\d+-\d+|[\w-]+/[\w-]+#\d+|W3C .+|.+ \(\d{4}\)"
 )
 
 
@@ -41,6 +42,17 @@ def test_promises_are_sentences_with_a_source() -> None:
         assert promise.sentence[0].isupper(), promise.id
         assert promise.sentence.endswith("."), promise.id
         assert SOURCE.fullmatch(promise.source), promise.source
+
+
+def test_pages_and_sections_that_promises_cite_exist() -> None:
+    """A section that is renamed takes its promises along."""
+    cited = {promise.source for promise in PROMISES.values() if promise.source.startswith("docs/")}
+    broken = []
+    for source in sorted(cited):
+        page, _, section = source.partition("#")
+        if not (ROOT / page).exists() or section not in anchors(ROOT / page):
+            broken.append(source)
+    assert broken == []
 
 
 def test_each_id_is_written_once_in_the_manifest() -> None:

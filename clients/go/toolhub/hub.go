@@ -107,7 +107,7 @@ type CallFailed struct {
 	CallID string
 }
 
-// Kind is such as POLICY_DENIED.
+// Kind is such as KindPolicyDenied.
 func (failed *CallFailed) Kind() string {
 	return strings.TrimPrefix(failed.Reason.GetKind().String(), "ERROR_KIND_")
 }

@@ -11,6 +11,7 @@ from toolhub_client.answer import Answer, CallFailed, Chunk, Progress
 from toolhub_client.artifacts import Artifact, DigestMismatch
 from toolhub_client.channel import connect
 from toolhub_client.context import Context
+from toolhub_client.errors import ErrorKind, Reason
 from toolhub_client.hub import Hub
 from toolhub_client.jobs import FINAL_STATES
 
@@ -22,7 +23,9 @@ __all__ = [
     "Chunk",
     "Context",
     "DigestMismatch",
+    "ErrorKind",
     "Hub",
     "Progress",
+    "Reason",
     "connect",
 ]

@@ -10,6 +10,7 @@ import orjson
 from google.protobuf.json_format import MessageToDict
 
 from toolhub.v1 import error_pb2, progress_pb2, result_pb2
+from toolhub_client.errors import ADVICE
 
 Progress = progress_pb2.Progress
 Chunk = progress_pb2.Chunk
@@ -25,8 +26,13 @@ class CallFailed(Exception):
 
     @property
     def kind(self) -> str:
-        """Such as `POLICY_DENIED`."""
+        """Such as `ErrorKind.POLICY_DENIED`; of a newer hub, a name that this client does not know."""
         return error_pb2.ErrorKind.Name(self.error.kind).removeprefix("ERROR_KIND_")
+
+    @property
+    def advice(self) -> str:
+        """What a model should do about an error of this kind; empty when the kind is unknown."""
+        return ADVICE.get(self.kind, "")
 
     @property
     def retryable(self) -> bool:

@@ -10,6 +10,7 @@ import type { Plan } from "../../../gen/ts/toolhub/v1/plan_pb.js";
 import type { Chunk, Progress } from "../../../gen/ts/toolhub/v1/progress_pb.js";
 import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
 import { ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
+import { ADVICE } from "./errors.js";
 import { watchJob } from "./jobs.js";
 
 export type JsonObject = { [name: string]: unknown };
@@ -48,6 +49,11 @@ export class CallFailed extends Error {
   /** Such as `POLICY_DENIED`. */
   get kind(): string {
     return ErrorKind[this.reason.kind] ?? "INTERNAL";
+  }
+
+  /** What a model should do about an error of this kind; empty for a kind of a newer hub. */
+  get advice(): string {
+    return (ADVICE as Record<string, string>)[this.kind] ?? "";
   }
 }
 

@@ -8,32 +8,103 @@ exception, which travels as `__cause__` for the log. Cancellation always passes.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from toolhub_service.adapters.workspaces import Workspaces
-from toolhub_service.domain.artifact_ports import ArtifactDesk
-from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, PlannedCall, Preconditions
-from toolhub_service.domain.capability import EXECUTE_COMMAND, READ_FS, WRITE_FS
+from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, PlannedCall, Preconditions, QuestionAsked
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.progress import Chunk, Progress
-from toolhub_service.domain.question import QuestionAsked
-from toolhub_service.domain.result import Outcome
-from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.guards.paths import judge_path
-from toolhub_service.registry.turns import in_thread
+from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
+from toolhub_service.domain.result import Chunk, Outcome, Progress
+from toolhub_service.domain.tool import EXECUTE_COMMAND, READ_FS, WRITE_FS, ToolKind, ToolSpec
+from toolhub_service.guards.paths import judge_path, workspace_folder_name
+from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.off_loop import off_loop
+from toolhub_service.tools.threads import to_thread
 from toolhub_service.tools.tool import Tool, ToolInput, spec_of
+from toolhub_service.tools.workspace import Workspace
+
+# The folder of a call is `<root>/<principal>/<request_id>/` unless configured otherwise.
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_NEW = "%new"
+"""No id has this folder name: `%` stands before two digits, `~` or nothing."""
+
+
+class WorkspaceSharing(Enum):
+    """Which calls see the same files."""
+
+    REQUEST = "request"
+    """Those of one principal under one request_id."""
+    SESSION = "session"
+    """Those of one principal under one session_id; a call without one has its request's folder."""
+    PRINCIPAL = "principal"
+    SHARED = "shared"
+    """All calls of all principals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workspaces:
+    """Maps calls to folders beneath `root`. Ids of any characters are safe: each becomes one folder name."""
+
+    root: str
+    sharing: WorkspaceSharing = WorkspaceSharing.REQUEST
+
+    def folders(self, call: Call) -> tuple[str, ...]:
+        """Names of the folders beneath the root, outermost first."""
+        if self.sharing is WorkspaceSharing.SHARED:
+            return ()
+        principal = workspace_folder_name(call.principal.id)
+        if self.sharing is WorkspaceSharing.PRINCIPAL:
+            return (principal,)
+        work = call.context.request_id
+        if self.sharing is WorkspaceSharing.SESSION:
+            work = call.context.session_id or work
+        return principal, workspace_folder_name(work)
+
+    def identity(self, call: Call) -> str:
+        """Names the call's folder wherever the root lies. A call without a request_id is given a folder of its own
+        each time: while nothing is in it, one is as good as another."""
+        folders = self.folders(call)
+        if self._is_new(call) and self._is_empty(folders):
+            folders = (*folders[:-1], _NEW)
+        return "/".join((self.sharing.value, *folders))
+
+    def open(self, call: Call, expected: Mapping[str, str] = _NOTHING) -> Workspace:
+        """The call's folder, made when missing; `expected`: see `Workspace`. Raises ToolFailure IO_ERROR when it
+        cannot be."""
+        return Workspace(self.root, *self.folders(call), expected=expected)
+
+    def _is_new(self, call: Call) -> bool:
+        """Whether the hub itself has named the request, after the call, and the folder is the request's. The caller of
+        a session chooses its call ids: so it is not taken at its word about what is in the folder."""
+        is_request_s = self.sharing is WorkspaceSharing.REQUEST or (
+            self.sharing is WorkspaceSharing.SESSION and not call.context.session_id
+        )
+        return is_request_s and call.context.request_id == call.call_id
+
+    def _is_empty(self, folders: tuple[str, ...]) -> bool:
+        try:
+            with os.scandir(Path(self.root, *folders)) as entries:
+                return next(entries, None) is None
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+
 
 AnyTool: TypeAlias = Tool[Any, Any]
 Answer = TypeVar("Answer")
@@ -111,7 +182,7 @@ class CoreAdapter:
             paths = {judge_path(path) for path in _asked(tool, tool.touches, planned)}
             if not paths:
                 return Preconditions(identity)
-            entries = await off_loop(partial(self._entries, planned.call, sorted(paths)))
+            entries = await to_thread(partial(self._entries, planned.call, sorted(paths)))
         except ToolFailure as failure:
             if failure.error.kind not in _UNFIT:
                 raise
@@ -122,6 +193,14 @@ class CoreAdapter:
         """The state of what stands at each path. Runs in a thread."""
         with closing(self._workspaces.open(call)) as workspace:
             return {path: workspace.state(path, stop) for path in paths}
+
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        tool = self._tools.get(spec.name)
+        if tool is None:
+            return NOTHING_FIXED
+        asks_effects = not tool.annotations.read_only and type(tool).has_side_effects is not Tool.has_side_effects
+        asks_upstream = type(tool).upstream is not Tool.upstream
+        return FixedTerms(None if asks_effects else spec.has_side_effects, None if asks_upstream else spec.upstream_key)
 
     def resumes(self, spec: ToolSpec) -> bool:
         return False
@@ -158,7 +237,7 @@ class CoreAdapter:
         tool = self._tools.get(planned.spec.name)
         if tool is None:
             message = f"{planned.spec.name} is listed but not loaded here. Use another tool, or ask an operator."
-            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
         return tool
 
 

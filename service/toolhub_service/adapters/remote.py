@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from toolhub_service.adapters.remote_telling import (
+from toolhub_service.adapters.remote_polling import (
     CANNOT_STOP,
     LEFT_BEHIND,
     STOPPED_LATE,
@@ -47,15 +47,31 @@ from toolhub_service.adapters.remote_telling import (
     unforeseen,
     unknown,
 )
-from toolhub_service.adapters.remote_terms import RemoteTerms
-from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.call import GrantedCall, QuestionAsked
 from toolhub_service.domain.errors import RemoteUnclear, ToolFailure
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.job_ports import RemoteJob, RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.question import QuestionAsked
-from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.result import Outcome, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTerms:
+    look_up_within_s: float = 60.0
+    """How long a start of unknown outcome is looked up before it is given up as unknown."""
+    looks_min: int = 3
+    """How often it is looked up at least, however long an answer takes to fail."""
+    absent_for_s: float = 2.0
+    """How long a remote side must go on saying that it has no such job before the start is sent again: a request can
+    still be under way when its sender is dead. 0 where the remote side itself refuses a key that it has seen."""
+    starts_max: int = 3
+    """How often a start is sent that was certainly not taken."""
+    stop_within_s: float = 5.0
+    """For the one request to stop what has run past its deadline."""
+    pause_first_s: float = 0.25
+    pause_max_s: float = 10.0
+    """Between two attempts at the same thing; doubled from the first one, with jitter."""
+
 
 Answer = TypeVar("Answer")
 

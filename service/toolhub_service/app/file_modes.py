@@ -18,8 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.source_places import named_files
-from toolhub_service.app.sources_file import read_sources
+from toolhub_service.app.sources_file import named_files, read_sources
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid
 

@@ -7,42 +7,40 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from toolhub_service.app.door import describe, make_keys, make_server
+from toolhub_service.app.deps import Deps, SystemClock, SystemRandomness
 from toolhub_service.app.file_modes import check_files, problem_of, repairs
-from toolhub_service.app.inside import (
+from toolhub_service.app.known_secrets import known_secrets
+from toolhub_service.app.listening import listening_of
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.policy_files import PolicyFile
+from toolhub_service.app.wiring_calls import (
+    LongWork,
     make_access,
     make_approvals,
     make_budgets,
+    make_long_work,
     make_pipeline,
     make_webhook,
     open_audit,
 )
-from toolhub_service.app.keeping import make_artifacts, make_blobs
-from toolhub_service.app.known_secrets import known_secrets
-from toolhub_service.app.listening import listening_of
-from toolhub_service.app.long_work import LongWork, make_long_work
-from toolhub_service.app.means import Means
-from toolhub_service.app.observing import Observing, open_observing
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.policy_file import PolicyFile
-from toolhub_service.app.searching import Searching, make_searching
-from toolhub_service.app.source_desk import FollowingDesk
-from toolhub_service.app.sourcing import Sourcing, make_sourcing
-from toolhub_service.app.storing import Stores, make_stores
-from toolhub_service.app.system import SystemClock, SystemRandomness
-from toolhub_service.app.toolbox import Toolbox, open_toolbox
+from toolhub_service.app.wiring_server import describe, make_keys, make_server
+from toolhub_service.app.wiring_sources import SourceRuntime, SourceService, make_sourcing
+from toolhub_service.app.wiring_stores import Stores, make_artifacts, make_blobs, make_stores
+from toolhub_service.app.wiring_telemetry import Observing, open_observing
+from toolhub_service.app.wiring_tools import Searching, Toolbox, make_searching, open_toolbox
 from toolhub_service.budget.ledger import Budgets
-from toolhub_service.domain.artifact_ports import Blobs
+from toolhub_service.domain.artifact import Blobs
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.policy.live import LivePolicy
+from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.settings.document import Settings
+from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.telemetry.access_trace import AccessTrace
-from toolhub_service.telemetry.approval_webhook import ApprovalWebhook
-from toolhub_service.telemetry.audit import ChainedAuditLog
-from toolhub_service.transport.authenticators import ApiKeys
+from toolhub_service.telemetry.approvals import ApprovalWebhook
+from toolhub_service.transport.interceptors.auth import ApiKeys
 from toolhub_service.transport.server import Server
 
 
@@ -65,8 +63,9 @@ class Hub:
     blobs: Blobs
     long_work: LongWork
     webhook: ApprovalWebhook | None
-    sourcing: Sourcing
+    sourcing: SourceRuntime
     searching: Searching
+    pipeline: Pipeline
     is_serving: bool = False
     """Whether `start` has let calls in."""
 
@@ -115,32 +114,31 @@ class Hub:
 
 async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     """Everything made and joined, nothing listening yet but the port bound.
-
     Raises OSError, ListenRefused, FilesLoose, KeyFileInvalid, HubFailure or ToolFailure; each speaks to the operator.
     """
-    means = _means(settings, is_worker=worker is not None)
-    observing = means.observing
+    deps = _deps(settings, is_worker=worker is not None)
+    observing = deps.observing
     policy = LivePolicy(on_difference=observing.shadow_differs)
-    policy_file = _policy_file(means, policy)
+    policy_file = _policy_file(deps, policy)
     async with AsyncExitStack() as on_refusal:
         on_refusal.push_async_callback(observing.close)
-        audit = await open_audit(means, worker or 0)
+        audit = await open_audit(deps, worker or 0)
         on_refusal.push_async_callback(audit.close)
-        stores, blobs = make_stores(means), make_blobs(means)
-        artifacts = make_artifacts(means, stores, blobs)
-        webhook, access = make_webhook(means), make_access(means, audit)
-        approvals = make_approvals(means, stores, audit, webhook)
-        long_work = make_long_work(means, stores, audit, approvals, describe(policy), [artifacts.sweep])
-        toolbox = open_toolbox(settings, means.clock, means.redactor, long_work.desk, artifacts)
+        stores, blobs = make_stores(deps), make_blobs(deps)
+        artifacts = make_artifacts(deps, stores, blobs)
+        webhook, access = make_webhook(deps), make_access(deps, audit)
+        approvals = make_approvals(deps, stores, audit, webhook)
+        long_work = make_long_work(deps, stores, audit, approvals, describe(policy), [artifacts.sweep])
+        toolbox = open_toolbox(settings, deps.clock, deps.redactor, long_work.desk, artifacts)
         on_refusal.push_async_callback(toolbox.close)
-        budgets, keys = make_budgets(means, stores), make_keys(means, policy)
+        budgets, keys = make_budgets(deps, stores), make_keys(deps, policy)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
-        sourcing = make_sourcing(means, toolbox, stores, audit, budgets, adapters, long_work.runs, artifacts)
-        searching = make_searching(means, toolbox.catalog, stores)
-        desk, unread = FollowingDesk(sourcing), sourcing.sources.unread
-        pipeline = make_pipeline(means, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
+        sourcing = make_sourcing(deps, toolbox, stores, audit, budgets, adapters, long_work.runs, artifacts)
+        searching = make_searching(deps, toolbox.catalog, stores)
+        desk, unread = SourceService(sourcing), sourcing.sources.unread
+        pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
         server = make_server(
-            means, toolbox, desk, searching, policy, keys, audit, access, pipeline, long_work, artifacts
+            deps, toolbox, desk, searching, policy, keys, audit, access, pipeline, long_work, artifacts
         )
         await stores.start()
         on_refusal.pop_all()
@@ -155,23 +153,24 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         keys,
         observing,
         budgets,
-        means.clock,
+        deps.clock,
         stores,
         blobs,
         long_work,
         webhook,
         sourcing,
         searching,
+        pipeline,
     )
 
 
-def _policy_file(means: Means, policy: LivePolicy) -> PolicyFile:
-    settings = means.settings
+def _policy_file(deps: Deps, policy: LivePolicy) -> PolicyFile:
+    settings = deps.settings
     judge = partial(problem_of, settings=settings)
-    return PolicyFile(means.paths.policy, policy, required=bool(settings.policy.file), judge=judge)
+    return PolicyFile(deps.paths.policy, policy, required=bool(settings.policy.file), judge=judge)
 
 
-def _means(settings: Settings, *, is_worker: bool) -> Means:
+def _deps(settings: Settings, *, is_worker: bool) -> Deps:
     """Raises OSError when the data folder cannot be made, and before anything is made ListenRefused and FilesLoose."""
     listening_of(settings)
     check_files(settings)
@@ -181,4 +180,4 @@ def _means(settings: Settings, *, is_worker: bool) -> Means:
     observing = open_observing(settings, redactor, is_worker=is_worker)
     if settings.loose_files == "warn":
         observing.files_loose(repairs(settings))
-    return Means(settings, paths, SystemClock(), SystemRandomness(), redactor, observing)
+    return Deps(settings, paths, SystemClock(), SystemRandomness(), redactor, observing)

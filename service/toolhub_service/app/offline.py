@@ -8,33 +8,30 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
-from toolhub_service.app.file_edit import edited
-from toolhub_service.app.inside import audit_log_of
+from toolhub_service.app.deps import SystemClock
+from toolhub_service.app.files import edited
 from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.policy_names import known_names
-from toolhub_service.app.system import SystemClock
-from toolhub_service.app.toolbox import Toolbox, open_toolbox
-from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.app.policy_files import known_names
+from toolhub_service.app.wiring_calls import audit_log_of
+from toolhub_service.app.wiring_tools import Toolbox, open_toolbox
+from toolhub_service.domain.call import Call, PlannedCall, Principal
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType, Verification
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.explain import Explanation, explain
-from toolhub_service.policy.parsing import invalid, parse_policy
+from toolhub_service.policy.parsing import invalid, parse_policy, unmatched
 from toolhub_service.policy.snapshot import PolicySnapshot
-from toolhub_service.policy.unmatched import unmatched
-from toolhub_service.runtime.apply_defaults import apply_defaults
-from toolhub_service.runtime.resolve import resolve
-from toolhub_service.runtime.validate_input import validate_input
+from toolhub_service.runtime.route import resolve
+from toolhub_service.runtime.steps import apply_defaults, validate_input
 from toolhub_service.schema.tool_schemas import for_tool
 from toolhub_service.settings.document import Settings
-from toolhub_service.telemetry.audit_reading import page
-from toolhub_service.telemetry.audit_verify import verify_log
-from toolhub_service.telemetry.keyring import open_keyring, rotate
+from toolhub_service.stores.audit.keyring import open_keyring, rotate
+from toolhub_service.stores.audit.sqlite import page
+from toolhub_service.stores.audit.verify import verify_log
 
 _PAGE = 1_000
 _GONE = "Restore both from a backup; where that cannot be, `toolhub audit begin` begins a new log and records it."

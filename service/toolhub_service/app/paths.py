@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolhub_service.app.key_file import KeyFile
+from toolhub_service.app.files import KeyFile
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import data_dir_of
 

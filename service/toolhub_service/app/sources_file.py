@@ -1,7 +1,30 @@
-"""sources.yaml: read strictly, followed while the hub serves, its references resolved when a source is opened.
+"""sources.yaml: read strictly, followed while the hub serves.
 
-Each source is converted by itself, so that what is wrong is told by its name and its nearest key; a name twice, or two
-that read alike, is refused, for the second would silently take the place of the first.
+    sources:
+      files:                                    # also the namespace of its tools: files/read_file
+        command: npx
+        args: [-y, "@modelcontextprotocol/server-filesystem", /srv/docs]
+      github:
+        url: https://mcp.example.com/mcp
+        headers: {Authorization: {file: /run/secrets/github, prefix: "Bearer "}}
+        trust: approval
+        tools: {"get_*": {read_only: true}}
+      desk:
+        kind: langchain
+        load: ["langchain_community.agent_toolkits:FileManagementToolkit"]
+        args: {root_dir: papers}
+      crm:
+        kind: n8n
+        url: https://n8n.example.com
+        api_key: {file: /run/secrets/n8n}
+        workflows: {send_message: {webhook: send-message, input_schema: {type: object}}}
+      images:
+        kind: comfyui
+        url: http://gpu-1:8188
+        templates: [/etc/toolhub/comfyui]
+
+Each source is converted by itself, so that what is wrong is reported by its name and its nearest key; a name twice, or
+two that read alike, is refused, for the second would silently take the place of the first.
 """
 
 from __future__ import annotations
@@ -11,61 +34,79 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import yaml
+from msgspec import Meta
 
-from toolhub_service.app.file_stamp import Stamp, stamp_of
-from toolhub_service.app.source_places import placed
-from toolhub_service.app.source_rules import SourceInvalid, check_whole
-from toolhub_service.registry.names import CORE_NAMESPACE, skeleton
-from toolhub_service.settings.loading import SettingsInvalid
-from toolhub_service.settings.source_terms import ClientTls, SecretRef, ToolTerms, Value
-from toolhub_service.settings.sources import (
-    SOURCES_MAX,
-    AnySource,
-    ClientCredentials,
-    LangChainSource,
-    McpSource,
-    SourcesDocument,
-)
-from toolhub_service.settings.workflow_sources import (
-    BusinessError,
-    ComfyUiBackend,
-    ComfyUiSource,
-    N8nDiscovery,
-    N8nSource,
-    N8nWorkflow,
-)
-from toolhub_service.settings.yaml_problem import yaml_problem
+from toolhub_service.adapters.source_config import SecretRef, Section, Source, SourceInvalid, Value
+from toolhub_service.app.files import Stamp, stamp_of
+from toolhub_service.app.kinds import BY_NAME, FILES, KINDS, SHARED, kind_of
+from toolhub_service.registry.catalog import CORE_NAMESPACE, skeleton
+from toolhub_service.settings.loading import SettingsInvalid, yaml_problem
+
+SourceName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")]
+SOURCES_MAX = 64
+# Relative files and folders count from the folder of sources.yaml, so that a hub finds them wherever it is started and
+# `toolhub sources check` looks at the same ones.
+
+Part = TypeVar("Part")
+
+
+class SourcesDocument(Section, frozen=True):
+    sources: Annotated[dict[SourceName, Source], Meta(max_length=SOURCES_MAX)] = msgspec.field(default_factory=dict)
+
+
+def placed(document: SourcesDocument, folder: Path) -> SourcesDocument:
+    """The same, with whole paths. `folder`: that of the file."""
+    absolute = folder.absolute()
+    return SourcesDocument(sources={name: _placed(entry, absolute) for name, entry in document.sources.items()})
+
+
+def named_files(part: Any) -> Iterator[str]:
+    """Files that decide what a source does or opens: secrets, certificates, templates."""
+    if isinstance(part, msgspec.Struct):
+        for name in part.__struct_fields__:
+            value = getattr(part, name)
+            if name == "cwd" or name not in FILES.get(type(part), ()):
+                yield from named_files(value)
+            else:
+                yield from (value if isinstance(value, tuple) else (value,) if value else ())
+    elif isinstance(part, dict | tuple):
+        for member in part.values() if isinstance(part, dict) else part:
+            yield from named_files(member)
+
+
+def _placed(part: Part, folder: Path) -> Part:
+    found: Any = part
+    if isinstance(part, msgspec.Struct):
+        named = FILES.get(type(part), ())
+        members = {name: getattr(part, name) for name in part.__struct_fields__}
+        changed = {
+            name: _whole(member, folder) if name in named else _placed(member, folder)
+            for name, member in members.items()
+        }
+        found = type(part)(**changed) if changed != members else part
+    elif isinstance(part, dict):
+        found = {name: _placed(member, folder) for name, member in part.items()}
+    elif isinstance(part, tuple):
+        found = tuple(_placed(member, folder) for member in part)
+    return found  # type: ignore[no-any-return]  # of the same kind as what was given
+
+
+def _whole(named: Any, folder: Path) -> Any:
+    if isinstance(named, tuple):
+        return tuple(_whole(each, folder) for each in named)
+    return str(folder / Path(named).expanduser()) if named else named
+
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 """Of a source."""
 RESERVED: Final = frozenset({CORE_NAMESPACE, "custom", "registered"})
 """Names of what the hub offers itself; what reads like one is refused, too."""
 _FILE_MAX_BYTES = 4 * 1024 * 1024
-_SECRET_MAX_BYTES = 64 * 1024
-_KINDS: Final = ("mcp", "langchain", "n8n", "comfyui")
-_SECTIONS = (
-    McpSource,
-    LangChainSource,
-    N8nSource,
-    N8nWorkflow,
-    N8nDiscovery,
-    BusinessError,
-    ComfyUiSource,
-    ComfyUiBackend,
-    ToolTerms,
-    SecretRef,
-    ClientCredentials,
-    ClientTls,
-)
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
-
-
-class ValueMissing(ValueError):
-    """A value that is kept elsewhere is not there; the message says where it was looked for, never what was found."""
 
 
 class SourcesFile:
@@ -134,35 +175,32 @@ def check_source_name(name: object, others: Mapping[Any, Any]) -> str:
     return name
 
 
-def to_source(name: str, entry: object) -> AnySource:
+def to_source(name: str, entry: object) -> Source:
     """One entry of `sources`. Raises SourceInvalid, which begins with the path of what is wrong."""
     if not isinstance(entry, dict):
         raise SourceInvalid(
             f"sources.{name}: must be a mapping with `command`, `url`, or `kind` and what that kind needs"
         )
     kind = entry.get("kind", "mcp")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        near = difflib.get_close_matches(str(kind), _KINDS, n=1)
-        advice = f"did you mean {near[0]}?" if near else f"there are {' and '.join(_KINDS)}"
+    declared = BY_NAME.get(kind) if isinstance(kind, str) else None
+    if declared is None:
+        near = difflib.get_close_matches(str(kind), BY_NAME, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"there are {' and '.join(BY_NAME)}"
         raise SourceInvalid(f"sources.{name}.kind: there is no kind {str(kind)[:40]!r}; {advice}")
     try:
-        source: AnySource = msgspec.convert({**entry, "kind": kind}, AnySource)
+        source: Source = msgspec.convert({**entry, "kind": kind}, declared.config)
     except msgspec.ValidationError as broken:
         raise SourceInvalid(f"sources.{name}{_explained(broken)}") from broken
-    check_whole(f"sources.{name}", source)
+    declared.check(f"sources.{name}", source)
+    for at, value in values_of(source).items():
+        if isinstance(value, SecretRef) and bool(value.env) == bool(value.file):
+            raise SourceInvalid(f"sources.{name}.{at}: needs exactly one of `env` and `file`")
     return source
 
 
-def resolve_value(value: Value, environment: Mapping[str, str] = os.environ) -> str:
-    """The text itself, or what the environment or a file holds, after its prefix. Raises ValueMissing."""
-    if isinstance(value, str):
-        return value
-    if value.env:
-        held = environment.get(value.env)
-        if held is None:
-            raise ValueMissing(f"the environment variable {value.env} is not set for the hub")
-        return value.prefix + held
-    return value.prefix + _held(value.file)
+def values_of(source: Source) -> dict[str, Value]:
+    """Each value that is given and may be a reference, by its place in the entry."""
+    return {at: value for at, value in kind_of(source).values(source) if value}
 
 
 class _Strict(yaml.SafeLoader):
@@ -180,7 +218,7 @@ class _Strict(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _sources(data: object) -> Iterator[tuple[str, AnySource]]:
+def _sources(data: object) -> Iterator[tuple[str, Source]]:
     if data is None:
         return
     if not isinstance(data, dict):
@@ -215,20 +253,7 @@ def _explained(broken: msgspec.ValidationError) -> str:
     unknown = _UNKNOWN.search(text)
     if unknown is None:
         return f"{path}: {text}"
-    known = {field for section in _SECTIONS for field in section.__struct_fields__}
+    sections = (*SHARED, *(section for kind in KINDS for section in (kind.config, *kind.sections)))
+    known = {field for section in sections for field in section.__struct_fields__}
     near = difflib.get_close_matches(unknown.group(1), known, n=1)
     return f"{path}: there is no key `{unknown.group(1)}`" + (f"; did you mean `{near[0]}`?" if near else "")
-
-
-def _held(path: str) -> str:
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            data = file.read(_SECRET_MAX_BYTES + 1)
-        if len(data) > _SECRET_MAX_BYTES:
-            raise ValueMissing(f"{path} is larger than {_SECRET_MAX_BYTES:,} bytes")
-        return data.decode().rstrip()
-    except OSError as missing:
-        # Not `{path}: …`: where a path ends in `token`, what follows its colon would be hidden.
-        raise ValueMissing(f"the file {path} cannot be read: {os.strerror(missing.errno or 0)}") from missing
-    except UnicodeDecodeError as broken:
-        raise ValueMissing(f"{path} is not UTF-8 text") from broken

@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from toolhub_service.settings.loading import SettingsInvalid
-from toolhub_service.settings.yaml_problem import yaml_problem
+from toolhub_service.settings.loading import SettingsInvalid, yaml_problem
 
 _INDENT = 2
 _WIDTH = 100_000

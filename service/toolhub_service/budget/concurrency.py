@@ -43,6 +43,13 @@ class Slots:
         """Take a slot; only after `has_room`."""
         self.in_use += 1
 
+    def try_take(self) -> bool:
+        """Whether a slot was free, and is taken now."""
+        if self.in_use >= self.limit or self._waiting:
+            return False
+        self.in_use += 1
+        return True
+
     async def wait(self, timeout_s: float) -> None:
         """Wait for a slot and take it. Raises TimeoutError; a cancelled wait takes nothing."""
         if self.has_room():
@@ -64,7 +71,10 @@ class Slots:
         """Return a slot; `held_s` is how long a call ran in it, None when none did."""
         if held_s is not None:
             self._held_s += _PACE_WEIGHT * (held_s - self._held_s) if self._held_s else held_s
-        self._hand_over()
+        if self._waiting:
+            self._hand_over()
+        else:
+            self.in_use -= 1
 
     def _hand_over(self) -> None:
         while self._waiting and self.in_use <= self.limit:

@@ -11,17 +11,85 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from toolhub_service.budget.breaker import Health, health
+from toolhub_service.budget.breaker import SPENT, Health, UpstreamBreaker, health
 from toolhub_service.budget.concurrency import Slots
-from toolhub_service.budget.limits import Counter
-from toolhub_service.budget.quota import RequestCalls, RequestKey
-from toolhub_service.budget.retry import is_safe_to_repeat, max_attempts, pause_s
-from toolhub_service.budget.shared import Due
+from toolhub_service.budget.limits import Counter, Due, RequestCalls, RequestKey
 from toolhub_service.budget.terms import BudgetTerms
-from toolhub_service.budget.upstream_breaker import SPENT, UpstreamBreaker
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.domain.tool import IdempotencyMode
+
+# Until when a call may run.
+#
+# The caller's deadline is the outer bound and its budget narrows it; where neither speaks, the tool's own timeout
+# applies; the hub's maximum bounds all of them. A job comes with a deadline.
+
+
+def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: float) -> float:
+    """Loop clock. Raises ToolFailure TIMEOUT or BUDGET_EXCEEDED when there is no time left to begin."""
+    outer_s = planned.call.deadline_s
+    allowed_s = planned.call.context.budget.timeout_s
+    if planned.call.job_id and outer_s is not None:
+        max_timeout_s = max(max_timeout_s, outer_s - now_s)  # jobs have a bound of their own, which made their deadline
+    if outer_s is None and allowed_s is None:
+        return now_s + min(planned.spec.limits.timeout_s, max_timeout_s)
+    deadline_s = now_s + max_timeout_s
+    if allowed_s is not None:
+        if not allowed_s > 0:  # also NaN
+            raise refuse(
+                ErrorKind.BUDGET_EXCEEDED,
+                "The call's budget leaves it no time: send a greater budget.timeout or none.",
+                timeout_s=0,
+            )
+        deadline_s = min(deadline_s, now_s + allowed_s)
+    if outer_s is not None:
+        if outer_s <= now_s:
+            raise refuse(
+                ErrorKind.TIMEOUT,
+                "The deadline passed before the tool was started, so nothing happened: call again with more time.",
+                late_by_s=round(now_s - outer_s, 3),
+            )
+        deadline_s = min(deadline_s, outer_s)
+    return deadline_s
+
+
+# Whether and when a call is tried again.
+#
+# Only what is retryable *and* safe: a read, an idempotent tool, or a call with a key at an upstream that honours keys.
+# The pause is exponential with full jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog), after
+# whatever the upstream asked for, and never beyond the deadline.
+
+_NEVER = frozenset({ErrorKind.OUTCOME_UNKNOWN, ErrorKind.CANCELLED})
+
+
+def is_safe_to_repeat(planned: PlannedCall, *, reads_only: bool = False, upstream_honours_keys: bool = False) -> bool:
+    """Whether running the call twice does what running it once does."""
+    if reads_only or planned.spec.annotations.safe_to_repeat:
+        return True
+    has_key = bool(planned.call.idempotency_key) or planned.spec.idempotency is IdempotencyMode.DERIVED
+    return has_key and upstream_honours_keys
+
+
+def max_attempts(planned: PlannedCall, terms: BudgetTerms, is_safe: bool) -> int:
+    """How often the adapter may be asked: the caller's wish or else the tool's, within the hub's bound; at least 1."""
+    if not is_safe:
+        return 1
+    wished = planned.call.context.budget.max_retries
+    retries = planned.spec.limits.max_retries if wished is None else wished
+    return 1 + max(0, min(retries, terms.max_retries))
+
+
+def pause_s(
+    error: ToolError, attempt: int, time_left_s: float, terms: BudgetTerms, randomness: Randomness
+) -> float | None:
+    """Seconds to wait after the `attempt`-th failure (from 1), or None when trying again cannot help in time."""
+    if not error.is_retryable or error.kind in _NEVER:
+        return None
+    ceiling_s = min(terms.retry_cap_s, terms.retry_initial_s * 2.0 ** min(attempt - 1, 32))
+    wait_s = (error.retry_after_s or 0.0) + randomness.uniform(0.0, ceiling_s)
+    return wait_s if wait_s < time_left_s else None
+
 
 _ALMOST = 0.9
 """A time that is less by a tenth was shortened by the way here, not by a choice."""
@@ -114,14 +182,16 @@ class Lease:
     def upstream(self) -> str:
         return self._upstream.key
 
-    def spend(self, counter: Counter, now_s: float) -> None:
-        """Count the call against a limit; for Budgets."""
-        self._spent.append((counter, counter.take(now_s)))
+    def spend(self, counters: tuple[Counter, ...], now_s: float) -> None:
+        """Count the call against its limits; for Budgets."""
+        for counter in counters:
+            self._spent.append((counter, counter.take(now_s)))
+            if counter.slots:
+                self.occupy(counter.slots)
 
     def occupy(self, slots: Slots) -> None:
         """Take a slot, or queue for it and all after it: one order for all calls, so none waits in a circle."""
-        if not self._awaited and slots.has_room():
-            slots.take()
+        if not self._awaited and slots.try_take():
             self._held.append(slots)
         else:
             self._awaited.append(slots)
@@ -178,7 +248,8 @@ class Lease:
             return
         self._is_over = True
         now_s = self._bank.clock.monotonic_s()
-        self._tell(outcome, now_s)
+        if self._breaker is not None:
+            self._tell(outcome, now_s)
         for slots in self._held:
             slots.give_back(now_s - self._started_s)
 

@@ -1,7 +1,7 @@
 """Step 5's books: everything a call must be given before it may run, taken whole or not at all.
 
 `take` asks first and spends afterwards, without awaiting in between, so that a refused call costs nobody anything. Only
-when a slot must be awaited, or the counts that hubs share must be asked (shared.py), is the lease pending. All other
+when a slot must be awaited, or the counts that hubs share must be asked, is the lease pending. All other
 counts are this process's own; their number is bounded.
 """
 
@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolhub_service.budget.breaker import BreakerState
+from toolhub_service.budget.breaker import BreakerState, UpstreamBreaker
 from toolhub_service.budget.concurrency import Slots
-from toolhub_service.budget.deadline import effective_deadline_s
-from toolhub_service.budget.lease import Bank, Lease, Upstream, crowded, resting
-from toolhub_service.budget.limits import Counter, Counters
-from toolhub_service.budget.quota import RequestCalls, RequestKey, all_used
-from toolhub_service.budget.recent import Recent
-from toolhub_service.budget.shared import due_of
+from toolhub_service.budget.lease import Bank, Lease, Upstream, crowded, effective_deadline_s, resting
+from toolhub_service.budget.limits import Counter, Counters, Recent, RequestCalls, RequestKey, all_used, due_of
 from toolhub_service.budget.terms import BudgetTerms
-from toolhub_service.budget.upstream_breaker import UpstreamBreaker
-from toolhub_service.domain.call import Call, PlannedCall
+from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.domain.shared_counts import SharedCounts
 from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.domain.usage import SharedCounts
 from toolhub_service.domain.verdict import Limit, Verdict
 
 
@@ -53,26 +48,20 @@ class Budgets:
         upstream_honours_keys: bool = False,
         is_followed: bool = False,
     ) -> Lease:
-        """Everything the call needs to run, or a refusal that has spent nothing.
-
-        `upstream` is the adapter's key of breaker and concurrency. Empty or the tool's name: bounds of its own and no
-        breaker, for a program on this machine does not recover by being left alone. `reads_only` says that this very
-        call changes nothing, `upstream_honours_keys` that the upstream deduplicates by idempotency key: either makes it
-        safe to try again. `is_followed`: the upstream has a queue of its own and is only asked how the work fares, so
-        that for the hours it takes no slot is held, unless the tool states how many may run at once.
-
-        Raises:
-            ToolFailure: TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN, `retry_after_s` where waiting helps.
+        """All it needs to run. Raises ToolFailure TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN, and
+        has spent nothing then. `upstream` is the adapter's key of breaker and concurrency; of the tool's name there
+        is no breaker. `reads_only` (this call changes nothing) or `upstream_honours_keys` make it safe to try again.
+        `is_followed`: the work waits in the upstream's own queue and takes no slot, unless the tool states how many
+        may.
         """
         now_s = self._clock.monotonic_s()
-        terms = self._terms
-        deadline_s = effective_deadline_s(planned, now_s, terms.max_timeout_s)
+        deadline_s = effective_deadline_s(planned, now_s, self._terms.max_timeout_s)
         remote = self._upstream(upstream or planned.spec.upstream_key, planned.spec, now_s)
-        breaker = remote.breaker
+        breaker, context = remote.breaker, planned.call.context
         if breaker is not None and (wait_s := breaker.wait_s(planned.call.principal.id, now_s)) > 0:
             raise resting(remote.key, wait_s)
-        context = planned.call.context
-        request = _shared_request(planned.call)
+        request_id = context.request_id  # one that the hub minted is the call's own, and no other call belongs to it
+        request = (planned.call.principal.id, request_id) if request_id not in ("", planned.call.call_id) else None
         if request and context.budget.max_tool_calls is not None:
             self._check_request(request, context.budget.max_tool_calls)
         counters = self._counters.of(verdict.limits, now_s) if verdict.limits else ()
@@ -92,32 +81,19 @@ class Budgets:
             upstream_honours_keys=upstream_honours_keys,
             due=due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None,
         )
-        return self._spent(lease, request, counters, slots, now_s)
+        if request:
+            self._requests.take(request)
+        if counters:
+            lease.spend(counters, now_s)
+        if slots:
+            lease.occupy(slots)
+        return lease
 
     def check_rate(self, limits: tuple[Limit, ...]) -> None:
         """Spends nothing. Raises ToolFailure RATE_LIMITED where a call could not pass these limits now."""
         now_s = self._clock.monotonic_s()
         for counter in self._counters.of(limits, now_s):
             counter.check(now_s)
-
-    def _spent(
-        self,
-        lease: Lease,
-        request: RequestKey | None,
-        counters: tuple[Counter, ...],
-        slots: Slots | None,
-        now_s: float,
-    ) -> Lease:
-        """The lease with everything taken that was found to be there."""
-        if request:
-            self._requests.take(request)
-        for counter in counters:
-            lease.spend(counter, now_s)
-            if counter.slots:
-                lease.occupy(counter.slots)
-        if slots:
-            lease.occupy(slots)
-        return lease
 
     def breaker_states(self) -> Iterator[tuple[str, BreakerState]]:
         """Every remembered upstream and the gravest that a principal's next call will meet; for metrics."""
@@ -162,9 +138,3 @@ class Budgets:
         wait_s = slots.expected_wait_s()
         if slots.waiting >= self._terms.max_waiting or wait_s > time_left_s:
             raise crowded(name, wait_s)
-
-
-def _shared_request(call: Call) -> RequestKey | None:
-    """The request that other calls may belong to; none when the hub minted the id, which then is the call's own."""
-    request_id = call.context.request_id
-    return (call.principal.id, request_id) if request_id and request_id != call.call_id else None

@@ -1,19 +1,186 @@
 """The counters behind a verdict's limits: a bucket, a quota and slots for each limit id, shared by equal ids.
 
-Where hubs count rate and quota together (shared.py), only the slots are kept here.
+Where hubs count rate and quota together, only the slots are kept here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from toolhub_service.budget.concurrency import Slots
-from toolhub_service.budget.quota import WindowQuota
-from toolhub_service.budget.rate import TokenBucket
-from toolhub_service.budget.recent import Recent
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
-from toolhub_service.domain.shared_counts import Scarce
+from toolhub_service.domain.call import Call, Mode
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.usage import Refused, Scarce, SharedCounts, Taken
 from toolhub_service.domain.verdict import Limit
+
+# A bounded memory of counters: at its bound, the least recently used one that means nothing any more makes room.
+
+Value = TypeVar("Value")
+
+_LOOKED_AT = 64
+"""Entries considered for one that makes room, oldest first."""
+
+
+class Recent(Generic[Value]):
+    __slots__ = ("_entries", "_is_idle", "_max_entries")
+
+    def __init__(self, max_entries: int, is_idle: Callable[[Value, float], bool]) -> None:
+        """`is_idle(value, now_s)`: whether forgetting the value changes no later answer."""
+        self._entries: OrderedDict[str, Value] = OrderedDict()
+        self._max_entries = max_entries
+        self._is_idle = is_idle
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._entries.values())
+
+    def get(self, key: str) -> Value | None:
+        value = self._entries.get(key)
+        if value is not None:
+            self._entries.move_to_end(key)
+        return value
+
+    def add(self, key: str, value: Value, now_s: float) -> bool:
+        """Remember a new entry; False when there is no room for it."""
+        if len(self._entries) >= self._max_entries and not self._make_room(now_s):
+            return False
+        self._entries[key] = value
+        return True
+
+    def forget(self, key: str) -> None:
+        self._entries.pop(key, None)
+
+    def _make_room(self, now_s: float) -> bool:
+        for key, _ in zip(self._entries, range(_LOOKED_AT), strict=False):
+            if self._is_idle(self._entries[key], now_s):
+                del self._entries[key]
+                return True
+        return False
+
+
+# A token bucket kept as one number: the time at which it will be full again (GCRA, ITU-T I.371 annex A).
+#
+# Refill is lazy, nothing ticks. In any span of t seconds at most `burst + rate_per_s * t` calls pass.
+
+_ROUNDING_S = 1e-6
+"""Less than this is no wait: a token given back leaves a rounding error behind."""
+
+
+class TokenBucket:
+    __slots__ = ("_full_at_s", "_interval_s", "_slack_s")
+
+    def __init__(self, rate_per_s: float, burst: int) -> None:
+        self._full_at_s = float("-inf")
+        self.retune(rate_per_s, burst)
+
+    def retune(self, rate_per_s: float, burst: int) -> None:
+        """New terms from now on; what has been spent stays spent."""
+        self._interval_s = 1.0 / rate_per_s
+        self._slack_s = (burst - 1) * self._interval_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until a call may pass; 0 when it may now."""
+        wait_s = self._full_at_s - self._slack_s - now_s
+        return wait_s if wait_s > _ROUNDING_S else 0.0
+
+    def take(self, now_s: float) -> None:
+        """Spend a token; only after `wait_s` said 0."""
+        self._full_at_s = max(now_s, self._full_at_s) + self._interval_s
+
+    def give_back(self) -> None:
+        """Return a token that was not used."""
+        self._full_at_s -= self._interval_s
+
+    def is_full(self, now_s: float) -> bool:
+        return self._full_at_s <= now_s
+
+
+# Calls that may be made in all: within a limit's window, and under one request id.
+
+RequestKey = tuple[str, str]
+"""Principal and request id."""
+
+
+class WindowQuota:
+    """At most `quota` calls in a window that opens with the first call after the last one closed."""
+
+    __slots__ = ("_opened_at_s", "_used", "quota", "window_s")
+
+    def __init__(self, quota: int, window_s: float) -> None:
+        self.quota = quota
+        self.window_s = window_s
+        self._opened_at_s = float("-inf")
+        self._used = 0
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until a call may pass; 0 when it may now. A quota of 0 lets none pass: the window is answered."""
+        if now_s - self._opened_at_s >= self.window_s:
+            return 0.0 if self.quota > 0 else self.window_s
+        return 0.0 if self._used < self.quota else self._opened_at_s + self.window_s - now_s
+
+    def take(self, now_s: float) -> float:
+        """Count a call. Returns when its window opened, for `give_back`."""
+        if now_s - self._opened_at_s >= self.window_s:
+            self._opened_at_s = now_s
+            self._used = 0
+        self._used += 1
+        return self._opened_at_s
+
+    def give_back(self, opened_at_s: float) -> None:
+        """Uncount a call, unless its window has closed since."""
+        if self._opened_at_s == opened_at_s:
+            self._used -= 1
+
+    def is_unused(self, now_s: float) -> bool:
+        return self._used == 0 or now_s - self._opened_at_s >= self.window_s
+
+
+class RequestCalls:
+    """Calls under each request id; the least recently used are forgotten first."""
+
+    __slots__ = ("_counts", "_max_requests")
+
+    def __init__(self, max_requests: int) -> None:
+        self._max_requests = max_requests
+        self._counts: OrderedDict[RequestKey, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def count(self, key: RequestKey) -> int:
+        return self._counts.get(key, 0)
+
+    def take(self, key: RequestKey) -> None:
+        counts = self._counts
+        counts[key] = counts.get(key, 0) + 1
+        counts.move_to_end(key)
+        if len(counts) > self._max_requests:
+            counts.popitem(last=False)
+
+    def give_back(self, key: RequestKey) -> None:
+        count = self._counts.get(key, 0)
+        if count > 1:
+            self._counts[key] = count - 1
+        else:
+            self._counts.pop(key, None)
+
+
+def all_used(max_tool_calls: int, used: int) -> ToolFailure:
+    """The request has no call left."""
+    return refuse(
+        ErrorKind.BUDGET_EXCEEDED,
+        f"All {max_tool_calls} tool calls of this request are used: answer with what is known, "
+        "or start a new request with a greater budget.max_tool_calls.",
+        max_tool_calls=max_tool_calls,
+        used_tool_calls=used,
+    )
+
 
 _MINUTES_FROM_S = 120.0
 
@@ -125,3 +292,78 @@ def _refusal(limit: Limit, why: str, wait_s: float, **details: float | None) -> 
 def _shown(wait_s: float) -> str:
     """Such as `0.25 seconds`, `10 seconds`, `60 minutes`; never less than it is."""
     return f"{wait_s:.3g} seconds" if wait_s < _MINUTES_FROM_S else f"{math.ceil(wait_s / 60)} minutes"
+
+
+# Counts that all hubs spend together, where the hubs share a store: rate, quota and the calls of a request.
+#
+# A hub that shares nothing never comes here. One that does asks the store once a call, and only for calls that have
+# such a limit: all of them in one question, taken whole or not at all. A call that is not to run now (a dry run, a
+# submission) is only looked at, so that it has nothing to give back. A store that does not answer refuses the call:
+# nobody else knows what has been spent.
+
+REQUEST_WINDOW_S = 86_400.0
+"""How long the calls of a request are counted, from its first one: as long as a budget may last."""
+
+
+class Due:
+    """What one call owes to the counts of all hubs. `pay` once, then at most `give_back`."""
+
+    __slots__ = ("_counts", "_limits", "_max_tool_calls", "_spend", "_taken")
+
+    def __init__(
+        self, counts: SharedCounts, limits: tuple[Limit, ...], max_tool_calls: int | None, spend: bool
+    ) -> None:
+        """`max_tool_calls`: set when the first limit is the request's."""
+        self._counts = counts
+        self._limits = limits
+        self._max_tool_calls = max_tool_calls
+        self._spend = spend
+        self._taken = Taken()
+
+    async def pay(self, timeout_s: float) -> None:
+        """Raises ToolFailure RATE_LIMITED, BUDGET_EXCEEDED or TOOL_UNAVAILABLE; nothing is owed then."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._counts.take(self._limits, spend=self._spend)
+        except TimeoutError:
+            raise refuse(
+                ErrorKind.TOOL_UNAVAILABLE,
+                "What all hubs have spent of this call's limits could not be learned before its deadline, so nothing "
+                "happened: call again with more time.",
+            ) from None
+        if isinstance(answer, Taken):
+            self._taken = answer
+        elif self._max_tool_calls is not None and answer.limit == self._limits[0]:
+            raise all_used(self._max_tool_calls, self._max_tool_calls)
+        else:
+            raise _told(answer)
+
+    async def give_back(self) -> None:
+        """After all the call does not run. Where the store has gone meanwhile it stays counted: never too few."""
+        taken, self._taken = self._taken, Taken()
+        if taken.limits and self._spend:
+            try:
+                await self._counts.give_back(taken)
+            except ToolFailure:
+                return
+
+
+def due_of(counts: SharedCounts, call: Call, request: RequestKey | None, limits: tuple[Limit, ...]) -> Due | None:
+    """None when the call has no limit that hubs count together."""
+    shared = tuple([limit for limit in limits if limit.rate_per_s or limit.quota is not None])
+    max_tool_calls = call.context.budget.max_tool_calls if request else None
+    if request and max_tool_calls is not None:
+        shared = (_of_request(request, max_tool_calls), *shared)
+    return Due(counts, shared, max_tool_calls, call.mode is Mode.EXECUTE) if shared else None
+
+
+def _of_request(request: RequestKey, max_tool_calls: int) -> Limit:
+    """No limit of a policy has such an id: those begin with a name."""
+    principal, request_id = request
+    return Limit(
+        f"|request|{len(principal)}|{principal}|{request_id}", quota=max_tool_calls, quota_window_s=REQUEST_WINDOW_S
+    )
+
+
+def _told(refused: Refused) -> ToolFailure:
+    return limited(refused.limit, refused.scarce, refused.wait_s)

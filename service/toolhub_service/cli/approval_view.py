@@ -1,21 +1,28 @@
-"""Approvals for people: what is asked, by whom, why, and how much time is left.
-
-Arguments, purpose and comment come from models and people; they are marked as theirs and drive no terminal.
-"""
+"""How approvals are shown and watched. Arguments, purpose and comment are untrusted: marked as such, and escaped."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import click
+import grpc
 from google.protobuf import timestamp_pb2
 
 from toolhub.v1 import approval_pb2
-from toolhub_service.cli.approval_answers import describe_field, fields_of, schema_of
-from toolhub_service.cli.output import note, print_pairs, print_prose, print_table, revealed
+from toolhub.v1 import approval_service_pb2 as pb
+from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
+from toolhub_service.cli.client import Backoff, Connection, is_transient, no_answer_note, status_of
+from toolhub_service.cli.output import legible, note, print_pairs, print_prose, print_table, revealed
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
 
 Approval = approval_pb2.Approval
 
@@ -39,7 +46,7 @@ def is_open(approval: Approval) -> bool:
 
 
 def time_left(approval: Approval) -> str:
-    """Such as `42 min`; `–` when its time does not matter any more."""
+    """Such as `42 min`; `–` when it is decided."""
     if not is_open(approval):
         return "–"
     left_s = approval.expires_at.ToMilliseconds() / 1_000 - time.time()
@@ -52,7 +59,7 @@ def time_left(approval: Approval) -> str:
 
 
 def row(approval: Approval) -> tuple[str, ...]:
-    """Cells under `HEADINGS`; what its tool asks is told before the arguments."""
+    """Cells under `HEADINGS`; a question of the tool comes before the arguments."""
     args = " ".join(approval.args_summary_json.decode().split())
     if approval.HasField("question"):
         args = f"asks {' '.join(approval.question.message.split())!r} for {args}"
@@ -65,19 +72,19 @@ def print_approvals(approvals: Iterable[Approval]) -> None:
 
 
 def print_approval(approval: Approval, revealed_args_json: bytes = b"") -> None:
-    """All of one; with the arguments as they were sent where these were revealed."""
+    """Print one approval; with the arguments as sent where these were revealed."""
     state = state_of(approval)
     click.secho(f"{approval.approval_id}  ", bold=True, nl=False)
     click.secho(state, fg=_COLOURS.get(state), bold=True)
     print_pairs(_facts(approval))
     if revealed_args_json:
-        note("\nthe arguments as they were sent, known secrets told by their length; written by the caller:")
+        note("\narguments as sent by the caller (known secrets are replaced by their length):")
         click.echo("\n".join(_lines(revealed_args_json)))
     else:
-        note("\nthe arguments, secrets told by their length; written by the caller:")
+        note("\narguments sent by the caller (secrets are replaced by their length):")
         click.echo(_arguments(approval))
     if approval.purpose:
-        note("\nthe purpose, in the caller's own words; untrusted:")
+        note("\npurpose (untrusted text of the caller):")
         print_prose(revealed(approval.purpose))
     if approval.HasField("question"):
         _print_question(approval)
@@ -94,26 +101,26 @@ def line(approval: Approval) -> str:
 
 
 def _print_question(approval: Approval) -> None:
-    note("\nwhat the tool asks, in the tool's own words; untrusted:")
+    note("\nquestion (untrusted text of the tool):")
     print_prose(revealed(approval.question.message))
     schema = schema_of(approval)
     required = schema.get("required", ())
     for name, declared in fields_of(schema).items():
         click.echo("  " + describe_field(name, declared, is_required=name in required))
     if is_pending(approval):
-        note("`approve ID --answer name=value` answers it, `deny ID` declines")
+        note(f"To answer: `toolhub approvals approve {approval.approval_id} --answer NAME=VALUE`; to decline: `deny`.")
 
 
 def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
-    yield "who asks", revealed(approval.principal)
+    yield "caller", revealed(approval.principal)
     for name, whom in (("for agent", approval.agent_id), ("for user", approval.user_id)):
         if whom:
             yield name, revealed(whom)
     yield "tool", f"{approval.tool} {approval.tool_version}"
     yield "rule", f"{approval.rule_id}: {approval.reason}"
     if approval.covers_rule_id:
-        yield "covers", f"rule {approval.covers_rule_id}, whose own approval this call has used up"
-    yield "asked at", _at(approval.requested_at.ToDatetime())
+        yield "covers", f"rule {approval.covers_rule_id}, whose approval this call has used"
+    yield "requested at", _at(approval.requested_at.ToDatetime())
     if is_open(approval):
         yield "time left", f"{time_left(approval)}, until {_at(approval.expires_at.ToDatetime())}"
     if approval.decided_by:
@@ -141,7 +148,7 @@ def _lines(args_json: bytes) -> list[str]:
 
 
 def _latest(approval: Approval) -> datetime:
-    """When it became what it is."""
+    """When it got its current state."""
     if state_of(approval) == "EXPIRED":
         return approval.expires_at.ToDatetime()
     for name in ("used_at", "decided_at"):
@@ -153,3 +160,187 @@ def _latest(approval: Approval) -> datetime:
 
 def _at(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def schema_of(approval: approval_pb2.Approval) -> Mapping[str, Any]:
+    """The JSON Schema of the answer; empty when there is no question."""
+    schema = json.loads(approval.question.schema_json or b"{}")
+    return schema if isinstance(schema, dict) else {}
+
+
+def fields_of(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The fields of the answer, by name."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return {}
+    return {name: declared if isinstance(declared, dict) else {} for name, declared in properties.items()}
+
+
+def describe_field(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
+    """One line, such as `colour (string, required): red | green`."""
+    terms = [field_kind(declared), "required" if is_required and "default" not in declared else "optional"]
+    if "default" in declared:
+        terms.append(f"default {json.dumps(declared['default'], ensure_ascii=False)}")
+    choices = " | ".join(field_choices(declared))
+    told = " – ".join(str(part) for part in (declared.get("description"), choices) if part)
+    return revealed(f"{name} ({', '.join(terms)})" + (f": {told}" if told else ""))
+
+
+def field_kind(declared: Mapping[str, Any]) -> str:
+    """The declared type; string where none is declared or where it is one of several."""
+    kind = declared.get("type", "string")
+    if isinstance(kind, list):
+        return "string" if "string" in kind else "/".join(str(each) for each in kind)
+    return str(kind)
+
+
+def field_choices(declared: Mapping[str, Any]) -> list[str]:
+    enum = declared.get("enum")
+    return [each if isinstance(each, str) else json.dumps(each) for each in enum] if isinstance(enum, list) else []
+
+
+# ApprovalWatch approvals across restarts of the hub: what was missed is asked for, and nothing is told twice.
+
+_PAUSE_MAX_S = 5.0
+_REMEMBERED_MAX = 10_000
+
+
+class ApprovalWatch:
+    """Every pending approval, then each change, without end; iterate over it. Raises grpc.RpcError when refused."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        tool: str,
+        *,
+        disconnected: Callable[[float], object] = lambda _: None,
+        reconnected: Callable[[], object] = lambda: None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`disconnected` is called with the seconds until the next try, `reconnected` when the hub answers again."""
+        self._connection = connection
+        self._stub = ApprovalServiceStub(connection.channel)
+        self._request = pb.WatchApprovalsRequest(tool=tool)
+        self._disconnected = disconnected
+        self._reconnected = reconnected
+        self._pause = pause
+        self._shown: dict[str, approval_pb2.Approval] = {}
+
+    def __iter__(self) -> Generator[approval_pb2.Approval, None, None]:
+        self._check()
+        backoff = Backoff(_PAUSE_MAX_S)
+        while True:
+            broken: grpc.RpcError | None = None
+            try:
+                for approval in self._watch():
+                    backoff.reset()
+                    yield approval
+            except grpc.RpcError as error:
+                if not is_transient(error):
+                    raise
+                broken = error
+            pause_s = backoff.pause_s(broken)
+            self._disconnected(pause_s)
+            self._pause(pause_s)
+
+    def _check(self) -> None:
+        """Raises grpc.RpcError when the hub cannot be reached at the beginning: only a lost hub is waited for."""
+        connection, request = self._connection, pb.ListApprovalsRequest(page_size=1)
+        self._stub.ListApprovals(request, timeout=connection.timeout_s, metadata=connection.metadata)
+
+    def _watch(self) -> Iterator[approval_pb2.Approval]:
+        """One stream. Approvals that were decided while the hub did not answer are looked up."""
+        answers = self._stub.WatchApprovals(self._request, metadata=self._connection.metadata)
+        try:
+            answers.initial_metadata()  # the hub sends every change from here on
+            for approval in self._changed_meanwhile():
+                yield from self._new(approval)
+            for answer in answers:
+                yield from self._new(answer.approval)
+        finally:
+            answers.cancel()
+
+    def _changed_meanwhile(self) -> Iterator[approval_pb2.Approval]:
+        for shown in [shown for shown in self._shown.values() if is_open(shown)]:
+            request, connection = pb.GetApprovalRequest(approval_id=shown.approval_id), self._connection
+            try:
+                answer = self._stub.GetApproval(request, timeout=connection.timeout_s, metadata=connection.metadata)
+            except grpc.RpcError as error:
+                if status_of(error)[0] is not grpc.StatusCode.NOT_FOUND:
+                    raise
+                del self._shown[shown.approval_id]  # it has expired, or this is another hub
+            else:
+                yield answer.approval
+        self._reconnected()
+
+    def _new(self, approval: approval_pb2.Approval) -> Iterator[approval_pb2.Approval]:
+        """The approval, unless this state of it was yielded already."""
+        shown = self._shown.pop(approval.approval_id, None)
+        self._shown[approval.approval_id] = approval
+        if len(self._shown) > _REMEMBERED_MAX:
+            del self._shown[next(iter(self._shown))]
+        if shown is None or shown.state != approval.state:
+            yield approval
+
+
+_ROWS_MAX = 20
+
+
+class LiveTable:
+    """Approvals on a terminal, drawn by rich: changes scroll above, the pending ones with their time left below."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, approval_pb2.Approval] = {}
+        self._outage = ""
+        self._live: Live = _live(self)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, approval: approval_pb2.Approval) -> None:
+        from rich.text import Text
+
+        self._pending.pop(approval.approval_id, None)
+        if is_pending(approval):
+            self._pending[approval.approval_id] = approval
+        self._live.console.print(Text.from_ansi(line(approval)), soft_wrap=True)
+        self._live.refresh()
+
+    def disconnected(self, pause_s: float) -> None:
+        self._outage = no_answer_note(pause_s)
+        self._live.refresh()
+
+    def reconnected(self) -> None:
+        self._outage = ""
+        self._live.refresh()
+
+    def rendered(self) -> Table:
+        """The table as it is now."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, caption=self._caption(), caption_justify="left")
+        for heading in HEADINGS:
+            table.add_column(heading, no_wrap=True, overflow="ellipsis")
+        for approval in list(self._pending.values())[-_ROWS_MAX:]:
+            table.add_row(*(Text(legible(cell)) for cell in row(approval)))
+        return table
+
+    def _caption(self) -> str:
+        if self._outage:
+            return self._outage
+        count = len(self._pending)
+        return f"{count} pending · toolhub approvals show|approve|deny ID · Ctrl-C to stop"
+
+
+def _live(table: LiveTable) -> Live:
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(get_renderable=table.rendered, console=Console(), refresh_per_second=2, transient=True)

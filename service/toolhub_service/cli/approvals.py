@@ -1,29 +1,34 @@
-"""`toolhub approvals …`: what waits for a person, and the person's answer."""
+"""`toolhub approvals …`: list, show, approve, deny and watch approvals."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
-from toolhub_service.cli.approval_answers import asked_answer, given_answer, schema_of
-from toolhub_service.cli.approval_following import Following
 from toolhub_service.cli.approval_view import (
+    ApprovalWatch,
+    describe_field,
+    field_choices,
+    field_kind,
+    fields_of,
     is_pending,
     line,
     print_approval,
     print_approvals,
+    schema_of,
     state_of,
 )
-from toolhub_service.cli.call_completion import complete_approval
-from toolhub_service.cli.connection import Connection, connected_by, connection_options
+from toolhub_service.cli.arguments import read_arguments
+from toolhub_service.cli.client import Connection, connected_by, connection_options, no_answer_note
+from toolhub_service.cli.completion import complete_approval
 from toolhub_service.cli.output import (
     json_option,
     message_as_json,
@@ -35,6 +40,57 @@ from toolhub_service.cli.output import (
 )
 from toolhub_service.cli.root import SuggestingGroup
 
+# Answers to a question that a tool asks during a call. The hub validates the answer; here its fields only get their
+# types.
+
+_NOTHING: Final = ""
+
+
+def given_answer(words: Sequence[str], document: str, schema: Mapping[str, Any]) -> bytes:
+    """The answer given by options, as JSON; empty when there is none. Raises click.UsageError."""
+    if words and document:
+        raise click.UsageError("Give either --answer or --answer-json, not both.")
+    if document:
+        return read_arguments([document], schema)
+    return read_arguments(words, schema) if words else b""
+
+
+def asked_answer(schema: Mapping[str, Any]) -> bytes:
+    """The answer typed at the terminal, field by field; an empty line leaves an optional field out."""
+    answer: dict[str, Any] = {}
+    required = schema.get("required", ())
+    for name, declared in fields_of(schema).items():
+        said = _ask(name, declared, is_required=name in required)
+        if said != _NOTHING:
+            answer[name] = _typed(said, declared)
+    return json.dumps(answer).encode() if answer else b""
+
+
+def _ask(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
+    """What was typed; empty leaves the field out, so that the hub uses its default."""
+    choices = field_choices(declared)
+    may_be_left_out = not is_required or "default" in declared
+    label = describe_field(name, declared, is_required=is_required)
+    is_hidden = declared.get("format") == "password"
+    while True:
+        said: str = click.prompt(label, default=_NOTHING, show_default=False, hide_input=is_hidden, err=True)
+        if said == _NOTHING and not may_be_left_out:
+            click.echo("This field is required.", err=True)
+        elif said != _NOTHING and choices and said not in choices:
+            click.echo(f"One of: {revealed(', '.join(choices))}", err=True)
+        else:
+            return said
+
+
+def _typed(said: str, declared: Mapping[str, Any]) -> Any:
+    if field_kind(declared) == "string":
+        return said
+    try:
+        return json.loads(said)
+    except ValueError:
+        return said  # the hub's own message is better than ours
+
+
 _PAGE = 1_000
 _STATES = ("pending", "approved", "rejected", "expired", "used")
 _EVERY = "all"
@@ -42,7 +98,7 @@ _EVERY = "all"
 
 @click.group(cls=SuggestingGroup)
 def approvals() -> None:
-    """See what waits for a person, and approve or deny it."""
+    """List, show, approve, deny and watch approvals: calls that wait for a person."""
 
 
 @approvals.command("list")
@@ -53,17 +109,17 @@ def approvals() -> None:
     type=click.Choice((*_STATES, _EVERY), case_sensitive=False),
     default=("pending",),
     show_default=True,
-    help="Only approvals in this state; may be given several times.",
+    help="Only approvals in this state; repeatable.",
 )
-@click.option("--principal", default="", help="Only what this principal has asked for.")
-@click.option("--tool", default="", help="Only this tool; a glob such as 'core/fs.*' is welcome.")
-@click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@click.option("--principal", default="", help="Only approvals requested by this principal.")
+@click.option("--tool", default="", help="Only this tool, or a glob such as 'core/fs.*'.")
+@click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number to show.")
 @json_option
 @connection_options
 def list_approvals(count: int, as_json: bool, **options: Any) -> None:
-    """What waits for a decision, newest first; with --state all, everything there was.
+    """List the approvals that wait for a decision, newest first; with --state all, every approval.
 
-    Who is no approver sees what was asked for under its own name.
+    Without the role approver you see only the approvals that you requested.
 
     \b
     Examples:
@@ -77,23 +133,23 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
         print_json({"approvals": [message_as_json(approval) for approval in found], "totalSize": total})
         return
     if not found:
-        note("Nothing waits for a decision" if options["states"] == ("pending",) else "No approval fits")
+        note("No approval waits for a decision." if options["states"] == ("pending",) else "No approval matches.")
         return
     print_approvals(found)
     shown = f"{len(found)} of {total}" if total > len(found) else str(total)
-    note(f"{shown}; `toolhub approvals show ID` tells all about one")
+    note(f"{shown}. `toolhub approvals show ID` shows one in full.")
 
 
 @approvals.command()
 @click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
-@click.option("--reveal", is_flag=True, help="Show the whole arguments, but for known secrets; it is put on record.")
+@click.option("--reveal", is_flag=True, help="Show the full arguments except known secrets; recorded in the audit log.")
 @json_option
 @connection_options
 def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
-    """Who asks for what: the arguments (but for secrets), the rule, the reason, the caller's purpose, the time left.
+    """Show one approval: caller, tool, arguments, rule, reason, purpose and time left.
 
-    Characters that look like a credential are told by their length. Who may decide reads them with --reveal, while the
-    approval is open; who has done so stands in the audit log.
+    Text that looks like a credential is replaced by its length. An approver can read it with --reveal while the
+    approval is open; the audit log records who did.
 
     \b
     Examples:
@@ -103,7 +159,7 @@ def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
     with connected_by(options) as connection:
         answer = _got(connection, approval_id, reveal=reveal)
     if reveal and not answer.revealed_args_json:
-        raise click.ClickException("This hub reveals nothing: its version is older than this command's.")
+        raise click.ClickException("This hub is older than this command and cannot reveal arguments. Upgrade the hub.")
     if not wants_json(as_json):
         print_approval(answer.approval, answer.revealed_args_json)
     elif reveal:
@@ -114,19 +170,31 @@ def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
 
 @approvals.command()
 @click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
-@click.option("-m", "--comment", default="", help="Why; kept in the audit log.")
-@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask on the terminal.")
-@click.option("--answer", "words", multiple=True, metavar="NAME=VALUE", help="To what the tool asks; for each field.")
-@click.option("--answer-json", "document", default="", metavar="JSON", help="The whole answer: JSON, @file or - .")
+@click.option("-m", "--comment", default="", help="Reason; recorded in the audit log.")
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--answer",
+    "words",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Answer to a question of the tool: one field; repeatable.",
+)
+@click.option(
+    "--answer-json",
+    "document",
+    default="",
+    metavar="JSON",
+    help="The whole answer: JSON, @FILE, or - for standard input.",
+)
 @json_option
 @connection_options
 def approve(
     approval_id: str, comment: str, is_sure: bool, words: tuple[str, ...], document: str, as_json: bool, **options: Any
 ) -> None:
-    """Let the call run, once, exactly as it was shown; or answer what its tool asks.
+    """Approve the call: it may run once, exactly as shown. Or answer the question of its tool.
 
-    On a terminal the call is shown and you are asked first, field by field where the tool asks for more than a yes.
-    What is left out of an answer is what the tool has declared as default.
+    On a terminal the command shows the call and asks for confirmation, and for each field of the tool's question. A
+    field that is left out gets the default that the tool declared.
 
     \b
     Examples:
@@ -145,11 +213,11 @@ def approve(
 
 @approvals.command()
 @click.argument("approval_id", metavar="ID", shell_complete=complete_approval)
-@click.option("-m", "--comment", default="", help="Why; the caller is told, and it is kept in the audit log.")
+@click.option("-m", "--comment", default="", help="Reason; shown to the caller and recorded in the audit log.")
 @json_option
 @connection_options
 def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
-    """Refuse the call; say why with -m, for the caller is told.
+    """Deny the call. The caller is shown the reason given with -m.
 
     \b
     Example:
@@ -162,13 +230,14 @@ def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
 
 
 @approvals.command()
-@click.option("--tool", default="", help="Only this tool; a glob such as 'core/fs.*' is welcome.")
+@click.option("--tool", default="", help="Only this tool, or a glob such as 'core/fs.*'.")
 @json_option
 @connection_options
 def watch(tool: str, as_json: bool, **options: Any) -> None:
-    """What waits, then each change as it happens, until interrupted. Goes on when the hub was started again.
+    """Show the approvals that wait, then every change, until interrupted.
 
-    With --json one line a change; on a terminal a board with the time that is left.
+    It reconnects after a restart of the hub. On a terminal it shows a live table with the time left; --json prints one
+    line for each change.
 
     \b
     Examples:
@@ -177,22 +246,22 @@ def watch(tool: str, as_json: bool, **options: Any) -> None:
     """
     with connected_by(options) as connection, suppress(KeyboardInterrupt):
         if wants_json(as_json):
-            for approval in Following(connection, tool, lost=_told_lost):
+            for approval in ApprovalWatch(connection, tool, disconnected=_note_disconnected):
                 print_json_line(message_as_json(approval))
         else:
-            _watch_board(connection, tool)
+            _watch_live(connection, tool)
 
 
-def _watch_board(connection: Connection, tool: str) -> None:
-    from toolhub_service.cli.approval_board import Board
+def _watch_live(connection: Connection, tool: str) -> None:
+    from toolhub_service.cli.approval_view import LiveTable
 
-    with Board() as board:
-        for approval in Following(connection, tool, lost=board.lost, found=board.found):
-            board.show(approval)
+    with LiveTable() as table:
+        for approval in ApprovalWatch(connection, tool, disconnected=table.disconnected, reconnected=table.reconnected):
+            table.show(approval)
 
 
-def _told_lost(pause_s: float) -> None:
-    note(f"the hub does not answer; asking again in {pause_s:.1f} s", err=True)
+def _note_disconnected(pause_s: float) -> None:
+    note(no_answer_note(pause_s), err=True)
 
 
 def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:
@@ -204,7 +273,7 @@ def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:
 def _listed(
     connection: Connection, where: pb.ListApprovalsRequest, count: int
 ) -> tuple[list[approval_pb2.Approval], int]:
-    """(the newest `count` that fit, how many fit)."""
+    """(the newest `count` that match, how many match)."""
     found: list[approval_pb2.Approval] = []
     for page in _pages(connection, where, count):
         found.extend(page.approvals)
@@ -237,7 +306,7 @@ def _decide(
     comment: str,
     answer_json: bytes = b"",
 ) -> approval_pb2.Approval:
-    """The digest of what was shown goes with it: nobody agrees to anything else."""
+    """Send the decision with the digest of what was shown, so that it applies to exactly that."""
     request = pb.DecideApprovalRequest(
         approval_id=asked.approval_id,
         decision=decision,
@@ -250,8 +319,8 @@ def _decide(
 
 
 def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> bytes:
-    """Shows the call and asks, also for the answer where none was given; the answer. A no is no decision: the approval
-    stays as it is."""
+    """Show the call and ask for confirmation, and for the answer if none was given; return the answer. Answering no
+    decides nothing: the approval stays pending."""
     if wants_json(as_json):
         click.echo(line(asked), err=True)
     else:
@@ -259,8 +328,8 @@ def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> byte
         click.echo()
     if asked.HasField("question") and not answer:
         answer = asked_answer(schema_of(asked))
-    if not click.confirm("Let it run, once?", default=False, err=True):
-        raise click.ClickException("Nothing was decided; `toolhub approvals deny ID` says no.")
+    if not click.confirm("Approve this call, once?", default=False, err=True):
+        raise click.ClickException(f"Nothing was decided. To refuse it: `toolhub approvals deny {asked.approval_id}`.")
     return answer
 
 
@@ -274,4 +343,4 @@ def _print_decision(approval: approval_pb2.Approval, as_json: bool) -> None:
         return
     click.echo(line(approval))
     if state_of(approval) == "APPROVED":
-        note("the job goes on" if approval.job_id else "the caller invokes again with this approval_id")
+        note("The job continues." if approval.job_id else "The caller can now call again with this approval ID.")

@@ -1,4 +1,4 @@
-"""Arguments of a call as people type them: a JSON object, @file, `-` for standard input, or key=value pairs."""
+"""Parses the arguments of a call: a JSON object, @file, `-` for standard input, or key=value pairs."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ _PAIR = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*=")
 
 
 def read_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> bytes:
-    """JSON bytes for the wire. `schema` tells which key=value values are text and which are JSON."""
+    """The arguments as JSON bytes. `schema` tells which key=value values are text and which are JSON."""
     if len(words) == 1 and not _PAIR.match(words[0]):
         return _document(words[0])
     args: dict[str, Any] = {}
     for word in words:
         if not _PAIR.match(word):
             raise click.UsageError(
-                f"{word!r} is neither key=value nor the only argument; quote a JSON object so that it is one word"
+                f"{word!r} is not key=value. A JSON object must be the only argument: put it in single quotes."
             )
         key, _, value = word.partition("=")
         if key in args:
-            raise click.UsageError(f"{key} is given twice; write a list as JSON: {key}='[…]'")
+            raise click.UsageError(f"{key} is given twice. Write a list as JSON: {key}='[…]'")
         args[key] = _typed(value, schema.get("properties", {}).get(key, {}))
     return json.dumps(args).encode()
 
 
 def _document(word: str) -> bytes:
-    """The bytes as given: the hub reads them strictly and says what is wrong with them."""
+    """The bytes as given: the hub parses them strictly and reports what is wrong."""
     if word == "-":
         return sys.stdin.buffer.read()
     if word.startswith("@"):
         return _file(word[1:])
     if not word.lstrip().startswith("{"):
-        raise click.UsageError(f"{word!r} is none of: a JSON object, @file, -, key=value")
+        raise click.UsageError(
+            f"{word!r} is not an argument. Give key=value pairs, a JSON object, @FILE or - (standard input)."
+        )
     return word.encode("utf-8", "surrogateescape")
 
 
@@ -51,7 +53,7 @@ def _typed(value: str, declared: Mapping[str, Any]) -> Any:
     try:
         return json.loads(value)
     except ValueError:
-        return value  # the hub's own message is better than ours
+        return value  # the hub's message about it is better
 
 
 def _takes_text(declared: Mapping[str, Any]) -> bool:
@@ -63,7 +65,7 @@ def _text(name: str) -> str:
     try:
         return _file(name).decode("utf-8")
     except UnicodeDecodeError as binary:
-        raise click.UsageError(f"{name} is not UTF-8 text") from binary
+        raise click.UsageError(f"{name} is not UTF-8 text.") from binary
 
 
 def _file(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""`toolhub artifacts …`: files go up and come down by reference, checked by digest."""
+"""`toolhub artifacts …`: upload, download and show artifacts."""
 
 from __future__ import annotations
 
@@ -12,33 +12,31 @@ import click
 from toolhub.v1 import artifact_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.cli.artifact_download import download_to_file, download_to_stdout
-from toolhub_service.cli.artifact_upload import upload
-from toolhub_service.cli.connection import connected_by, connection_options
+from toolhub_service.cli.artifact_transfer import download_to_file, download_to_stdout, upload
+from toolhub_service.cli.client import connected_by, connection_options
 from toolhub_service.cli.output import json_option, message_as_json, print_json, print_pairs, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 
-_SHOWABLE = re.compile(r"[^./\\\x00-\x1f-][^/\\\x00-\x1f]*")
-"""A name that neither hides a file nor looks like an option."""
+_SAFE_NAME = re.compile(r"[^./\\\x00-\x1f-][^/\\\x00-\x1f]*")
+"""File names that are neither hidden nor look like an option."""
 
 
 @click.group(cls=SuggestingGroup)
 def artifacts() -> None:
-    """Put, get and show artifacts: large inputs and outputs by reference."""
+    """Upload, download and show artifacts: large inputs and outputs that calls refer to."""
 
 
 @artifacts.command()
 @click.argument("file")
-@click.option("--name", help="File name for people; default: FILE's own.")
-@click.option("--media-type", help="Such as text/csv; default: as the name suggests.")
-@click.option("--task-id", default="", help="The task it belongs to.")
+@click.option("--name", help="Name of the artifact; default: the name of FILE.")
+@click.option("--media-type", help="Media type such as text/csv; default: guessed from the name.")
+@click.option("--task-id", default="", help="ID of the task that it belongs to.")
 @json_option
 @connection_options
 def put(file: str, name: str | None, media_type: str | None, task_id: str, as_json: bool, **options: Any) -> None:
-    """Upload FILE (- for standard input) and print the artifact's id, sha256 and size.
+    """Upload FILE (- for standard input) and print the artifact's ID, SHA-256 and size.
 
-    Arguments of a call name it as {"$artifact": "<id>"} where they take a long text. --timeout is the longest
-    time without progress.
+    Where a call takes a long text, pass {"$artifact": "<id>"} instead. --timeout is the longest time without progress.
 
     \b
     Examples:
@@ -54,15 +52,17 @@ def put(file: str, name: str | None, media_type: str | None, task_id: str, as_js
 
 @artifacts.command()
 @click.argument("artifact_id")
-@click.option("-o", "--output", help="File to write, or - for standard output; default: the artifact's name, here.")
-@click.option("--force", is_flag=True, help="Replace a file that stands there.")
+@click.option(
+    "-o", "--output", help="File to write, or - for standard output; default: the artifact's name in this folder."
+)
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @json_option
 @connection_options
 def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **options: Any) -> None:
-    """Download an artifact, check its sha256 and write it whole or not at all.
+    """Download an artifact, verify its SHA-256, and write the file completely or not at all.
 
-    A download that breaks goes on where it was, by itself and when the command is given again. --timeout is the
-    longest time without progress.
+    A broken download resumes where it stopped, by itself and when the command is run again. --timeout is the longest
+    time without progress.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **opti
 @json_option
 @connection_options
 def show(artifact_id: str, as_json: bool, **options: Any) -> None:
-    """What is known of one artifact.
+    """Show one artifact: size, SHA-256, media type, origin and expiry.
 
     \b
     Example:
@@ -121,8 +121,8 @@ def _pairs(artifact: artifact_pb2.Artifact) -> list[tuple[str, str]]:
 
 
 def _own_name(artifact: artifact_pb2.Artifact) -> str:
-    """The name that its writer gave, where writing under it can harm nobody; else the id."""
+    """The artifact's name where it is a safe file name, else its ID."""
     for name in (artifact.name, artifact.artifact_id):
-        if _SHOWABLE.fullmatch(name) and name.isprintable():
+        if _SAFE_NAME.fullmatch(name) and name.isprintable():
             return name
-    raise click.UsageError("its name cannot be used for a file; name one with -o")
+    raise click.UsageError("The artifact's name is not a safe file name. Give a file name with -o.")

@@ -1,21 +1,31 @@
-"""`toolhub audit …`: what happened, and whether the record can be trusted."""
+"""`toolhub audit …`: read, follow, export and verify the audit log."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
+import grpc
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
-from toolhub_service.cli.audit_following import follow as follow_on
-from toolhub_service.cli.connection import EXIT_REFUSED, connected_by, connection_options
-from toolhub_service.cli.events import events, newest
+from toolhub_service.cli.client import (
+    EXIT_REFUSED,
+    Backoff,
+    Connection,
+    connected_by,
+    connection_options,
+    is_transient,
+    no_answer_note,
+)
+from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
     json_option,
     legible,
@@ -26,11 +36,92 @@ from toolhub_service.cli.output import (
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
-from toolhub_service.cli.settings_options import read_settings, settings_options
+
+# Reading a hub's audit events: all of them from the oldest, or the newest few without reading what is before them.
+#
+# The log is listed in the order of time, from any moment on. So the newest N are asked for in windows that reach back
+# from now, each 16 times as long as the one before, until one holds enough: at most a few listings, of which only the
+# last can hold many events more than asked for.
+
+_PAGE = 1_000
+_FIRST_WINDOW_S = 4.0
+_GROWTH = 16
+_LAST_WINDOW_S = 64 * 86_400.0
+
+
+def events(connection: Connection, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
+    """Every event that matches, oldest first."""
+    token = ""
+    while True:
+        request = pb.ListEventsRequest(filter=where, page_size=_PAGE, page_token=token)
+        page = connection.audit.ListEvents(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        yield from page.events
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def newest(connection: Connection, where: event_pb2.EventFilter, count: int) -> list[event_pb2.Event]:
+    """The last `count` events that match, oldest first."""
+    found: deque[event_pb2.Event] = deque(maxlen=count)
+    if count == 0:
+        return []
+    window_s = _FIRST_WINDOW_S
+    while window_s <= _LAST_WINDOW_S:
+        windowed = event_pb2.EventFilter()
+        windowed.CopyFrom(where)
+        windowed.since.FromNanoseconds(time.time_ns() - int(window_s * 1e9))
+        found.extend(events(connection, windowed))
+        if len(found) == count:
+            return list(found)
+        found.clear()
+        window_s *= _GROWTH
+    found.extend(events(connection, where))
+    return list(found)
+
+
+# Following the audit log across restarts of the hub: from the last event seen, what was missed first.
+
+_PAUSE_MAX_S = 5.0
+
+
+def followed_events(
+    connection: Connection,
+    where: event_pb2.EventFilter,
+    *,
+    disconnected: Callable[[float], object] = lambda _: None,
+    pause: Callable[[float], object] = time.sleep,
+) -> Iterator[event_pb2.Event]:
+    """New events without end, across restarts of the hub. `disconnected` is called with the seconds until the next try.
+
+    Raises grpc.RpcError when the hub refuses, and when it cannot be reached at the beginning.
+    """
+    asked = pb.ListEventsRequest(filter=where, page_size=1)
+    connection.audit.ListEvents(asked, timeout=connection.timeout_s, metadata=connection.metadata)
+    token, backoff = "", Backoff(_PAUSE_MAX_S)
+    while True:
+        broken: grpc.RpcError | None = None
+        request = pb.TailEventsRequest(filter=where, resume_token=token)
+        answers = connection.audit.TailEvents(request, metadata=connection.metadata)
+        try:
+            for answer in answers:
+                backoff.reset()
+                token = answer.resume_token
+                yield answer.event
+        except grpc.RpcError as error:
+            if not is_transient(error):
+                raise
+            broken = error
+        finally:
+            answers.cancel()
+        pause_s = backoff.pause_s(broken)
+        disconnected(pause_s)
+        pause(pause_s)
+
 
 _SUMMARY_CHARS = 80
 _FACTS_CHARS = 300
-_TOLD_BY_FACTS = frozenset(
+_WITHOUT_ARGUMENTS = frozenset(
     {
         event_pb2.EVENT_TYPE_JOB_SUBMITTED,
         event_pb2.EVENT_TYPE_JOB_STATE,
@@ -64,14 +155,19 @@ def _filter_options(command: Any) -> Any:
 
 @audit.command()
 @click.option(
-    "-n", "count", type=click.IntRange(min=0), default=20, show_default=True, help="Events to show before following."
+    "-n",
+    "count",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="Number of events to show before following.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with new events until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Show new events until interrupted.")
 @_filter_options
 @json_option
 @connection_options
 def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
-    """The newest events, oldest first.
+    """Show the newest events, oldest first.
 
     \b
     Examples:
@@ -83,17 +179,19 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
         found = newest(connection, where, count)
         _print_events(found, as_json)
         if not found and not follow and not wants_json(as_json):
-            note("No event fits")
+            note("No event matches.")
         if follow:
-            _print_events(follow_on(connection, where, lost=_say_lost), as_json)
+            _print_events(followed_events(connection, where, disconnected=_note_disconnected), as_json)
 
 
 @audit.command()
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Read the files of a hub that need not be running.")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Read the files in this data folder instead of asking a hub."
+)
 @_filter_options
 @connection_options
 def export(data_dir: Path | None, **options: Any) -> None:
-    """Every event as one JSON line, with sequence and MAC, oldest first.
+    """Print every event as one line of JSON, with sequence and MAC, oldest first.
 
     \b
     Examples:
@@ -109,11 +207,13 @@ def export(data_dir: Path | None, **options: Any) -> None:
 
 
 @audit.command()
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Verify the files of a hub that need not be running.")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Verify the files in this data folder instead of asking a hub."
+)
 @json_option
 @connection_options
 def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
-    """Check the hash chains and checkpoints. Exit 1 and the first bad sequence when something was changed.
+    """Verify the hash chains and checkpoints; exit 1 and print the first bad sequence when one was changed.
 
     \b
     Examples:
@@ -134,13 +234,13 @@ def verify(data_dir: Path | None, as_json: bool, **options: Any) -> None:
         sys.exit(EXIT_REFUSED)
 
 
-def _say_lost(pause_s: float) -> None:
-    note(f"the hub does not answer; asking again in {pause_s:.1f} s", err=True)
+def _note_disconnected(pause_s: float) -> None:
+    note(no_answer_note(pause_s), err=True)
 
 
 def _verify_files(data_dir: Path) -> pb.VerifyAuditResponse:
     from toolhub_service.app.offline import CannotLook, verify_audit_files
-    from toolhub_service.transport.convert.event import from_verification
+    from toolhub_service.transport.convert.records import from_verification
 
     try:
         return from_verification(verify_audit_files(data_dir))
@@ -150,7 +250,7 @@ def _verify_files(data_dir: Path) -> pb.VerifyAuditResponse:
 
 def _export_files(data_dir: Path, where: event_pb2.EventFilter) -> None:
     from toolhub_service.app.offline import CannotLook, audit_events
-    from toolhub_service.transport.convert.event import from_event, to_filter
+    from toolhub_service.transport.convert.records import from_event, to_filter
 
     try:
         for event in audit_events(data_dir, to_filter(where)):
@@ -169,7 +269,9 @@ def _show_verification(answer: pb.VerifyAuditResponse) -> None:
         return
     for fault in answer.faults:
         click.secho(f"✗ writer {fault.writer}, sequence {fault.sequence}: {fault.reason}", fg="red")
-    click.echo(f"{_many(answer.events_checked, 'event')} checked; nothing after a fault of its writer can be trusted.")
+    click.echo(
+        f"{_many(answer.events_checked, 'event')} checked. Do not trust events that follow a fault of the same writer."
+    )
 
 
 def _many(count: int, thing: str) -> str:
@@ -179,7 +281,7 @@ def _many(count: int, thing: str) -> str:
 @audit.command("rotate-key")
 @settings_options
 def rotate_key(config_file: Path | None, data_dir: Path | None) -> None:
-    """Add a key to the audit log, which signs after the hub's next start; the old ones go on verifying.
+    """Add a signing key to the audit log, used from the next start of the hub; old keys still verify.
 
     \b
     Example:
@@ -191,16 +293,16 @@ def rotate_key(config_file: Path | None, data_dir: Path | None) -> None:
         key_id = rotate_audit_key(read_settings(config_file, data_dir))
     except CannotLook as refused:
         raise click.ClickException(str(refused)) from refused
-    click.echo(f"key {key_id} is added; it signs what the hub writes after it is started again")
+    click.echo(f"Key {key_id} is added. Restart the hub to sign new events with it.")
 
 
 @audit.command()
-@click.option("--reason", required=True, help="Why the old log is gone; the first event of the new one tells it.")
+@click.option("--reason", required=True, help="Why the old log is gone; recorded in the first event of the new log.")
 @settings_options
 def begin(reason: str, config_file: Path | None, data_dir: Path | None) -> None:
-    """Begin a new audit log under the key there is, after the old one was moved away or lost.
+    """Begin a new audit log with the existing key, after the old log was moved away or lost.
 
-    A hub whose log has gone refuses to start: only this command begins another, and the new log's first event says so.
+    A hub whose audit log is missing refuses to start. Only this command begins a new one, and its first event says so.
 
     \b
     Example:
@@ -212,7 +314,7 @@ def begin(reason: str, config_file: Path | None, data_dir: Path | None) -> None:
         asyncio.run(begin_audit(read_settings(config_file, data_dir), reason))
     except CannotLook as refused:
         raise click.ClickException(str(refused)) from refused
-    click.echo("a new audit log is begun; its first event tells why")
+    click.echo("A new audit log is begun. Its first event records the reason.")
 
 
 def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:
@@ -220,7 +322,7 @@ def _filter(options: dict[str, Any]) -> event_pb2.EventFilter:
         types = [event_pb2.EventType.Value(f"EVENT_TYPE_{name.upper()}") for name in options["types"]]
     except ValueError as unknown:
         known = ", ".join(name.removeprefix("EVENT_TYPE_") for name in event_pb2.EventType.keys()[1:])
-        raise click.UsageError(f"--type takes one of {known}") from unknown
+        raise click.UsageError(f"--type takes one of: {known}") from unknown
     return event_pb2.EventFilter(
         principal=options["principal"],
         tool=options["tool"],
@@ -254,8 +356,8 @@ def _line(event: event_pb2.Event) -> str:
 
 
 def _summary(event: event_pb2.Event) -> str:
-    """The arguments; of a job or an approval, which have none, what became of it and why."""
-    if event.args_summary or event.type not in _TOLD_BY_FACTS:
+    """The arguments; for events of jobs and approvals, which have none, their attributes."""
+    if event.args_summary or event.type not in _WITHOUT_ARGUMENTS:
         return event.args_summary[:_SUMMARY_CHARS]
     facts = dict(event.attributes)
     states = [facts.pop(name) for name in ("from", "state") if name in facts]

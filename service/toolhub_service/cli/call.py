@@ -3,44 +3,189 @@
 from __future__ import annotations
 
 import json
+import secrets
+import shlex
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 import grpc
+from google.protobuf.json_format import MessageToDict
 
-from toolhub.v1 import call_pb2, plan_pb2
+from toolhub.v1 import call_pb2, error_pb2, job_state_pb2, plan_pb2, result_pb2, step_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.arguments import read_arguments
-from toolhub_service.cli.call_completion import complete_tool
-from toolhub_service.cli.connection import EXIT_REFUSED, Connection, connected_by, connection_options, status_of
-from toolhub_service.cli.output import json_option, legible, message_as_json, print_json, wants_json
-from toolhub_service.cli.progress_bar import ProgressBar
-from toolhub_service.cli.show_answer import show_plan, show_result
-from toolhub_service.cli.typed_context import typed_context
+from toolhub_service.cli.client import EXIT_REFUSED, Connection, connected_by, connection_options, status_of
+from toolhub_service.cli.completion import complete_tool
+from toolhub_service.cli.output import (
+    json_option,
+    legible,
+    message_as_json,
+    note,
+    print_json,
+    print_pairs,
+    print_prose,
+    wants_json,
+)
+from toolhub_service.cli.progress import ProgressBar
+
+# How results and plans are shown: the value, its evidence, and for a refusal what would help.
+
+_TEXT_LINES_MAX = 200
+_BLOCK_CHARS = 100
+_NOT_SHOWN = ("remedy", "policy_revision", "did_you_mean")
+"""Details that repeat the message or belong in the audit log."""
+
+
+def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | None = None) -> None:
+    """Print the answer without the fields that were `streamed` to the terminal already."""
+    if result.ok and result.HasField("job"):
+        _show_job(result.job)
+    elif result.ok:
+        _show_value(_without(json.loads(result.result_json or b"null"), streamed or {}))
+        for evidence in result.evidence:
+            kind = result_pb2.EvidenceType.Name(evidence.type).removeprefix("EVIDENCE_TYPE_").lower()
+            note(legible(f"  {kind}: {evidence.ref} — {evidence.summary}"))
+    else:
+        show_error(result.error)
+    note("  " + " · ".join(_facts(result)))
+
+
+def show_error(error: error_pb2.ToolError) -> None:
+    """Print what went wrong and what to do."""
+    kind = error_pb2.ErrorKind.Name(error.kind).removeprefix("ERROR_KIND_")
+    click.secho(f"✗ {kind}", fg="red", bold=True)
+    if error.violations:
+        click.echo(legible(error.message.partition(": ")[0]) + ":")
+    else:
+        print_prose(error.message)
+    for violation in error.violations:
+        hint = f" {violation.hint}" if violation.hint else ""
+        print_prose(f"  {violation.path or '/'}  {violation.message}{hint}", indent="    ")
+    print_pairs(
+        (f"  {key}", _short(value))
+        for key, value in sorted(MessageToDict(error.details).items())
+        if key not in _NOT_SHOWN
+    )
+    if error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED:
+        click.echo("  Run the same command with --dry-run: it shows the plan and the command that runs it.")
+    if error.retryable:
+        wait = f" after {error.retry_after.ToMilliseconds() / 1_000:.1f} s" if error.HasField("retry_after") else ""
+        click.echo(f"  Try again{wait}; the failure may be temporary.")
+
+
+def show_plan(plan: plan_pb2.Plan, tool: str, arguments: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
+    """Print what would happen and the command that runs it, in which `options` are repeated."""
+    for step in plan.steps:
+        name = step_pb2.StepName.Name(step.step).removeprefix("STEP_NAME_").lower()
+        mark, colour = ("✓", "green") if step.ok else ("✗", "red")
+        rule = f" [{step.rule_id}]" if step.rule_id else ""
+        print_prose(f"{name.ljust(15)} {step.reason}{rule}".rstrip(), " " * 18, mark, colour)
+        if not step.ok and step.remedy:
+            print_prose(f"  {step.remedy}")
+    for effect in plan.effects:
+        print_prose(effect, "  ", "→")
+    if plan.plan_digest:
+        words = shlex.join(["toolhub", "call", tool, *arguments, *options, "--plan", plan.plan_digest])
+        note(f"Nothing was changed. To run exactly this plan, until {plan.expires_at.ToDatetime():%H:%M:%S} UTC:")
+        click.echo(words)
+
+
+def _show_job(job: job_state_pb2.JobRef) -> None:
+    """Print that the call continues as a job."""
+    state = job_state_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
+    click.echo(f"{legible(job.job_id)}  {state}")
+    note("The job runs in the background. To follow it:")
+    click.echo(legible(f"toolhub jobs watch {job.job_id}"))
+
+
+def _facts(result: result_pb2.ToolResult) -> Iterator[str]:
+    yield result.call_id
+    yield f"{sum(step.duration_us for step in result.durations) / 1_000:.1f} ms"
+    if result.attempts > 1:
+        yield f"{result.attempts} attempts"
+    if result.replayed:
+        yield "replayed"
+    if result.truncated:
+        yield "truncated"
+
+
+def _show_value(value: Any) -> None:
+    """An object as name and value lines, long text as it is, everything else as JSON."""
+    if not isinstance(value, dict):
+        click.echo(legible(json.dumps(value, ensure_ascii=False, indent=2)))
+        return
+    print_pairs((key, _short(item)) for key, item in value.items() if not _is_block(item))
+    for key, item in value.items():
+        if _is_block(item):
+            note(f"{legible(key)}:")
+            click.echo(_block(item))
+
+
+def _without(value: Any, streamed: Mapping[str, str]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: item for key, item in value.items() if not item or streamed.get(key) != item}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # a Struct knows only floating numbers
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_block(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\n" in value
+    return isinstance(value, dict | list) and len(json.dumps(value)) > _BLOCK_CHARS
+
+
+def _block(value: Any) -> str:
+    text = legible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)).rstrip("\n")
+    lines = text.splitlines()
+    if len(lines) <= _TEXT_LINES_MAX:
+        return text
+    return "\n".join(lines[:_TEXT_LINES_MAX]) + f"\n… {len(lines) - _TEXT_LINES_MAX:,} more lines (use --json)"
+
+
+def typed_context(request_id: str) -> call_pb2.ExecContext:
+    """The context of a call from the command line: a shared workspace and a task of its own."""
+    # The same command typed again is meant again. With a task ID of its own, a key that the hub derives (tools of kind
+    # n8n) does not answer it with the first result.
+    return call_pb2.ExecContext(request_id=request_id, task_id=f"cli-{secrets.token_hex(6)}")
+
 
 _PURPOSE = "called by hand"
 _REQUEST_ID = "cli"
-"""Calls typed by hand share one workspace; another TOOLHUB_REQUEST_ID is another workspace."""
+"""Calls from the command line share one workspace; another TOOLHUB_REQUEST_ID is another workspace."""
 
 
 @click.command()
 @click.argument("tool", shell_complete=complete_tool)
 @click.argument("arguments", nargs=-1)
-@click.option("--purpose", default=_PURPOSE, show_default=True, help="Why; goes into the audit log.")
-@click.option("--dry-run", is_flag=True, help="Show what would happen, step by step, and change nothing.")
-@click.option("--plan", "plan_digest", default="", help="Commit exactly the plan with this digest.")
-@click.option("--approval", "approval_id", default="", help="Use this granted approval.")
-@click.option("--idempotency-key", default="", help="Names the effect, so that sending it twice has it once.")
+@click.option("--purpose", default=_PURPOSE, show_default=True, help="Reason for the call; recorded in the audit log.")
+@click.option("--dry-run", is_flag=True, help="Show what each step would do; change nothing.")
+@click.option("--plan", "plan_digest", default="", help="Digest of the plan to run; --dry-run prints it.")
+@click.option("--approval", "approval_id", default="", help="ID of a granted approval to use.")
 @click.option(
-    "--request-id", envvar="TOOLHUB_REQUEST_ID", default=_REQUEST_ID, show_default=True, help="Names the workspace."
+    "--idempotency-key", default="", help="Key of the effect: a second call with the same key does not repeat it."
+)
+@click.option(
+    "--request-id",
+    envvar="TOOLHUB_REQUEST_ID",
+    default=_REQUEST_ID,
+    show_default=True,
+    help="Workspace: calls with the same request ID share their files.",
 )
 @json_option
 @connection_options
 def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Call TOOL with ARGUMENTS: a JSON object, @file, - for standard input, or key=value pairs.
 
-    In key=value, text is taken as it stands (text=@file reads it from a file), everything else as JSON.
+    The value in key=value is text where the tool takes text (text=@file reads it from a file), and JSON elsewhere.
 
     \b
     Examples:
@@ -70,8 +215,8 @@ def _show_plan(
     if wants_json(as_json):
         print_json(message_as_json(plan))
     else:
-        told = {"--request-id": (options["request_id"], _REQUEST_ID), "--purpose": (options["purpose"], _PURPOSE)}
-        repeated = [word for name, (value, usual) in told.items() if value != usual for word in (name, value)]
+        changed = {"--request-id": (options["request_id"], _REQUEST_ID), "--purpose": (options["purpose"], _PURPOSE)}
+        repeated = [word for name, (value, usual) in changed.items() if value != usual for word in (name, value)]
         show_plan(plan, tool, arguments, tuple(repeated))
     if not plan.plan_digest:
         sys.exit(EXIT_REFUSED)
@@ -114,11 +259,13 @@ def _stream(connection: Connection, request: pb.InvokeStreamRequest, streamed: d
                 click.echo(legible(text), nl=False, err=True)
             else:
                 return event
-    raise click.ClickException("the hub ended the call without an answer")
+    raise click.ClickException(
+        "The hub ended the stream without an answer. `toolhub audit tail` shows whether the call ran."
+    )
 
 
 def input_schema(connection: Connection, tool: str) -> dict[str, Any]:
-    """How key=value values are to be read; empty when the tool is unknown: the call itself tells that best."""
+    """The schema that tells text from JSON in key=value; empty for an unknown tool, which the call will report."""
     try:
         request = pb.GetToolRequest(name=tool)
         answer = connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata)

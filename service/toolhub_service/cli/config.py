@@ -1,21 +1,55 @@
-"""`toolhub config …`: the settings in force, whether a file is valid, and what can be set."""
+"""`toolhub config …`: show and check the settings. Also the options --config and --data-dir of other commands."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
 from toolhub_service.cli.output import json_option, note, print_json, print_table, wants_json
 from toolhub_service.cli.root import SuggestingGroup
-from toolhub_service.cli.settings_options import read_settings, settings_options
+from toolhub_service.settings.document import Settings
+from toolhub_service.settings.loading import SettingsInvalid, load_settings
 
-if TYPE_CHECKING:
-    from toolhub_service.settings.document import Settings
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def settings_options(command: Command) -> Command:
+    for option in (
+        click.option(
+            "--data-dir",
+            type=click.Path(path_type=Path),
+            help="Folder of the hub's data: policy, keys, databases, artifacts.",
+        ),
+        click.option(
+            "--config",
+            "config_file",
+            envvar="TOOLHUB_CONFIG",
+            type=click.Path(path_type=Path),
+            help="YAML file of settings; also TOOLHUB_CONFIG.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def read_settings(config_file: Path | None, data_dir: Path | None, **overrides: str) -> Settings:
+    """The settings: options take precedence over the environment, the environment over the file. `overrides` are
+    environment variables. Raises click.ClickException when they are invalid."""
+    environment = {**os.environ, **{name: value for name, value in overrides.items() if value}}
+    if data_dir is not None:
+        environment["TOOLHUB_DATA_DIR"] = str(data_dir)
+    try:
+        return load_settings(config_file, environment)
+    except SettingsInvalid as invalid:
+        raise click.ClickException(str(invalid)) from invalid
+
 
 _EXIT_INVALID = 1
 
@@ -29,7 +63,7 @@ def config() -> None:
 @json_option
 @settings_options
 def check(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
-    """Exit 0 when file and environment are valid, 1 with the reason when not.
+    """Check the file and the environment: exit 0 when valid, 1 with the reason when not.
 
     \b
     Example:
@@ -45,7 +79,11 @@ def check(as_json: bool, config_file: Path | None, data_dir: Path | None) -> Non
     if wants_json(as_json):
         print_json({"ok": True})
         return
-    where = f"{config_file} and the environment are" if config_file else "No file is given; the environment is"
+    where = (
+        f"{config_file} and the environment are"
+        if config_file
+        else "No configuration file is given; the environment is"
+    )
     click.echo(f"{where} valid")
 
 
@@ -53,7 +91,7 @@ def check(as_json: bool, config_file: Path | None, data_dir: Path | None) -> Non
 @json_option
 @settings_options
 def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
-    """The settings in force: defaults, file and environment together; passwords in them are hidden.
+    """Show the effective settings, from defaults, file and environment. Passwords are hidden.
 
     \b
     Examples:
@@ -70,9 +108,9 @@ def show(as_json: bool, config_file: Path | None, data_dir: Path | None) -> None
 
 
 @config.command()
-@click.option("--reference", is_flag=True, help="A table of every setting instead of the JSON Schema.")
+@click.option("--reference", is_flag=True, help="Print a table of all settings instead of the JSON Schema.")
 def schema(reference: bool) -> None:
-    """The JSON Schema of the configuration file, for editors and checks.
+    """Print the JSON Schema of the configuration file, for editors and checks.
 
     \b
     Examples:
@@ -87,11 +125,11 @@ def schema(reference: bool) -> None:
         return
     rows = ((s.path, _shown(s.default), s.description) for s in all_settings())
     print_table(("SETTING", "DEFAULT", "MEANING"), rows)
-    note("server.listen is TOOLHUB_SERVER_LISTEN in the environment, and so on")
+    note("In the environment, server.listen is TOOLHUB_SERVER_LISTEN; every other setting likewise.")
 
 
 def _without_secrets(settings: Settings) -> dict[str, Any]:
-    """As it would stand in the file, but for passwords and keys."""
+    """The settings as they would be written in the file, without passwords and keys."""
     from toolhub_service.app.known_secrets import known_secrets, secret_urls
     from toolhub_service.guards.secrets import Redactor
 
@@ -105,5 +143,5 @@ def _without_secrets(settings: Settings) -> dict[str, Any]:
 
 
 def _shown(default: object) -> str:
-    """As it would stand in the file."""
+    """The default as it would be written in the file."""
     return json.dumps(msgspec.to_builtins(default))

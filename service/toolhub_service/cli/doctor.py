@@ -1,23 +1,73 @@
-"""`toolhub doctor`: is this machine fit, would the hub start, and what would it lack?"""
+"""`toolhub doctor`: can the hub run on this machine with this configuration, and what would it lack?"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolhub_service.cli.connection import connection_options
-from toolhub_service.cli.doctor_live import live_findings
-from toolhub_service.cli.output import json_option, print_json, print_prose, wants_json
-from toolhub_service.cli.settings_options import read_settings, settings_options
+from toolhub_service.cli.client import HubRefused, HubUnreachable, connected_by, connection_options
+from toolhub_service.cli.config import read_settings, settings_options
+from toolhub_service.cli.output import counted, json_option, print_json, print_prose, revealed, wants_json
 
 if TYPE_CHECKING:
-    from toolhub_service.app.findings import Finding
+    from toolhub.v1 import source_pb2
+    from toolhub_service.app.doctor.findings import Finding
     from toolhub_service.settings.document import Settings
+
+_LINES_MAX = 5
+_STDERR = "stderr: "
+"""Begins a line of diagnostics that the source's process wrote."""
+
+
+def live_findings(options: Mapping[str, Any]) -> list[Finding]:
+    """One finding for each source of the running hub, or one that it cannot be reached."""
+    from toolhub.v1 import registry_service_pb2 as pb
+    from toolhub_service.app.doctor.findings import fail
+
+    try:
+        with connected_by(options) as connection:
+            answer = connection.registry.ListSources(
+                pb.ListSourcesRequest(), timeout=connection.timeout_s, metadata=connection.metadata
+            )
+    except (HubRefused, HubUnreachable) as unasked:
+        advice = "Start the hub, or pass its --address and an operator's --api-key."
+        return [fail("running hub", unasked.message, advice)]
+    return [finding for status in answer.sources for finding in _of(status)]
+
+
+def _of(status: source_pb2.SourceStatus) -> Iterator[Finding]:
+    from toolhub.v1 import source_pb2
+    from toolhub_service.app.doctor.findings import ok, warn
+
+    name = f"source {status.source}"
+    quarantined = f", {status.quarantined} of them quarantined" if status.quarantined else ""
+    if status.state == source_pb2.SOURCE_STATE_READY:
+        tools = f"{counted(status.tools, 'tool')}{quarantined}"
+        if status.breaker == source_pb2.BREAKER_STATE_OPEN:
+            advice = f"Its calls are refused for a while. `toolhub sources show {status.source}` shows its connection."
+            yield warn(
+                name,
+                f"{tools}; they can be listed, but calls failed repeatedly (circuit breaker open)",
+                advice,
+                f"{status.source}/*",
+            )
+        else:
+            yield ok(name, tools)
+        return
+    state = source_pb2.SourceState.Name(status.state).removeprefix("SOURCE_STATE_")
+    told = f"{state}: {revealed(status.message)}" if status.message else state
+    wrote = [line.removeprefix(_STDERR) for line in status.diagnostics if line.startswith(_STDERR)]
+    output = "; ".join(revealed(line) for line in wrote[-_LINES_MAX:])
+    yield warn(
+        name, told, f"Its last output: {output}" if output else f"`toolhub sources show {status.source}` shows more."
+    )
+
 
 _EXIT_UNFIT = 1
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
@@ -25,22 +75,22 @@ _NAME_CHARS = 13
 
 
 @click.command()
-@click.option("--live", is_flag=True, help="Ask the running hub, too: how its sources fare, and what they last said.")
+@click.option("--live", is_flag=True, help="Also ask the running hub for the state of its sources.")
 @json_option
 @settings_options
 @connection_options
 def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path | None, **options: Any) -> None:
-    """Look at machine and configuration: what is well, what is missing, what to do, which tools that disables.
+    """Check this machine and the configuration: what is missing, what to do, and which tools are disabled by it.
 
-    Changes nothing, and needs no running hub but with --live. Reads the hub's files and asks shared stores whether
-    they answer. Exit 1 when something must be put right first.
+    It changes nothing and needs no running hub, except with --live. It reads the hub's files and connects to shared
+    stores. Exit 1 when something must be fixed before the hub can run.
 
     \b
     Example:
       toolhub doctor --config toolhub.yaml
       toolhub doctor --live
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a port that no hub has is told in our own words
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a hub that cannot be reached is reported below, not by gRPC
     findings = asyncio.run(_examine(read_settings(config_file, data_dir), config_file))
     if live:
         findings += live_findings(options)
@@ -50,16 +100,16 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
     else:
         for finding in findings:
             _show(finding)
-        _conclude(findings, len(failed))
+        _summarize(findings, len(failed))
     if failed:
         sys.exit(_EXIT_UNFIT)
 
 
 async def _examine(settings: Settings, config_file: Path | None) -> list[Finding]:
-    from toolhub_service.app.machine_checks import machine_checks
+    from toolhub_service.app.doctor.configuration import settings_checks
+    from toolhub_service.app.doctor.machine import machine_checks
     from toolhub_service.app.paths import Paths
-    from toolhub_service.app.settings_checks import settings_checks
-    from toolhub_service.app.toolbox import bubblewrap_of
+    from toolhub_service.app.wiring_tools import bubblewrap_of
 
     bubblewrap = bubblewrap_of(settings.tools.bubblewrap)
     return [*machine_checks(Paths(settings).data_dir, bubblewrap), *await settings_checks(settings, config_file)]
@@ -75,14 +125,14 @@ def _show(finding: Finding) -> None:
         print_prose(f"{indent}→ {finding.advice}", f"{indent}  ")
 
 
-def _conclude(findings: list[Finding], failed: int) -> None:
+def _summarize(findings: list[Finding], failed: int) -> None:
     warned = sum(finding.state.value == "warn" for finding in findings)
     if failed:
-        click.secho(f"\n{failed} must be put right before the hub is fit to run.", fg="red")
+        click.secho(f"\n{failed} to fix before the hub can run.", fg="red")
     elif warned:
-        click.secho(f"\nThe hub runs; {warned} could be better.", fg="yellow")
+        click.secho(f"\nThe hub can run; {warned} to improve.", fg="yellow")
     else:
-        click.secho("\nAll is well.", fg="green")
+        click.secho("\nNo problem found.", fg="green")
 
 
 def _plain(finding: Finding) -> dict[str, object]:

@@ -1,7 +1,4 @@
-"""Jobs for people: what runs, how far it is, what it waits for.
-
-Purposes, messages and results come from models and tools; they drive no terminal.
-"""
+"""How jobs are shown: state, progress, and what they wait for."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ import click
 from google.protobuf import timestamp_pb2
 
 from toolhub.v1 import job_pb2, job_state_pb2
+from toolhub_service.cli.call import show_result
 from toolhub_service.cli.output import legible, note, print_pairs, print_table
-from toolhub_service.cli.pace import done, percent
-from toolhub_service.cli.show_answer import show_result
+from toolhub_service.cli.progress import done, percent
 
 _COLOURS = {
     "AWAITING_APPROVAL": "yellow",
@@ -28,7 +25,7 @@ _COLOURS = {
     "LOST": "red",
 }
 _STATE_COLUMNS = 9
-"""Of the usual states; the long one makes its line longer."""
+"""Width of the usual states; AWAITING_APPROVAL makes its line longer."""
 
 
 def state_of(status: job_pb2.JobStatus) -> str:
@@ -40,14 +37,18 @@ def styled_state(status: job_pb2.JobStatus, width: int = 0) -> str:
     return click.style(state.ljust(width), fg=_COLOURS.get(state), bold=True)
 
 
-def line(status: job_pb2.JobStatus, told: str = "") -> str:
-    """One change of a job."""
+def line(status: job_pb2.JobStatus, progress: str = "") -> str:
+    """One status of a job as a line."""
     at = f"{status.at.ToDatetime():%H:%M:%S}"
-    return f"{at}  {styled_state(status, _STATE_COLUMNS)}  {legible(told)}" if told else f"{at}  {styled_state(status)}"
+    return (
+        f"{at}  {styled_state(status, _STATE_COLUMNS)}  {legible(progress)}"
+        if progress
+        else f"{at}  {styled_state(status)}"
+    )
 
 
 def print_jobs(jobs: Iterable[job_pb2.Job]) -> None:
-    """A table; whose jobs they are is told when they are of several."""
+    """Print a table, with a column for the principal when the jobs are of several."""
     shown = list(jobs)
     several = len({job.principal for job in shown}) > 1
     headings = ("JOB", *(["WHO"] if several else []), "TOOL", "STATE", "PROGRESS", "AGE")
@@ -55,22 +56,22 @@ def print_jobs(jobs: Iterable[job_pb2.Job]) -> None:
 
 
 def print_job(job: job_pb2.Job) -> None:
-    """All of one, with its result when it has ended."""
+    """Print one job, with its result when it has ended."""
     click.secho(f"{job.job_id}  ", bold=True, nl=False)
     click.echo(styled_state(job.status))
     print_pairs((name, value) for name, value in _facts(job) if value)
     if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
         click.echo(how_to_approve(job.approval_id))
     if job.status.HasField("result"):
-        note("\nthe result:")
+        note("\nresult:")
         show_result(job.status.result)
 
 
 def how_to_approve(approval_id: str) -> str:
-    """Who has to do what, and below it the line that does it."""
+    """What the job waits for, and below it the command that decides."""
     if not approval_id:
-        return "It waits for a person; what is asked for:\ntoolhub approvals list"
-    return f"It waits for a person, who may not be the one who asks:\ntoolhub approvals approve {approval_id}"
+        return "The job waits for an approval. To see it:\ntoolhub approvals list"
+    return f"The job waits for an approval by another principal:\ntoolhub approvals approve {approval_id}"
 
 
 def _row(job: job_pb2.Job, several: bool) -> tuple[str, ...]:
@@ -91,11 +92,11 @@ def _facts(job: job_pb2.Job) -> Iterator[tuple[str, str]]:
     if job.status.HasField("progress"):
         yield "progress", " · ".join(part for part in (percent(progress), done(progress), progress.message) if part)
     yield "submitted", f"{_at(job.created_at)}, {_age(job.created_at)} ago"
-    yield "last change", f"{_at(job.status.at)}, number {job.status.sequence} of its history"
+    yield "last change", f"{_at(job.status.at)}, number {job.status.sequence} in its history"
     if job.HasField("deadline") and not job.status.HasField("result"):
-        yield "given up", _at(job.deadline)
+        yield "times out", _at(job.deadline)
     if job.HasField("expires_at"):
-        yield "forgotten", _at(job.expires_at)
+        yield "expires", _at(job.expires_at)
     for artifact in job.status.artifacts:
         yield "artifact", f"{artifact.artifact_id}  {artifact.name}  {artifact.size_bytes:,} bytes"
     yield "call", job.call_id

@@ -1,4 +1,4 @@
-"""`toolhub jobs …`: long work, submitted, followed, looked at and stopped."""
+"""`toolhub jobs …`: submit, list, show, watch and cancel jobs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,117 @@ from typing import Any
 
 import click
 
-from toolhub.v1 import job_pb2, job_state_pb2
+from toolhub.v1 import call_pb2, job_pb2, job_state_pb2
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
-from toolhub_service.cli.connection import EXIT_REFUSED, Connection, HubRefused, connected_by, connection_options
-from toolhub_service.cli.job_completion import complete_job
-from toolhub_service.cli.job_following import FINAL_STATES, get_job
-from toolhub_service.cli.job_screen import WaitingBar
-from toolhub_service.cli.job_submit import submit
-from toolhub_service.cli.job_view import line, print_job, print_jobs, state_of
-from toolhub_service.cli.job_watching import follow, watch_to_the_end
+from toolhub_service.cli.arguments import read_arguments
+from toolhub_service.cli.call import input_schema, show_error, show_result, typed_context
+from toolhub_service.cli.client import (
+    EXIT_REFUSED,
+    Connection,
+    HubRefused,
+    address_options,
+    connected_by,
+    connection_options,
+)
+from toolhub_service.cli.completion import complete_job, complete_tool
+from toolhub_service.cli.job_view import how_to_approve, line, print_job, print_jobs, state_of, styled_state
+from toolhub_service.cli.job_watch import FINAL_STATES, WaitingBar, follow, get_job, watch_to_the_end
 from toolhub_service.cli.output import json_option, message_as_json, note, print_json, wants_json
 from toolhub_service.cli.root import SuggestingGroup
-from toolhub_service.cli.show_answer import show_result
+
+
+@click.command()
+@click.argument("tool", shell_complete=complete_tool)
+@click.argument("arguments", nargs=-1)
+@click.option("--watch", "is_watched", is_flag=True, help="Follow the job to its end, as `toolhub jobs watch` does.")
+@click.option(
+    "--timeout",
+    "job_timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds after which the hub stops the job; default: its setting jobs.default_timeout_s.",
+)
+@click.option(
+    "--key",
+    "--idempotency-key",
+    "idempotency_key",
+    default="",
+    help="Key of the effect: submitting it twice returns the same job.",
+)
+@click.option(
+    "--purpose", default="submitted by hand", show_default=True, help="Reason for the call; recorded in the audit log."
+)
+@click.option(
+    "--plan", "plan_digest", default="", help="Digest of the plan to run; `toolhub call --dry-run` prints it."
+)
+@click.option("--approval", "approval_id", default="", help="ID of a granted approval to use.")
+@click.option(
+    "--request-id",
+    envvar="TOOLHUB_REQUEST_ID",
+    default="cli",
+    show_default=True,
+    help="Workspace: calls with the same request ID share their files.",
+)
+@json_option
+@address_options
+def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: bool, **options: Any) -> None:
+    """Submit a call of TOOL with ARGUMENTS as a job, which continues when this command ends.
+
+    ARGUMENTS are those of `toolhub call`. The hub checks them and the policy before it answers. A call that a person
+    must approve waits and continues by itself. --watch prints lines without a terminal, and JSON lines with --json.
+
+    \b
+    Examples:
+      toolhub jobs submit core/fs.copy source=big.iso destination=copy.iso --watch
+      toolhub jobs submit core/fs.copy source=a.txt destination=b.txt --key copy-1 --timeout 600
+      id=$(toolhub jobs submit core/util.time.now | jq -r .jobId)
+    """
+    with connected_by(options) as connection:
+        job = _submitted(connection, tool, arguments, options)
+        if is_watched:
+            click.echo(job.job_id, err=True)
+            watch_to_the_end(connection, job, as_json=as_json)
+            return
+    if wants_json(as_json):
+        print_json(message_as_json(job))
+    else:
+        click.echo(f"{job.job_id}  {styled_state(job.status)}")
+        _show_next(job)
+    if job.status.HasField("error"):
+        sys.exit(EXIT_REFUSED)
+
+
+def _submitted(connection: Connection, tool: str, arguments: tuple[str, ...], options: dict[str, Any]) -> job_pb2.Job:
+    schema = input_schema(connection, tool) if arguments else {}
+    context = typed_context(options["request_id"])
+    if options["job_timeout_s"] is not None:
+        context.budget.timeout.FromMilliseconds(round(options["job_timeout_s"] * 1_000))
+    request = pb.SubmitJobRequest(
+        intent=call_pb2.ToolIntent(
+            tool=tool,
+            args_json=read_arguments(arguments, schema) if arguments else b"",
+            purpose=options["purpose"],
+            idempotency_key=options["idempotency_key"],
+        ),
+        context=context,
+        plan_digest=options["plan_digest"],
+        approval_id=options["approval_id"],
+        result_encoding=call_pb2.RESULT_ENCODING_JSON,
+    )
+    stub = JobServiceStub(connection.channel)
+    return stub.SubmitJob(request, timeout=connection.timeout_s, metadata=connection.metadata).job
+
+
+def _show_next(job: job_pb2.Job) -> None:
+    """Print what the submitter can do next."""
+    if job.status.HasField("error"):
+        show_error(job.status.error)
+        return
+    if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
+        click.echo(how_to_approve(job.approval_id))
+    note("The job runs in the background. To follow it:")
+    click.echo(f"toolhub jobs watch {job.job_id}")
+
 
 _PAGE = 1_000
 _OPEN = "open"
@@ -34,9 +132,9 @@ job_argument = click.argument("job_id", metavar="JOB", shell_complete=complete_j
 
 @click.group(cls=SuggestingGroup)
 def jobs() -> None:
-    """Submit long work, follow it to its end, stop it.
+    """Submit, list, watch and cancel jobs: long-running calls.
 
-    A job goes on when the command that submitted or watches it has ended, and when the hub is started again.
+    A job continues when the command that submitted or watches it ends, and after a restart of the hub.
     """
 
 
@@ -49,17 +147,21 @@ jobs.add_command(submit)
     "states",
     multiple=True,
     type=click.Choice((_OPEN, *_STATES), case_sensitive=False),
-    help="Only jobs in this state, open: those that are not over; may be given several times.",
+    help="Only jobs in this state; `open` means every state that is not final; repeatable.",
 )
-@click.option("--tool", default="", help="Only this tool; a glob such as 'core/fs.*' is welcome.")
-@click.option("--request", "request_id", default="", help="Only this request id.")
-@click.option("--principal", default="", help="Only this principal's; operators and auditors see everybody's.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=30, show_default=True, help="How many at most.")
-@click.option("--all", "is_all", is_flag=True, help="All there are, whatever --limit says.")
+@click.option("--tool", default="", help="Only this tool, or a glob such as 'core/fs.*'.")
+@click.option("--request", "request_id", default="", help="Only this request ID.")
+@click.option(
+    "--principal", default="", help="Only jobs of this principal. Operators and auditors see the jobs of all."
+)
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), default=30, show_default=True, help="Maximum number to show."
+)
+@click.option("--all", "is_all", is_flag=True, help="Show all, whatever --limit says.")
 @json_option
 @connection_options
 def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
-    """Jobs, newest first.
+    """List jobs, newest first.
 
     \b
     Examples:
@@ -73,11 +175,11 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
         print_json({"jobs": [message_as_json(job) for job in found], "totalSize": total})
         return
     if not found:
-        note("No job fits; `toolhub jobs submit --help` shows how to begin one")
+        note("No job matches. `toolhub jobs submit --help` shows how to submit one.")
         return
     print_jobs(found)
-    shown = f"the newest {len(found)} of {total}; --all lists all" if total > len(found) else str(total)
-    note(f"{shown}; `toolhub jobs show JOB` tells all about one")
+    shown = f"the newest {len(found)} of {total} (--all lists all)" if total > len(found) else str(total)
+    note(f"{shown}. `toolhub jobs show JOB` shows one in full.")
 
 
 @jobs.command()
@@ -85,7 +187,7 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
 @json_option
 @connection_options
 def show(job_id: str, as_json: bool, **options: Any) -> None:
-    """One job: what it runs, for whom and why, how far it is, and its result.
+    """Show one job: tool, caller, purpose, progress and result.
 
     \b
     Example:
@@ -101,13 +203,13 @@ def show(job_id: str, as_json: bool, **options: Any) -> None:
 
 @jobs.command()
 @job_argument
-@click.option("--json", "as_json", is_flag=True, help="Print every status as one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print each status as one line of JSON.")
 @connection_options
 def watch(job_id: str, as_json: bool, **options: Any) -> None:
-    """Follow JOB to its end: state, progress, rate and time left, then its result as `toolhub call` prints it.
+    """Follow JOB to its end: state, progress, rate and time left, then the result as `toolhub call` prints it.
 
-    Goes on where it was when the hub was started again. Ctrl-C ends the watching, not the job (exit code 130). Without
-    a terminal it prints lines, about one a second.
+    It reconnects after a restart of the hub. Ctrl-C stops watching, not the job (exit code 130). Without a terminal it
+    prints lines, about one a second.
 
     \b
     Examples:
@@ -120,11 +222,11 @@ def watch(job_id: str, as_json: bool, **options: Any) -> None:
 
 @jobs.command()
 @job_argument
-@click.option("--wait", "is_waiting", is_flag=True, help="Wait for its end.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Wait until the job has ended.")
 @json_option
 @connection_options
 def result(job_id: str, is_waiting: bool, as_json: bool, **options: Any) -> None:
-    """What came of JOB, as `toolhub call` prints it; exits 1 when that is an error.
+    """Print the result of JOB as `toolhub call` prints it; exit 1 when it is an error.
 
     \b
     Examples:
@@ -136,7 +238,9 @@ def result(job_id: str, is_waiting: bool, as_json: bool, **options: Any) -> None
         status = job.status
         if status.state not in FINAL_STATES:
             if not is_waiting:
-                raise HubRefused(f"{job_id} is {state_of(status)}; `toolhub jobs result {job_id} --wait` waits for it")
+                raise HubRefused(
+                    f"{job_id} is {state_of(status)}. `toolhub jobs result {job_id} --wait` waits for its end."
+                )
             status = follow(connection, job, WaitingBar(job.tool))
     if wants_json(as_json):
         print_json(message_as_json(status.result))
@@ -148,12 +252,12 @@ def result(job_id: str, is_waiting: bool, as_json: bool, **options: Any) -> None
 
 @jobs.command()
 @job_argument
-@click.option("-m", "--reason", default="", help="Why; kept in the audit log.")
-@click.option("--wait", "is_waiting", is_flag=True, help="Wait until it has stopped.")
+@click.option("-m", "--reason", default="", help="Reason; recorded in the audit log.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Wait until the job has stopped.")
 @json_option
 @connection_options
 def cancel(job_id: str, reason: str, is_waiting: bool, as_json: bool, **options: Any) -> None:
-    """Ask JOB to stop. What it has done by then stays; exits 1 when it ended otherwise.
+    """Cancel JOB. What it has done already is not undone; exit 1 when it had ended in another way.
 
     \b
     Examples:
@@ -175,9 +279,9 @@ def cancel(job_id: str, reason: str, is_waiting: bool, as_json: bool, **options:
 
 def _explain(status: job_pb2.JobStatus) -> None:
     if status.state not in FINAL_STATES:
-        note(f"it is asked to stop; `toolhub jobs watch {status.job_id}` shows when it has")
+        note(f"The job was asked to stop. `toolhub jobs watch {status.job_id}` shows when it has.")
     elif status.state != job_state_pb2.JOB_STATE_CANCELLED:
-        note(f"it was over before it could be stopped; `toolhub jobs result {status.job_id}` shows what came of it")
+        note(f"The job had ended before it could be stopped. `toolhub jobs result {status.job_id}` shows its result.")
 
 
 def _cancelled(connection: Connection, job_id: str, reason: str) -> job_pb2.JobStatus:
@@ -199,7 +303,7 @@ def _filter(options: dict[str, Any]) -> pb.ListJobsRequest:
 
 
 def _listed(connection: Connection, where: pb.ListJobsRequest, limit: int | None) -> tuple[list[job_pb2.Job], int]:
-    """(the newest `limit` that fit, how many fit)."""
+    """(the newest `limit` that match, how many match)."""
     found: list[job_pb2.Job] = []
     total = 0
     for page in _pages(connection, where, limit):

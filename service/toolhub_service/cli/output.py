@@ -1,4 +1,4 @@
-"""What people see on a terminal, and JSON in a pipe or with --json.
+"""Output: tables and text on a terminal, JSON in a pipe or with --json.
 
 Whatever a hub sends is shown with its control characters made visible: a file or a web page that a tool has read must
 not be able to drive the terminal it is shown on.
@@ -24,15 +24,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _GAP: Final = "  "
 _LAST_COLUMN_MIN: Final = 24
-_PICTURES: Final = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
-_HALVES: Final = re.compile("[\ud800-\udfff]")
-"""Half a character, which JSON may hold and a terminal cannot be sent."""
-_CONTROLS: Final = {**_PICTURES, **dict.fromkeys(range(0x7F, 0xA0), "�")}
+_CONTROL_PICTURES: Final = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+"""Unpaired surrogates, which JSON may hold and UTF-8 output cannot."""
+_CONTROLS: Final = {**_CONTROL_PICTURES, **dict.fromkeys(range(0x7F, 0xA0), "�")}
 
 
 def json_option(command: Command) -> Command:
     return click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON; the default when output is not a terminal."
+        "--json", "as_json", is_flag=True, help="Print JSON. This is the default when the output is not a terminal."
     )(command)
 
 
@@ -42,7 +42,7 @@ def wants_json(as_json: bool) -> bool:
 
 def print_json(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
-    if not text.isascii() and _HALVES.search(text):
+    if not text.isascii() and _SURROGATES.search(text):
         text = json.dumps(value, indent=2 if sys.stdout.isatty() else None)
     click.echo(text)
 
@@ -62,10 +62,15 @@ def legible(text: str) -> str:
 
 
 def revealed(text: str) -> str:
-    """The same of text that a stranger wrote to be read by a model: characters that show nothing are named, too."""
-    from toolhub_service.guards.hidden_characters import escaped
+    """As `legible`, with invisible characters named too: for text that an untrusted party wrote for a model to read."""
+    from toolhub_service.guards.descriptions import escaped
 
     return escaped(text)
+
+
+def first_line(text: str) -> str:
+    """The first sentence or the first line, whichever is shorter; a remote tool's text is untrusted."""
+    return revealed(text.partition(". ")[0].partition("\n")[0].rstrip("."))
 
 
 def counted(count: int, noun: str) -> str:
@@ -74,7 +79,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def note(text: str, *, err: bool = False) -> None:
-    """A line beside the answer, dim."""
+    """Print a dim line beside the answer."""
     click.secho(text, dim=True, err=err)
 
 
@@ -111,7 +116,7 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def message_as_json(message: Message) -> dict[str, Any]:
-    """A message as its canonical JSON (camelCase), JSON payload bytes unfolded into values."""
+    """A message as its canonical JSON (camelCase), with fields named `*_json` as JSON values instead of base64."""
     from google.protobuf.json_format import MessageToDict
 
     return _unfold_fields(message, MessageToDict(message, preserving_proto_field_name=False))

@@ -1,33 +1,206 @@
-"""`toolhub pins …`: which remote definitions were seen, how they changed, and what is decided about them."""
+"""`toolhub pins …`: review the definitions of remote tools that changed; accept or reject them."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 
-from toolhub.v1 import approval_pb2, pin_pb2
+from toolhub.v1 import approval_pb2, pin_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
-from toolhub_service.cli.connection import Connection, HubRefused, connected_by, connection_options
-from toolhub_service.cli.output import json_option, message_as_json, note, print_json, wants_json
-from toolhub_service.cli.pin_asking import decide, is_pending, listed, the_one, whole
-from toolhub_service.cli.pin_view import line, print_pin, print_pins, state_of
+from toolhub_service.cli.client import Connection, HubRefused, connected_by, connection_options
+from toolhub_service.cli.completion import complete_pinned, complete_source
+from toolhub_service.cli.output import (
+    json_option,
+    message_as_json,
+    note,
+    print_json,
+    print_pairs,
+    print_prose,
+    print_table,
+    revealed,
+    wants_json,
+)
 from toolhub_service.cli.root import SuggestingGroup
-from toolhub_service.cli.source_completion import complete_pinned, complete_source
+
+# A remote definition is untrusted text, written for a model to read: invisible characters in it are named.
+
+Pin = pin_pb2.Pin
+
+_COLOURS = {"PENDING": "yellow", "APPROVED": "green", "REJECTED": "red", "SUPERSEDED": "blue"}
+_HEADINGS = ("TOOL", "STATE", "CHANGE", "DIGEST", "SEEN", "FINDINGS")
+_LINE_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+_DIGEST_CHARS = 12
+_DEFINITION_LINES_MAX = 400
+_LINE_MAX_CHARS = 2_000
+
+
+def state_of(pin: Pin) -> str:
+    return pin_pb2.PinState.Name(pin.state).removeprefix("PIN_STATE_")
+
+
+def change_of(pin: Pin) -> str:
+    if pin.change == pin_pb2.PIN_CHANGE_UNSPECIFIED:
+        return "–"
+    told = pin_pb2.PinChange.Name(pin.change).removeprefix("PIN_CHANGE_").lower()
+    return f"{told} from {revealed(pin.renamed_from)}" if pin.renamed_from else told
+
+
+def print_pins(pins: Iterable[Pin]) -> None:
+    print_table(_HEADINGS, (_row(pin) for pin in pins), is_cut=True)
+
+
+def print_pin(pin: Pin) -> None:
+    """Print one pin: findings, facts, then the difference, or the definition when there is nothing to compare."""
+    state = state_of(pin)
+    click.secho(f"{revealed(pin.tool)}  ", bold=True, nl=False)
+    click.secho(state, fg=_COLOURS.get(state), bold=True)
+    for finding in pin.findings:
+        print_prose(revealed(finding), "  ", "!", "red")
+    print_pairs(_facts(pin))
+    if pin.diff:
+        note("\nchanges (both sides are untrusted text of the source):")
+        _print_diff(pin.diff)
+    elif pin.definition_json:
+        same = "" if not pin.previous_digest else ", equal to the approved one"
+        note(f"\ndefinition{same} (untrusted text of the source):")
+        _print_definition(pin)
+    else:
+        note("\nThe definition is too large to be shown.")
+
+
+def line(pin: Pin) -> str:
+    """One pin after a decision."""
+    return f"{revealed(pin.tool)}  {state_of(pin)}  {pin.digest[:_DIGEST_CHARS]}"
+
+
+def _row(pin: Pin) -> tuple[str, ...]:
+    seen = f"{pin.seen_at.ToDatetime():%Y-%m-%d %H:%M}"
+    findings = "; ".join(revealed(finding) for finding in pin.findings) or "–"
+    return revealed(pin.tool), state_of(pin), change_of(pin), pin.digest[:_DIGEST_CHARS], seen, findings
+
+
+def _facts(pin: Pin) -> Iterator[tuple[str, str]]:
+    yield "source", revealed(pin.source)
+    if pin.change:
+        yield "change", change_of(pin)
+    yield "digest", pin.digest
+    if pin.previous_digest:
+        yield "approved", pin.previous_digest
+    yield "first seen", _at(pin.seen_at.ToDatetime())
+    if pin.decided_by:
+        yield "decided by", f"{revealed(pin.decided_by)} at {_at(pin.decided_at.ToDatetime())}"
+    if pin.comment:
+        yield "comment", revealed(pin.comment)
+
+
+def _print_diff(diff: str) -> None:
+    for text in revealed(diff).split("\n"):
+        is_heading = text.startswith(("+++", "---"))
+        click.secho(_short(text), fg=None if is_heading else _LINE_COLOURS.get(text[:1]), bold=is_heading)
+
+
+def _print_definition(pin: Pin) -> None:
+    text = json.dumps(json.loads(pin.definition_json), indent=2, sort_keys=True, ensure_ascii=False)
+    lines = revealed(text).splitlines()
+    for told in lines[:_DEFINITION_LINES_MAX]:
+        click.echo(_short(told))
+    if len(lines) > _DEFINITION_LINES_MAX:
+        note(f"… {len(lines) - _DEFINITION_LINES_MAX:,} more lines (use --json)")
+
+
+def _short(text: str) -> str:
+    if len(text) <= _LINE_MAX_CHARS:
+        return text
+    return f"{text[:_LINE_MAX_CHARS]}… {len(text) - _LINE_MAX_CHARS:,} more characters"
+
+
+def _at(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+_PAGE = 1_000
+_DIGEST_MIN_CHARS = 8
+
+
+def listed(connection: Connection, where: pb.ListPinsRequest, count: int) -> tuple[list[pin_pb2.Pin], int]:
+    """(the newest `count` that match, how many match)."""
+    found: list[pin_pb2.Pin] = []
+    total = 0
+    for page in _pages(connection, where, count):
+        found.extend(page.pins)
+        total = page.total_size
+        if len(found) >= count:
+            break
+    return found[:count], max(total, len(found[:count]))
+
+
+def in_full(connection: Connection, where: pb.ListPinsRequest) -> list[pin_pb2.Pin]:
+    """All that match, newest first, with definition and difference."""
+    where.view = tool_pb2.TOOL_VIEW_FULL
+    return [pin for page in _pages(connection, where, _PAGE) for pin in page.pins]
+
+
+def pin_of(connection: Connection, tool: str, digest: str) -> pin_pb2.Pin:
+    """The tool's pin with this digest prefix; without one the newest pending pin, else the newest.
+
+    Raises HubRefused.
+    """
+    if digest and len(digest) < _DIGEST_MIN_CHARS:
+        raise HubRefused(f"--digest needs at least {_DIGEST_MIN_CHARS} characters.")
+    pins = [pin for pin in in_full(connection, pb.ListPinsRequest(tool=tool)) if pin.tool == tool]
+    fitting = [pin for pin in pins if pin.digest.startswith(digest)]
+    if not pins:
+        raise HubRefused(f"{tool!r} has no pin. `toolhub pins list --state all` lists all pins.")
+    if not fitting:
+        raise HubRefused(
+            f"{tool} has no definition {digest}. Its digests: {', '.join(pin.digest[:12] for pin in pins)}"
+        )
+    if digest and len(fitting) > 1:
+        raise HubRefused(f"{digest} matches several digests. Give more characters.")
+    return next((pin for pin in fitting if is_pending(pin)), fitting[0])
+
+
+def decide(
+    connection: Connection, pin: pin_pb2.Pin, decision: approval_pb2.Decision.ValueType, comment: str
+) -> pin_pb2.Pin:
+    """Send the decision with the digest, so that it applies to exactly what was shown."""
+    request = pb.DecidePinRequest(
+        source=pin.source, tool=pin.tool, digest=pin.digest, decision=decision, comment=comment
+    )
+    answer = connection.registry.DecidePin(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    return answer.pin
+
+
+def is_pending(pin: pin_pb2.Pin) -> bool:
+    return pin.state == pin_pb2.PIN_STATE_PENDING
+
+
+def _pages(connection: Connection, where: pb.ListPinsRequest, count: int) -> Iterator[pb.ListPinsResponse]:
+    where.page_size = min(count, _PAGE)
+    while True:
+        page = connection.registry.ListPins(where, timeout=connection.timeout_s, metadata=connection.metadata)
+        yield page
+        if not page.next_page_token:
+            return
+        where.page_token = page.next_page_token
+
 
 _EVERY = "all"
 _STATES = ("pending", "approved", "rejected", "superseded")
 
-digest_option = click.option("--digest", default="", help="Of the definition meant, 8 characters of it at least.")
-comment_option = click.option("-m", "--comment", default="", help="Why; kept with the pin and in the audit log.")
+digest_option = click.option("--digest", default="", help="Digest of the definition, at least its first 8 characters.")
+comment_option = click.option("-m", "--comment", default="", help="Reason; stored with the pin and in the audit log.")
 source_option = click.option("--source", default="", shell_complete=complete_source, help="Only this source.")
 
 
 @click.group(cls=SuggestingGroup)
 def pins() -> None:
-    """Definitions of remote tools: see which changed since they were approved, and accept or reject them."""
+    """Review definitions of remote tools that changed since they were approved; accept or reject them."""
 
 
 @pins.command("list")
@@ -38,15 +211,15 @@ def pins() -> None:
     type=click.Choice((*_STATES, _EVERY), case_sensitive=False),
     default=("pending",),
     show_default=True,
-    help="Only pins in this state; may be given several times.",
+    help="Only pins in this state; repeatable.",
 )
 @source_option
-@click.option("--tool", default="", help="Only this tool; a glob such as 'github/get_*' is welcome.")
-@click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@click.option("--tool", default="", help="Only this tool, or a glob such as 'github/get_*'.")
+@click.option("-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number to show.")
 @json_option
 @connection_options
 def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_json: bool, **options: Any) -> None:
-    """What waits for a decision, newest first; with --state all, everything that was seen.
+    """List the definitions that wait for a decision, newest first; with --state all, every one seen.
 
     \b
     Examples:
@@ -60,11 +233,11 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
         print_json({"pins": [message_as_json(pin) for pin in found], "totalSize": total})
         return
     if not found:
-        note("Nothing waits for a decision" if states == ("pending",) else "No pin fits")
+        note("No definition waits for a decision." if states == ("pending",) else "No pin matches.")
         return
     print_pins(found)
     shown = f"{len(found)} of {total}" if total > len(found) else str(total)
-    note(f"{shown}; `toolhub pins diff TOOL` shows what changed")
+    note(f"{shown}. `toolhub pins diff TOOL` shows what changed.")
 
 
 @pins.command()
@@ -73,16 +246,16 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
 @json_option
 @connection_options
 def diff(tool: str, digest: str, as_json: bool, **options: Any) -> None:
-    """What looks wrong with a definition of TOOL, and how it differs from the approved one.
+    """Show how the definition of TOOL differs from the approved one, and what looks dangerous in it.
 
-    Without --digest it is the newest that waits for a decision, else the newest there is.
+    Without --digest it shows the newest definition that waits for a decision, else the newest one.
 
     \b
     Example:
       toolhub pins diff github/create_issue
     """
     with connected_by(options) as connection:
-        pin = the_one(connection, tool, digest)
+        pin = pin_of(connection, tool, digest)
     if wants_json(as_json):
         print_json(message_as_json(pin))
     else:
@@ -95,16 +268,16 @@ def diff(tool: str, digest: str, as_json: bool, **options: Any) -> None:
 @comment_option
 @click.option("--all", "is_all", is_flag=True, help="Every definition of --source that waits for a decision.")
 @source_option
-@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask on the terminal.")
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @connection_options
 def accept(
     tool: str, digest: str, comment: str, is_all: bool, source: str, is_sure: bool, as_json: bool, **options: Any
 ) -> None:
-    """Let TOOL be called as it is defined now. The definition approved before is superseded.
+    """Accept the current definition of TOOL, so that it may be called; it replaces the approved one.
 
-    Without --digest the difference is shown and you are asked; where there is no terminal, --yes says that you have
-    looked. Exactly the definition that was shown is accepted: one that changed meanwhile waits on.
+    Without --digest the command shows the difference and asks for confirmation; without a terminal it needs --yes.
+    It accepts exactly the definition that it showed: one that changed in the meantime still waits.
 
     \b
     Examples:
@@ -113,7 +286,7 @@ def accept(
       toolhub pins accept --all --source github
     """
     with connected_by(options) as connection:
-        found = _newest_of_each(_meant(connection, tool, digest, source, is_all=is_all))
+        found = _newest_of_each(_pins_to_decide(connection, tool, digest, source, is_all=is_all))
         if not is_sure and not digest and found:
             _confirm(found, can_ask=sys.stdin.isatty() and not wants_json(as_json))
         _decide(connection, found, approval_pb2.DECISION_APPROVE, comment, as_json)
@@ -128,7 +301,7 @@ def accept(
 @json_option
 @connection_options
 def reject(tool: str, digest: str, comment: str, is_all: bool, source: str, as_json: bool, **options: Any) -> None:
-    """Keep TOOL from being called as it is defined now; one that was accepted is taken back by its --digest.
+    """Reject the current definition of TOOL, so that it cannot be called; revoke an accepted one by --digest.
 
     \b
     Examples:
@@ -136,7 +309,7 @@ def reject(tool: str, digest: str, comment: str, is_all: bool, source: str, as_j
       toolhub pins reject --all --source github
     """
     with connected_by(options) as connection:
-        found = _meant(connection, tool, digest, source, is_all=is_all)
+        found = _pins_to_decide(connection, tool, digest, source, is_all=is_all)
         _decide(connection, found, approval_pb2.DECISION_REJECT, comment, as_json)
 
 
@@ -145,36 +318,40 @@ def _numbers(states: tuple[str, ...]) -> list[pin_pb2.PinState.ValueType]:
     return [pin_pb2.PinState.Value(f"PIN_STATE_{name.upper()}") for name in names]
 
 
-def _meant(connection: Connection, tool: str, digest: str, source: str, *, is_all: bool) -> list[pin_pb2.Pin]:
-    """What is to be decided, whole. Raises click.UsageError, or HubRefused when a tool has nothing that waits."""
+def _pins_to_decide(connection: Connection, tool: str, digest: str, source: str, *, is_all: bool) -> list[pin_pb2.Pin]:
+    """The pins to decide, in full. Raises click.UsageError, or HubRefused when the tool has no pending pin."""
     if is_all == bool(tool):
-        raise click.UsageError("Name a TOOL, or give --all --source SOURCE.")
+        raise click.UsageError("Give a TOOL, or --all --source SOURCE.")
     if is_all:
         if not source or digest:
-            raise click.UsageError("--all goes with --source, and without --digest.")
-        return whole(connection, pb.ListPinsRequest(source=source, states=[pin_pb2.PIN_STATE_PENDING]))
-    pin = the_one(connection, tool, digest)
+            raise click.UsageError("--all needs --source and excludes --digest.")
+        return in_full(connection, pb.ListPinsRequest(source=source, states=[pin_pb2.PIN_STATE_PENDING]))
+    pin = pin_of(connection, tool, digest)
     if not digest and not is_pending(pin):
-        told = state_of(pin).lower()
-        raise HubRefused(f"{tool} has nothing that waits: it is {told} as {pin.digest[:12]}; --digest decides anew")
+        state = state_of(pin).lower()
+        raise HubRefused(
+            f"{tool} has no definition that waits: {pin.digest[:12]} is {state}. Decide again with --digest."
+        )
     return [pin]
 
 
 def _newest_of_each(found: Sequence[pin_pb2.Pin]) -> list[pin_pb2.Pin]:
-    """One for each tool, of pins newest first: accepting an older one afterwards would take the newest back."""
+    """The newest pin of each tool: accepting an older one afterwards would replace the newest."""
     return list({pin.tool: pin for pin in reversed(found)}.values())
 
 
 def _confirm(found: Sequence[pin_pb2.Pin], *, can_ask: bool) -> None:
-    """Shows what would be accepted and asks. A no is no decision: the pins stay as they are."""
+    """Show what would be accepted and ask. Answering no decides nothing: the pins stay pending."""
     if not can_ask:
-        raise click.UsageError("There is no terminal to ask on: look with `toolhub pins diff`, then --digest or --yes.")
+        raise click.UsageError(
+            "There is no terminal to ask on. Look at `toolhub pins diff TOOL`, then pass --digest or --yes."
+        )
     for pin in found:
         print_pin(pin)
         click.echo()
-    asked = "Let it be called so?" if len(found) == 1 else f"Let these {len(found)} be called so?"
+    asked = "Accept this definition?" if len(found) == 1 else f"Accept these {len(found)} definitions?"
     if not click.confirm(asked, default=False, err=True):
-        raise click.ClickException("Nothing was decided; `toolhub pins reject TOOL` says no.")
+        raise click.ClickException("Nothing was decided. To refuse it: `toolhub pins reject TOOL`.")
 
 
 def _decide(
@@ -192,4 +369,4 @@ def _decide(
     if wants_json(as_json):
         print_json({"pins": [message_as_json(pin) for pin in decided]})
     elif not decided:
-        note("Nothing waits for a decision")
+        note("No definition waits for a decision.")

@@ -1,4 +1,4 @@
-"""`toolhub policy …`: begin a policy, check it, and ask it why."""
+"""`toolhub policy …`: create, check and explain a policy, without a hub."""
 
 from __future__ import annotations
 
@@ -12,30 +12,79 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolhub_service.cli.arguments import read_arguments
+from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import json_option, note, print_json, print_prose, wants_json
 from toolhub_service.cli.root import SuggestingGroup
-from toolhub_service.cli.settings_options import read_settings, settings_options
-from toolhub_service.cli.starter_policy import STARTER_POLICY
 
 if TYPE_CHECKING:
     from toolhub_service.policy.explain import Explanation
     from toolhub_service.policy.snapshot import PolicySnapshot
     from toolhub_service.settings.document import Settings
 
-_EXIT_NO = 1
+
+# What `toolhub policy init` writes. Lines `# Words` are prose; lines `#key` and `#  - entry` are examples that are
+# valid when the `#` is removed.
+
+STARTER_POLICY = """\
+# Who may do what. `toolhub policy check` checks this file. A running hub reloads it within seconds and keeps the old
+# policy when the new one is invalid. All keys: docs/policy.md and `toolhub policy schema`.
+
+# `starter` lets `local` (any caller on this machine) use the files and memory of its workspace. `none` grants nothing.
+extends: starter
+
+# Capabilities by principal: the name of an API key, or `local`. A star never includes danger:destructive.
+#grants:
+#  - principals: [research-agent]
+#    capabilities: [read:fs, write:fs, network]
+#  - principals: [local]
+#    capabilities: [danger:destructive]   # core/fs.deletePath, after a dry run
+
+# Roles for services other than calling tools: operator, approver, auditor.
+#roles:
+#  - principals: [ops]
+#    roles: [operator, auditor]
+
+# Exceptions: DENY, REQUIRE_APPROVAL, REQUIRE_PLAN, or ALLOW (a destructive tool then needs no dry run).
+#rules:
+#  - id: no-secrets
+#    effect: DENY
+#    tools: ["core/fs.*"]
+#    when: has(args.path) && args.path.startsWith("secrets/")
+#    reason: The folder secrets/ is not for agents.
+
+# Hosts that tools may connect to. Without an entry: no network.
+#egress:
+#  - principals: [research-agent]
+#    hosts: [api.example.com, "*.wikipedia.org"]
+#    paths: [/v1, /wiki]                  # without paths: any path
+
+# Commands that core/exec.run may run; it also needs the capability execute:command. Without an entry: none.
+#commands:
+#  - preset: safe
+
+# Rates and quotas.
+#limits:
+#  - id: per-agent
+#    rate_per_s: 20
+#    burst: 40
+#    per: principal
+"""
+
+
+_EXIT_REFUSED = 1
 _PARTS = ("grants", "roles", "rules", "limits", "egress", "commands")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.group(cls=SuggestingGroup)
 def policy() -> None:
-    """Begin, check and explain a policy. No hub need be running."""
+    """Create and check policy.yaml, and explain its decisions. Needs no running hub."""
 
 
 @policy.command()
 @settings_options
 def init(config_file: Path | None, data_dir: Path | None) -> None:
-    """Write a commented policy.yaml where the hub looks for it. A file that stands there is never touched.
+    """Write a commented policy.yaml where the hub looks for it. An existing file is never changed.
 
     \b
     Example:
@@ -49,27 +98,29 @@ def init(config_file: Path | None, data_dir: Path | None) -> None:
         with open(paths.policy, "x", encoding="utf-8", opener=_for_its_owner) as file:
             file.write(STARTER_POLICY)
     except FileExistsError as standing:
-        raise click.ClickException(f"{paths.policy} exists; it is left as it is.") from standing
+        raise click.ClickException(
+            f"{paths.policy} exists already and was not changed. Edit it, then run `toolhub policy check`."
+        ) from standing
     except OSError as refused:
         raise click.ClickException(f"{paths.policy}: {refused.strerror}") from refused
-    click.echo(f"{paths.policy} is written; it means what the built-in starter policy means until you change it")
+    click.echo(f"Wrote {paths.policy}. Until you change it, it is equal to the built-in starter policy.")
 
 
 def _for_its_owner(path: str, flags: int) -> int:
-    """A hub does not start on a policy that others may write, which a umask of 002 would make it."""
+    """Create it with mode 0600: a hub does not start with a policy that others may write, as a umask of 002 allows."""
     return os.open(path, flags, 0o600)
 
 
 @policy.command()
 @click.argument("file", type=_FILE, required=False)
-@click.option("--strict", is_flag=True, help="Exit 1 on warnings, too.")
+@click.option("--strict", is_flag=True, help="Exit 1 on warnings as well.")
 @json_option
 @settings_options
 def check(file: Path | None, strict: bool, as_json: bool, config_file: Path | None, data_dir: Path | None) -> None:
-    """Exit 0 when FILE is a valid policy, 1 with line and reason when not. Without FILE: the one the hub would read.
+    """Check FILE: exit 0 when it is a valid policy, 1 with line and reason when not. Default: the hub's policy.
 
-    Warns of tools, capabilities and principals that fit nothing known here: tools of the hub and of the configuration,
-    sources of sources.yaml, names of API keys. A misspelt name in a DENY rule forbids nothing.
+    It warns of names that are unknown here: tools of the hub and of the configuration, capabilities, sources of
+    sources.yaml, and principals without an API key. A misspelt name in a DENY rule forbids nothing.
 
     \b
     Examples:
@@ -87,30 +138,36 @@ def check(file: Path | None, strict: bool, as_json: bool, config_file: Path | No
         if not wants_json(as_json):
             raise click.ClickException(f"{chosen}: {invalid}") from invalid
         print_json({"ok": False, "problem": invalid.problem, "path": invalid.path, "line": invalid.line})
-        sys.exit(_EXIT_NO)
+        sys.exit(_EXIT_REFUSED)
     warnings = policy_warnings(settings, chosen)
     if wants_json(as_json):
         print_json({"ok": True, "file": str(chosen or ""), "revision": snapshot.revision, "warnings": warnings})
     else:
-        _tell_valid(chosen, snapshot, warnings)
+        _print_valid(chosen, snapshot, warnings)
     if strict and warnings:
-        sys.exit(_EXIT_NO)
+        sys.exit(_EXIT_REFUSED)
 
 
-def _tell_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[str]) -> None:
+def _print_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[str]) -> None:
     for warning in warnings:
         print_prose(f"{chosen}, {warning}", "  ", "!", "yellow")
     click.secho(f"✓ {chosen or 'The built-in starter policy'} is valid", fg="green")
     counts = ((part, len(getattr(snapshot.document, part))) for part in _PARTS)
-    told = ", ".join(f"{count} in {part}" for part, count in counts if count)
-    note(f"  with what it extends: {told or 'nothing is granted'}; revision {snapshot.revision[:12]}")
+    summary = ", ".join(f"{count} in {part}" for part, count in counts if count)
+    note(f"  including what it extends: {summary or 'nothing is granted'}; revision {snapshot.revision[:12]}")
 
 
 @policy.command("explain")
-@click.option("--principal", default="local", show_default=True, help="Who calls.")
-@click.option("--tool", required=True, help="Which tool.")
-@click.option("--args", "arguments", default="{}", show_default=True, help="A JSON object, @file or -.")
-@click.option("--policy", "file", type=_FILE, help="Instead of the policy that the hub would read.")
+@click.option("--principal", default="local", show_default=True, help="Principal that calls.")
+@click.option("--tool", required=True, help="Tool that is called.")
+@click.option(
+    "--args",
+    "arguments",
+    default="{}",
+    show_default=True,
+    help="Arguments: a JSON object, @FILE, or - for standard input.",
+)
+@click.option("--policy", "file", type=_FILE, help="Policy file to use; default: the hub's policy.")
 @json_option
 @settings_options
 def explain_command(
@@ -122,16 +179,16 @@ def explain_command(
     config_file: Path | None,
     data_dir: Path | None,
 ) -> None:
-    """Why a call would be allowed or refused: every grant, rule and guard, matched or not, and the verdict.
+    """Explain why the policy would allow or refuse a call: every grant, rule and guard, and the verdict.
 
-    Exit 0 when the call is allowed, 1 when it is not (a plan or an approval that is wanted is a no).
+    Exit 0 when the call is allowed, 1 when it is refused or needs a plan or an approval.
 
     \b
     Example:
       toolhub policy explain --tool core/fs.readText --args '{"path": "../secret"}'
     """
     from toolhub_service.app.offline import explain_call
-    from toolhub_service.domain.errors import ToolFailure
+    from toolhub_service.domain.errors import ErrorKind, ToolFailure
     from toolhub_service.policy.parsing import InvalidPolicy
 
     settings = read_settings(config_file, data_dir)
@@ -143,20 +200,21 @@ def explain_command(
     except InvalidPolicy as invalid:
         raise click.ClickException(f"{chosen}: {invalid}") from invalid
     except ToolFailure as refused:
-        told = f"The call does not get as far as the policy: {refused.error.message}"
-        raise click.ClickException(told if args else f"{told} Arguments are given with --args.") from refused
+        text = f"The call fails before the policy is asked: {refused.error.message}"
+        lacks_args = not args and refused.error.kind is ErrorKind.INPUT_SCHEMA_INVALID
+        raise click.ClickException(f"{text} Give arguments with --args." if lacks_args else text) from refused
     if wants_json(as_json):
         print_json(_plain(explanation))
     else:
         note(f"{principal} calls {tool} under {chosen or 'the built-in starter policy'}")
         _show(explanation)
     if not explanation.verdict.allows:
-        sys.exit(_EXIT_NO)
+        sys.exit(_EXIT_REFUSED)
 
 
 @policy.command()
 def schema() -> None:
-    """The JSON Schema of policy.yaml, for editors and checks.
+    """Print the JSON Schema of policy.yaml, for editors and checks.
 
     \b
     Example:
@@ -188,7 +246,7 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError as broken:
         raise click.UsageError(f"--args is not JSON: {broken}") from broken
     if not isinstance(value, dict):
-        raise click.UsageError("--args must be a JSON object")
+        raise click.UsageError("--args must be a JSON object.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""`toolhub`: the groups of commands, each imported only when it is used, so that every start is quick."""
+"""`toolhub`: the command groups, each imported only when it is used, so that every start is quick."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from toolhub_service import __version__
 
 _COMMANDS = {
     "serve": ("toolhub_service.cli.serve:serve", "Run the hub."),
-    "call": ("toolhub_service.cli.call:call", "Call a tool, or show what a call would do."),
+    "call": ("toolhub_service.cli.call:call", "Call a tool, or show what the call would do."),
     "tools": ("toolhub_service.cli.tools:tools", "List, search, show, export and register tools."),
-    "sources": ("toolhub_service.cli.sources:sources", "Look at where tools come from; add, remove and refresh."),
+    "sources": (
+        "toolhub_service.cli.sources:sources",
+        "List, show, add, check, refresh and remove the sources of tools.",
+    ),
     "workflows": (
-        "toolhub_service.cli.workflow_commands:workflows",
+        "toolhub_service.cli.workflows:workflows",
         "Check n8n workflows and ComfyUI templates offline.",
     ),
-    "pins": ("toolhub_service.cli.pins:pins", "See which remote definitions changed, and accept or reject them."),
-    "jobs": ("toolhub_service.cli.jobs:jobs", "Submit long work, follow it and stop it."),
-    "artifacts": ("toolhub_service.cli.artifacts:artifacts", "Put, get and show artifacts."),
-    "approvals": ("toolhub_service.cli.approvals:approvals", "List, show, decide and follow approvals."),
-    "policy": ("toolhub_service.cli.policy:policy", "Begin, check and explain a policy."),
+    "pins": ("toolhub_service.cli.pins:pins", "Review changed definitions of remote tools; accept or reject them."),
+    "jobs": ("toolhub_service.cli.jobs:jobs", "Submit, list, watch and cancel jobs (long-running calls)."),
+    "artifacts": ("toolhub_service.cli.artifacts:artifacts", "Upload, download and show artifacts (stored files)."),
+    "approvals": ("toolhub_service.cli.approvals:approvals", "List, show, approve, deny and watch approvals."),
+    "policy": ("toolhub_service.cli.policy:policy", "Create and check policy.yaml, and explain its decisions."),
     "audit": ("toolhub_service.cli.audit:audit", "Read, follow, verify and export the audit log."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
-    "keys": ("toolhub_service.cli.keys:keys", "Make, list and revoke API keys."),
-    "health": ("toolhub_service.cli.health:health", "Exit 0 when the hub is serving."),
-    "doctor": ("toolhub_service.cli.doctor:doctor", "What this machine lacks, and which tools that disables."),
+    "keys": ("toolhub_service.cli.keys:keys", "Create, list and revoke API keys."),
+    "health": ("toolhub_service.cli.health:health", "Check whether the hub is serving: exit code 0."),
+    "doctor": ("toolhub_service.cli.doctor:doctor", "Check this machine and the configuration; say what to fix."),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
-_EXIT_CODES = "Exit codes: 0 done; 1 the tool or the check said no; 2 wrong usage; 3 the hub could not be asked."
+_EXIT_CODES = "Exit codes: 0 success; 1 refused or failed; 2 wrong usage; 3 the hub could not be reached."
 
 
 class SuggestingGroup(click.Group):
-    """Answers a command that it does not know with the nearest that it knows."""
+    """Names the nearest command when the typed one does not exist."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -47,12 +50,12 @@ class SuggestingGroup(click.Group):
         except click.UsageError as unknown:
             known = self.list_commands(ctx)
             near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
-            advice = f"Did you mean `{near[0]}`?" if near else f"There are: {', '.join(known)}."
+            advice = f"Did you mean `{near[0]}`?" if near else f"Commands: {', '.join(known)}."
             raise click.UsageError(f"There is no command `{args[0]}`. {advice}", ctx) from unknown
 
 
 class LazyGroup(SuggestingGroup):
-    """Knows its commands by name and imports one when it is run or asked for its own help."""
+    """Lists its commands without importing them; imports one when it runs or shows its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -77,10 +80,10 @@ class LazyGroup(SuggestingGroup):
 @click.version_option(__version__, prog_name="toolhub")
 @click.pass_context
 def toolhub(context: click.Context) -> None:
-    """tool-hub: the one governed door between AI agents and the tools they use.
+    """tool-hub: the governed gateway between AI agents and the tools they use.
 
     \b
-    A first run, in two terminals:
+    To try it, in two terminals:
       toolhub serve
       toolhub tools list
     """
@@ -89,5 +92,5 @@ def toolhub(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 done, 1 the tool or check said no, 2 wrong usage, 3 the hub could not be asked."""
+    """The entry point of `toolhub` and `python -m toolhub_service`."""
     toolhub(prog_name="toolhub", windows_expand_args=False)

@@ -6,22 +6,98 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
 from toolhub_service import __version__
-from toolhub_service.cli.settings_options import read_settings, settings_options
-from toolhub_service.settings.document import Settings
+from toolhub_service.cli.config import read_settings, settings_options
+
+if TYPE_CHECKING:
+    from toolhub_service.domain.errors import ToolFailure
+    from toolhub_service.settings.document import Settings
+
+
+# Why a hub does not start, in one line: which file, server or setting, and what to do. Messages of refusals name no
+# path and no address, because callers of a running hub read them; the operator who starts the hub needs both.
+
+_DAMAGED = (
+    "It is damaged. Keep a copy and restore it from a backup; or move audit.db*, audit-checkpoints.jsonl and a copy of "
+    "audit.key away together, and begin a new log with `toolhub audit begin`"
+)
+_UNUSABLE = "Check the folder's free space, owner and mode"
+
+
+def start_refusal(refused: Exception, settings: Settings) -> str:
+    """One line about an exception that keeps a hub from starting and is not a defect."""
+    from toolhub_service.domain.errors import ToolFailure
+
+    if isinstance(refused, ToolFailure):
+        return _tool_failure(refused, settings)
+    if not isinstance(refused, OSError):
+        return str(refused)
+    if refused.errno is None:  # raised by the hub, with a sentence of its own
+        advice = "Find what listens there (`ss -ltnp`), or use another address with --listen."
+        return f"{refused}. {advice}" if str(refused).startswith("cannot listen on") else str(refused)
+    return f"{refused.filename or 'the system'}: {refused.strerror}. {_advice_for(refused, settings)}"
+
+
+def _tool_failure(refused: ToolFailure, settings: Settings) -> str:
+    from toolhub_service.app.paths import Paths
+
+    error = refused.error
+    details = error.details
+    if details.get("component") == "audit" and not settings.stores.postgres_url:
+        return _audit_failure(refused.__cause__, Paths(settings).audit)
+    reason = details.get("reason")
+    if details.get("store") == "redis":
+        shown = _without_credentials(settings.stores.redis_url)
+        return f"The Redis of stores.redis_url, {shown}, cannot be used: {reason}. Start it, or correct the URL."
+    if details.get("store") == "postgres":
+        place = details.get("server")
+        return (
+            f"The PostgreSQL of stores.postgres_url, {place}, cannot be used: {reason}. Start it, or correct the URL."
+        )
+    if details.get("errno") and not reason:
+        return f"{error.message} ({details['errno']}; artifacts: {Paths(settings).artifacts})"
+    return f"{error.message} Reason: {reason}." if reason else error.message
+
+
+def _audit_failure(cause: BaseException | None, file: Path) -> str:
+    import sqlite3
+
+    if not isinstance(cause, sqlite3.Error | OSError):  # refused by the writer's thread, which logs what it met
+        return f"The audit log {file} cannot be written; `audit_write_failed` above says why. {_UNUSABLE}."
+    is_damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.OperationalError)
+    return f"The audit log {file} cannot be used: {cause}. {_DAMAGED if is_damaged else _UNUSABLE}."
+
+
+def _without_credentials(url: str) -> str:
+    """The address of a server, without user and password."""
+    parts = urlsplit(url)
+    return parts.netloc.rpartition("@")[2] or parts.path
+
+
+def _advice_for(refused: OSError, settings: Settings) -> str:
+    from toolhub_service.app.paths import Paths
+
+    folder = Paths(settings).data_dir.absolute()
+    if refused.filename and Path(refused.filename).absolute().is_relative_to(folder):
+        return (
+            "The hub keeps its files there: check the folder's owner and mode, or use another folder with --data-dir."
+        )
+    return "Check it, or name another one in the configuration."
 
 
 @click.command()
-@click.option("--listen", default="", help="host:port or unix:/path; port 0 picks a free one.")
-@click.option("--workers", type=click.IntRange(1, 256), help="Processes on the port.")
+@click.option("--listen", default="", help="Address to listen on: HOST:PORT or unix:/path; port 0 picks a free port.")
+@click.option("--workers", type=click.IntRange(1, 256), help="Number of server processes on the port.")
 @settings_options
 def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: Path | None) -> None:
-    """Run the hub until SIGTERM or Ctrl-C. Without a file it serves this machine only, with the starter policy.
+    """Run the hub until SIGTERM or Ctrl-C. Without a configuration: for this machine only, with the starter policy.
 
-    SIGHUP reads policy, API keys and sources anew; all are also looked at every two seconds.
+    It reloads policy, API keys and sources when their files change (checked every two seconds) and on SIGHUP.
 
     \b
     Examples:
@@ -29,8 +105,8 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
       toolhub serve --config toolhub.yaml --workers 4
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are spawned; grpc must not hook into fork
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told in our own words
-    _keep_to_itself()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failures are reported by the hub itself
+    _hide_memory()
     settings = read_settings(
         config_file,
         data_dir,
@@ -40,13 +116,11 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
     try:
         _run(settings, config_file, data_dir)
     except _refusals() as refused:
-        from toolhub_service.cli.start_refusal import start_refusal
-
         raise click.ClickException(start_refusal(refused, settings)) from refused
 
 
-def _keep_to_itself() -> None:
-    """Commands and sources that run as the hub's user must not read its memory and environment."""
+def _hide_memory() -> None:
+    """Keep commands and sources that run as the hub's user from reading its memory and environment."""
     from toolhub_service.tools.kernel_walls import hide_memory
 
     hide_memory()
@@ -61,7 +135,7 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
     check_files(settings, config_file)
     worker = worker_number()
     if settings.server.workers > 1 and worker is None:
-        from toolhub_service.app.supervising import supervise
+        from toolhub_service.app.workers import supervise
 
         supervise(settings, config_file, data_dir, greet=lambda *ports: _greet(settings, *ports))
         return
@@ -76,7 +150,7 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
 
 
 def _greet(settings: Settings, port: int, metrics_port: int) -> None:
-    from toolhub_service.cli.connection import DEFAULT_ADDRESS
+    from toolhub_service.cli.client import DEFAULT_ADDRESS
 
     address = _address(settings.server.listen, port)
     click.echo(f"tool-hub {__version__} is serving on {address}")
@@ -93,17 +167,16 @@ def _address(listen: str, port: int) -> str:
 
 
 def _program() -> str:
-    """How this program was called, as far as that can be typed again from here."""
+    """How this program can be called again from here."""
     called = Path(sys.argv[0])
     return str(called) if called.name == "toolhub" and not called.is_absolute() else "toolhub"
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """What keeps a hub from starting and is not a defect."""
+    """Exceptions that keep a hub from starting and are not defects."""
     from toolhub_service.app.file_modes import FilesLoose
-    from toolhub_service.app.key_file import KeyFileInvalid
+    from toolhub_service.app.files import KeyFileInvalid, SecretFileInvalid
     from toolhub_service.app.listening import ListenRefused
-    from toolhub_service.app.secret_file import SecretFileInvalid
     from toolhub_service.app.serving import StartRefused
     from toolhub_service.domain.errors import HubFailure, ToolFailure
     from toolhub_service.settings.loading import SettingsInvalid

@@ -1,16 +1,18 @@
-"""`toolhub sources add`: from a list that another client has, from a command, from a URL, of whichever kind."""
+"""`toolhub sources add`: from the configuration of another client, from a command, or from a URL."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolhub_service.adapters.source_config import SourceInvalid
+from toolhub_service.app.kinds import BY_NAME, KINDS
+from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import json_option, legible, note, print_json, wants_json
-from toolhub_service.cli.settings_options import read_settings, settings_options
 from toolhub_service.cli.source_files import (
     file_option,
     holds_another,
@@ -21,49 +23,45 @@ from toolhub_service.cli.source_files import (
 
 if TYPE_CHECKING:
     from toolhub_service.cli.source_converting import Converted
-
 _EXIT_REFUSED = 1
-_KINDS = ("mcp", "n8n", "comfyui")
-_OF_KIND = {
-    "api_key": "n8n",
-    "webhooks": "n8n",
-    "jobs": "n8n",
-    "discover": "n8n",
-    "tags": "n8n",
-    "templates": "comfyui",
-}
-_OPTIONS = {
-    "api_key": "--api-key",
-    "webhooks": "--webhook",
-    "jobs": "--job",
-    "tags": "--tag",
-    "templates": "--template",
-}
+_KINDS = [kind.name for kind in KINDS if kind.entry_of is not None]
+
+
+def _kind_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that each kind declares, in the order of the kinds."""
+    for option in reversed([option for kind in KINDS for option in kind.options]):
+        of_values: dict[str, Any] = {
+            "metavar": option.metavar or None,
+            "multiple": option.is_many or option.is_pairs,
+            "type": click.Path() if option.is_path else None,
+        }
+        if not of_values["multiple"]:
+            of_values["default"] = ""
+        terms = {"is_flag": True} if option.is_switch else of_values
+        command = click.option(option.flag, option.name, help=option.help, **terms)(command)
+    return command
 
 
 @click.command()
 @click.argument("what", metavar="FILE|NAME")
 @click.argument("command", nargs=-1, metavar="[-- COMMAND ARGS…]")
-@click.option("--kind", type=click.Choice(_KINDS), default="mcp", show_default=True, help="Of what stands at --url.")
-@click.option("--url", default="", help="Endpoint of an MCP server (streamable HTTP), or base of n8n or ComfyUI.")
-@click.option("--header", "headers", multiple=True, metavar="NAME: VALUE", help="With --url; may be given often.")
-@click.option("--api-key", default="", metavar="VALUE", help="Of n8n's public API.")
-@click.option("--webhook", "webhooks", multiple=True, metavar="NAME=PATH", help="A tool: an n8n webhook; often.")
+@click.option("--kind", type=click.Choice(_KINDS), default="mcp", show_default=True, help="Kind of server at --url.")
+@click.option("--url", default="", help="Endpoint of an MCP server (streamable HTTP), or base URL of n8n or ComfyUI.")
 @click.option(
-    "--job", "jobs", multiple=True, metavar="NAME=PATH", help="The same, of one that goes on as a job; often."
+    "--header", "headers", multiple=True, metavar="NAME: VALUE", help="Header for requests to --url; repeatable."
 )
-@click.option("--discover", is_flag=True, help="Offer every active n8n workflow that has a webhook.")
-@click.option("--tag", "tags", multiple=True, help="Offer those that bear this tag in n8n, and all others given.")
-@click.option("--template", "templates", multiple=True, type=click.Path(), help="A ComfyUI sidecar, or folder; often.")
-@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Of COMMAND; may be given often.")
-@click.option("--name", default="", help="Only this server of FILE; or the name of the one in it.")
+@_kind_options
+@click.option(
+    "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Environment variable of COMMAND; repeatable."
+)
+@click.option("--name", default="", help="Add only this server of FILE, or name the only one in it.")
 @click.option(
     "--trust",
     type=click.Choice(["first-use", "approval", "always"]),
-    help="When a tool may be called: as first seen (the default), once approved, always.",
+    help="When a tool may be called: as first seen (default), after approval, or always.",
 )
-@click.option("--replace", is_flag=True, help="Write sources of the same names anew.")
-@click.option("--dry-run", is_flag=True, help="Show what would be written and write nothing.")
+@click.option("--replace", is_flag=True, help="Replace sources of the same names.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @file_option
 @json_option
 @settings_options
@@ -79,15 +77,15 @@ def add(
     data_dir: Path | None,
     **given: Any,
 ) -> None:
-    """Add MCP servers, an n8n or a ComfyUI to sources.yaml.
+    """Add MCP servers, an n8n server or a ComfyUI server to sources.yaml.
 
-    FILE (- for standard input) is what another client keeps its servers in: a document with `mcpServers` or `servers`,
-    the bare block, or one server. Otherwise NAME is added, with its COMMAND or its --url. With --kind n8n its workflows
-    are tools, with --kind comfyui its templates, and what is wrong with them is told before anything is written.
-    Secrets in the clear are moved into files that only you can read; VALUE may be {env: VARIABLE} or {file: PATH},
-    after a prefix like Bearer.
+    FILE (- for standard input) is the MCP configuration of another client: a document with `mcpServers` or `servers`,
+    the content of that block, or one server. Otherwise give a NAME and its COMMAND or --url. With --kind n8n the
+    server's workflows become tools, with --kind comfyui its templates; they are checked before anything is written.
+    Secrets in plain text are moved into files that only you can read. A VALUE may be {env: VARIABLE} or {file: PATH},
+    also after a prefix such as Bearer.
 
-    A running hub follows the file. Nothing may be called until the policy grants it.
+    A running hub reloads the file. Its tools may be called when the policy grants their capability.
 
     \b
     Examples:
@@ -107,8 +105,8 @@ def add(
     if dry_run or not found:
         _, added = _merged(path, found, refused, replace=replace)
     else:
-        added = _put_in(path, found, refused, replace=replace)
-    _tell(path, added, refused, dry_run=dry_run, as_json=as_json)
+        added = _add_to_file(path, found, refused, replace=replace)
+    _report(path, added, refused, dry_run=dry_run, as_json=as_json)
     if refused:
         sys.exit(_EXIT_REFUSED)
 
@@ -126,55 +124,46 @@ def _check_usage(what: str, command: tuple[str, ...], given: dict[str, Any]) -> 
 
 
 def _check_kind(command: tuple[str, ...], given: dict[str, Any]) -> None:
-    kind = given["kind"]
-    for name, own in _OF_KIND.items():
-        if given[name] and own != kind:
-            raise click.UsageError(f"{_OPTIONS.get(name, f'--{name}')} goes with --kind {own}.")
-    if kind != "mcp" and (command or not given["url"]):
-        raise click.UsageError(f"--kind {kind} goes with --url: toolhub sources add NAME --kind {kind} --url URL")
-    if kind == "comfyui" and given["trust"]:
-        raise click.UsageError("--trust says nothing of templates, which are your own words.")
-    if kind == "comfyui" and not given["templates"]:
-        raise click.UsageError("Name a sidecar or a folder of them with --template; each is a tool.")
-    if kind == "n8n" and not any(given[name] for name in ("webhooks", "jobs", "discover", "tags")):
-        raise click.UsageError("Name workflows with --webhook NAME=PATH or --job NAME=PATH, or say --discover.")
+    chosen = BY_NAME[given["kind"]]
+    for kind in KINDS:
+        for option in kind.options if kind is not chosen else ():
+            if given[option.name]:
+                raise click.UsageError(f"{option.flag} goes with --kind {kind.name}.")
+    if chosen.options and (command or not given["url"]):
+        name = chosen.name
+        raise click.UsageError(f"--kind {name} goes with --url: toolhub sources add NAME --kind {name} --url URL")
+    for option in chosen.options:
+        if option.is_pairs:
+            given[option.name] = _pairs(given[option.name], "=", option.flag)
+    try:
+        if chosen.entry_of is not None:
+            chosen.entry_of(given)
+    except SourceInvalid as wrong:
+        raise click.UsageError(str(wrong)) from wrong
 
 
 def _servers(what: str, command: tuple[str, ...], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By name, as another client would describe them."""
-    from toolhub_service.cli.foreign_servers import NotServers, servers_of
+    """The servers by name, in the form that other clients write."""
+    from toolhub_service.cli.source_converting import NotServers, servers_of
 
     if command:
         env = _pairs(given["variables"], "=", "--env")
         return {what: {"command": command[0], "args": list(command[1:]), "env": env}}
     if given["url"]:
-        return {what: {"url": given["url"], "headers": _pairs(given["headers"], ":", "--header"), **_workflows(given)}}
+        server = {"url": given["url"], "headers": _pairs(given["headers"], ":", "--header")}
+        return {what: {**server, "kind": given["kind"], "given": given} if BY_NAME[given["kind"]].options else server}
     if what == "-":
         text = sys.stdin.read()
     else:
         file = Path(what).expanduser()
         if not file.exists():
-            advice = f"to add a source of that name: toolhub sources add {what} -- COMMAND, or --url URL"
-            raise click.UsageError(f"There is no file {what!r}; {advice}")
+            advice = f"To add a source of that name: toolhub sources add {what} -- COMMAND, or --url URL"
+            raise click.UsageError(f"There is no file {what!r}. {advice}")
         text = read_text(file)
     try:
         return servers_of(text, given["name"])
     except NotServers as broken:
         raise click.UsageError(legible(f"{what}: {broken}")) from broken
-
-
-def _workflows(given: dict[str, Any]) -> dict[str, Any]:
-    """What `convert_workflows` takes besides; empty for MCP."""
-    if given["kind"] == "mcp":
-        return {}
-    return {
-        "kind": given["kind"],
-        "api_key": given["api_key"],
-        "webhooks": _pairs(given["webhooks"], "=", "--webhook"),
-        "jobs": _pairs(given["jobs"], "=", "--job"),
-        "discover": given["tags"] if given["discover"] or given["tags"] else None,
-        "templates": given["templates"],
-    }
 
 
 def _pairs(texts: Iterable[str], mark: str, option: str) -> dict[str, str]:
@@ -189,9 +178,8 @@ def _pair(text: str, mark: str, option: str) -> tuple[str, str]:
 
 
 def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> tuple[list[Converted], dict[str, str]]:
-    """(what can be a source, why the others cannot by their names)."""
-    from toolhub_service.cli.source_converting import NotConvertible, convert
-    from toolhub_service.cli.source_workflows import convert_workflows
+    """(the sources, and by name why other servers cannot be one)."""
+    from toolhub_service.cli.source_converting import NotConvertible, convert, convert_workflows
 
     found: list[Converted] = []
     refused: dict[str, str] = {}
@@ -199,7 +187,7 @@ def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> t
         references: dict[tuple[str, str], dict[str, str]] = {}
         try:
             bare = _with_references(server, references)
-            source = (convert if kind == "mcp" else convert_workflows)(name, bare, folder)
+            source = (convert_workflows if BY_NAME[kind].options else convert)(name, bare, folder)
         except NotConvertible as why:
             refused[name] = str(why)
             continue
@@ -210,7 +198,7 @@ def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> t
 
 
 def _with_references(server: dict[str, Any], kept: dict[tuple[str, str], dict[str, str]]) -> dict[str, Any]:
-    """The server with a harmless text wherever `{env: …}` or `{file: …}` was written, which goes into `kept`."""
+    """The server with an empty text for each `{env: …}` or `{file: …}`, which is added to `kept`."""
     from toolhub_service.cli.source_converting import reference_of
 
     changed = dict(server)
@@ -227,9 +215,9 @@ def _with_references(server: dict[str, Any], kept: dict[tuple[str, str], dict[st
     return changed
 
 
-def _put_in(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> list[Converted]:
-    """Those that were added; why the others were not is put into `refused`."""
-    from toolhub_service.app.file_edit import edited
+def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> list[Converted]:
+    """Write those that can be added and return them; add to `refused` why others cannot."""
+    from toolhub_service.app.files import edited
 
     try:
         with edited(path):
@@ -244,7 +232,7 @@ def _put_in(path: Path, found: Iterable[Converted], refused: dict[str, str], *, 
 def _merged(
     path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool
 ) -> tuple[str, list[Converted]]:
-    """(the text with those that fit, those that fit); why the others do not is put into `refused`."""
+    """(the new text, the sources added); add to `refused` why others cannot be."""
     from toolhub_service.app.sources_file import parse_sources
     from toolhub_service.app.sources_text import NotEditable, with_sources, without_source
     from toolhub_service.settings.loading import SettingsInvalid
@@ -271,8 +259,7 @@ def _merged(
 
 
 def _objection(source: Converted, there: Iterable[str], added: Iterable[Converted], *, replace: bool) -> str:
-    """Why it cannot be added beside those there are; empty: it can."""
-    from toolhub_service.app.source_rules import SourceInvalid
+    """Why it cannot be added; empty when it can."""
     from toolhub_service.app.sources_file import check_source_name
 
     try:
@@ -280,18 +267,18 @@ def _objection(source: Converted, there: Iterable[str], added: Iterable[Converte
     except SourceInvalid as alike:
         return str(alike)
     if any(source.name == other.name for other in added):
-        return "another one of the list has become this name; add it with --name and a name of its own"
+        return "another server in the list was given the same name; add it alone with --name and another name"
     if replace:
         return ""
     if source.name in there:
-        return "there is a source of this name; --replace writes it anew"
+        return "a source of this name exists; replace it with --replace"
     taken = [secret.file for secret in source.secrets if holds_another(secret.file, secret.text)]
-    return f"{taken[0]} is there and holds something else; --replace writes it anew" if taken else ""
+    return f"{taken[0]} exists with other content; replace it with --replace" if taken else ""
 
 
 def _write(path: Path, text: str, added: Iterable[Converted]) -> None:
     """Secrets first: sources.yaml must not name a file that is not there. Raises OSError."""
-    from toolhub_service.app.file_edit import replace_text
+    from toolhub_service.app.files import replace_text
 
     for source in added:
         for secret in source.secrets:
@@ -299,9 +286,9 @@ def _write(path: Path, text: str, added: Iterable[Converted]) -> None:
     replace_text(path, text)
 
 
-def _tell(path: Path, added: list[Converted], refused: dict[str, str], *, dry_run: bool, as_json: bool) -> None:
+def _report(path: Path, added: list[Converted], refused: dict[str, str], *, dry_run: bool, as_json: bool) -> None:
     from toolhub_service.app.sources_text import as_yaml
-    from toolhub_service.policy.remedies import grant_line
+    from toolhub_service.policy.refusals import grant_line
 
     grant = grant_line("PRINCIPAL", (source.capability for source in added)) if added else ""
     if wants_json(as_json):
@@ -320,12 +307,14 @@ def _tell(path: Path, added: list[Converted], refused: dict[str, str], *, dry_ru
         click.secho(f"{source.name} {'would be' if dry_run else 'is'} added to {path}", bold=True)
         click.echo(legible(as_yaml({source.name: source.shown})), nl=False)
         for secret in source.secrets:
-            note(f"! {secret.place} {'would go' if dry_run else 'went'} into {secret.file}, readable by you only")
-        for told in source.notes:
-            note(legible(f"! {told}"))
+            note(f"! {secret.place} {'would be moved' if dry_run else 'was moved'} to {secret.file} (mode 0600)")
+        for warning in source.notes:
+            note(legible(f"! {warning}"))
     for name, why in refused.items():
         click.secho(legible(f"{name} is not added: {why}"), fg="red", err=True)
     if added and not dry_run:
-        note("\nNext: `toolhub sources list` shows how they fare in a running hub, and in policy.yaml")
+        note(
+            "\n`toolhub sources list` shows their state in a running hub. To let a principal call them, in policy.yaml"
+            " (append to a key that is already there):"
+        )
         click.echo(f"  {grant}")
-        note("lets a principal call them")

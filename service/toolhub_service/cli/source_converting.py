@@ -7,17 +7,93 @@ not do is named, never silently dropped.
 from __future__ import annotations
 
 import base64
+import difflib
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from toolhub_service.app.source_rules import SourceInvalid
+from toolhub_service.adapters.source_config import SourceInvalid
+from toolhub_service.app.kinds import BY_NAME, preview_sources
 from toolhub_service.app.sources_file import RESERVED, check_source_name, to_source
-from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.registry.names import skeleton
+from toolhub_service.registry.catalog import skeleton
+
+# Lists of MCP servers as other clients keep them.
+#
+# `mcpServers` (Claude, Cursor, Windsurf, Gemini), `servers` (VS Code), `context_servers` (Zed), a bare block, or one
+# server. JSON; comments and commas before a closing bracket do no harm.
+
+_PLACES: Final = (
+    ("mcpServers",),
+    ("servers",),
+    ("mcp", "servers"),
+    ("mcp", "mcpServers"),
+    ("context_servers",),
+    ("mcp",),
+)
+_SIGNS: Final = frozenset({"command", "url", "serverUrl", "httpUrl"})
+"""Each server has one of them."""
+_STRING: Final = r'"(?:\\.|[^"\\])*"'
+_COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
+
+Server = dict[str, Any]
+
+
+class NotServers(ValueError):
+    """The text is no list of MCP servers; the message says what was looked for."""
+
+
+def servers_of(text: str, name: str = "") -> dict[str, Server]:
+    """Every server by its name there; with `name` that one, or the only one under this name. Raises NotServers."""
+    document = _parsed(text)
+    servers = _listed(document)
+    if servers is None:
+        if not name:
+            raise NotServers("one server without a name: give it one with --name")
+        return {name: document}
+    if not name:
+        return servers
+    if name not in servers:
+        near = difflib.get_close_matches(name, servers, n=1)
+        advice = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(servers)}"
+        raise NotServers(f"there is no server `{name}`; {advice}")
+    return {name: servers[name]}
+
+
+def _parsed(text: str) -> Server:
+    bare = _COMMA.sub(lambda found: found.group(1) or "", _COMMENT.sub(lambda found: found.group(1) or " ", text))
+    try:
+        document = json.loads(bare.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as broken:
+        raise NotServers(f"not JSON: {broken}") from broken
+    if not isinstance(document, dict):
+        raise NotServers("not a JSON object")
+    return document
+
+
+def _listed(document: Server) -> dict[str, Server] | None:
+    """None: the document is one server."""
+    for place in _PLACES:
+        found: Any = document
+        for key in place:
+            found = found.get(key) if isinstance(found, dict) else None
+        if isinstance(found, dict) and found and all(_is_server(server) for server in found.values()):
+            return found
+    if _is_server(document):
+        return None
+    if document and all(_is_server(server) for server in document.values()):
+        return document
+    raise NotServers("no MCP servers in it: looked for `mcpServers`, `servers`, and servers with `command` or `url`")
+
+
+def _is_server(value: object) -> bool:
+    return isinstance(value, dict) and bool(_SIGNS & value.keys())
+
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _OF_ENVIRONMENT = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(:-.*)?|input:([A-Za-z0-9_. -]+)")
@@ -261,3 +337,38 @@ def _as_text(value: str | float | bool) -> str:
 
 def _first(server: dict[str, Any], *keys: str) -> object:
     return next((server[key] for key in keys if server.get(key)), None)
+
+
+# A source whose kind has options of its own (n8n, ComfyUI): checked as `toolhub workflows check` does, before anything
+# is written.
+
+_SHOWN_MAX = 3
+
+
+def convert_workflows(name: str, server: dict[str, Any], secrets_folder: Path) -> Converted:
+    """`server`: `kind`, `url`, `headers`, and under `given` the options of the kind. Raises NotConvertible."""
+    kind, found = BY_NAME[server["kind"]], begun(name)
+    found.entry["kind"] = kind.name
+    put_url(found, server["url"], server["headers"], secrets_folder)
+    assert kind.entry_of is not None  # else it were no choice of --kind
+    entry = kind.entry_of(server["given"])
+    for key in (option.name for option in kind.options if option.is_secret and option.name in entry):
+        entry[key] = reference_of(entry[key]) or set_aside(found, key, entry[key], "", secrets_folder)
+    found.entry |= entry
+    _check(found)
+    return found
+
+
+def _check(found: Converted) -> None:
+    """Raises NotConvertible; what works and is probably not meant becomes notes."""
+    try:
+        source = to_source(found.name, found.entry)
+    except SourceInvalid as invalid:
+        raise NotConvertible(str(invalid)) from invalid
+    report = preview_sources({found.name: source}, None)
+    wrong = [*report.problems, *(f"{tool.name}: {problem}" for tool in report.tools for problem in tool.problems)]
+    if wrong:
+        more = f"; and {len(wrong) - _SHOWN_MAX} more" if len(wrong) > _SHOWN_MAX else ""
+        raise NotConvertible("; ".join(wrong[:_SHOWN_MAX]) + more)
+    found.notes += [f"{tool.name}: {warning}" for tool in report.tools for warning in tool.warnings]
+    found.notes += report.notes

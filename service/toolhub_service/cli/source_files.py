@@ -1,15 +1,23 @@
-"""Where sources.yaml and the secrets of sources lie."""
+"""`toolhub sources check` and `remove`: the file sources.yaml and the files of the sources' secrets."""
 
 from __future__ import annotations
 
+import difflib
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from toolhub_service.app.paths import Paths
+from toolhub_service.cli.config import read_settings, settings_options
+from toolhub_service.cli.output import counted, json_option, legible, note, print_json, wants_json
 from toolhub_service.settings.document import Settings
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -19,7 +27,7 @@ def file_option(command: Command) -> Command:
         "--file",
         "sources_file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The sources.yaml meant; else the setting sources.file, else the one in the data folder.",
+        help="Path of sources.yaml; default: the setting sources.file, else sources.yaml in the data folder.",
     )(command)
 
 
@@ -45,5 +53,124 @@ def read_text(path: Path) -> str:
 
 
 def holds_another(path: Path, text: str) -> bool:
-    """Whether a file is there that says something else."""
+    """Whether a file with other content exists there."""
     return path.exists() and read_text(path) != text
+
+
+def complete_configured(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Sources in sources.yaml whose names begin with what was typed; needs no hub."""
+    from click.shell_completion import CompletionItem
+
+    from toolhub_service.app.sources_file import SourcesFile
+    from toolhub_service.settings.loading import SettingsInvalid
+
+    given = context.params
+    with suppress(click.ClickException, SettingsInvalid):
+        settings = read_settings(given.get("config_file"), given.get("data_dir"))
+        found = SourcesFile(sources_path(settings, given.get("sources_file"))).load().sources
+        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+    return []
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_configured)
+@file_option
+@json_option
+@settings_options
+def remove(
+    name: str, *, as_json: bool, sources_file: Path | None, config_file: Path | None, data_dir: Path | None
+) -> None:
+    """Remove the source NAME from sources.yaml; a running hub then removes its tools.
+
+    Its pins are kept, in case it is added again. The files with its secrets are kept too; the command names them.
+
+    \b
+    Example:
+      toolhub sources remove memory
+    """
+    from toolhub_service.app.files import edited, replace_text
+    from toolhub_service.app.sources_text import NotEditable, without_source
+    from toolhub_service.settings.loading import SettingsInvalid
+
+    settings = read_settings(config_file, data_dir)
+    path = sources_path(settings, sources_file)
+    text = read_text(path)
+    try:
+        without_source(text, name)  # refuses before a lock file is made beside sources.yaml
+        with edited(path):
+            text = read_text(path)
+            replace_text(path, without_source(text, name))
+    except KeyError as unknown:
+        raise click.ClickException(f"There is no source {name!r} in {path}. {_advice(text, name)}") from unknown
+    except (NotEditable, SettingsInvalid) as broken:
+        raise click.ClickException(legible(f"{path}: {broken}")) from broken
+    except OSError as broken:
+        raise click.ClickException(f"{path}: {broken.strerror}") from broken
+    left = sorted(str(file) for file in secrets_folder(settings).glob(f"{name}.*"))
+    if wants_json(as_json):
+        print_json({"file": str(path), "removed": name, "secretFiles": left})
+        return
+    click.echo(f"{name} is removed from {path}.")
+    if left:
+        note(f"Its secrets are still in {', '.join(left)}. Delete the files if you do not need them.")
+
+
+def _advice(text: str, name: str) -> str:
+    import yaml
+
+    known = (yaml.safe_load(text) or {}).get("sources") or {}
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"Did you mean {near[0]}?"
+    return f"Sources in the file: {', '.join(known)}" if known else "The file has no sources."
+
+
+_EXIT_INVALID = 1
+
+
+@click.command()
+@click.argument("path", required=False, metavar="[FILE]", type=click.Path(path_type=Path, dir_okay=False))
+@file_option
+@json_option
+@settings_options
+def check(
+    path: Path | None, *, as_json: bool, sources_file: Path | None, config_file: Path | None, data_dir: Path | None
+) -> None:
+    """Check sources.yaml and what it refers to; exit 1 when it is invalid or exposes the whole file system.
+
+    Programs, files and variables are looked up in this shell's environment, which may differ from the hub's.
+
+    \b
+    Example:
+      toolhub sources check
+    """
+    from toolhub_service.app.doctor.sources import missing_for, unbounded
+    from toolhub_service.app.sources_file import SourcesFile
+    from toolhub_service.settings.loading import SettingsInvalid
+
+    settings = read_settings(config_file, data_dir)
+    named = path or sources_file or settings.sources.file
+    path = path or sources_path(settings, sources_file)
+    try:
+        found = SourcesFile(path, required=bool(named)).load().sources
+    except SettingsInvalid as invalid:
+        if not wants_json(as_json):
+            raise click.ClickException(legible(str(invalid))) from invalid
+        print_json({"ok": False, "file": str(path), "problem": str(invalid)})
+        sys.exit(_EXIT_INVALID)
+    missing = {name: list(missing_for(source, settings)) for name, source in found.items()}
+    is_bounded = not any(problem for source in found.values() for problem in unbounded(source))
+    if wants_json(as_json):
+        print_json({"ok": is_bounded, "file": str(path), "sources": list(found), "missing": missing})
+        sys.exit(0 if is_bounded else _EXIT_INVALID)
+    for name, problems in missing.items():
+        click.secho(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green")
+        for problem in problems:
+            click.echo(legible(f"    {problem}"))
+    note(
+        f"{path} is valid: {counted(len(found), 'source')}"
+        if path.exists()
+        else f"{path} does not exist: no source is configured"
+    )
+    if not is_bounded:
+        sys.exit(_EXIT_INVALID)

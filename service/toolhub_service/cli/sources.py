@@ -1,9 +1,10 @@
-"""`toolhub sources …`: where tools come from, how that fares, and sources.yaml."""
+"""`toolhub sources …`: where tools come from, and the state of each source."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
@@ -11,32 +12,198 @@ import click
 import grpc
 
 from toolhub.v1 import registry_service_pb2 as pb
-from toolhub.v1 import source_pb2
-from toolhub_service.cli.connection import EXIT_REFUSED, Connection, HubRefused, connected_by, connection_options
-from toolhub_service.cli.output import json_option, message_as_json, note, print_json, wants_json
+from toolhub.v1 import source_pb2, tool_pb2
+from toolhub_service.cli.client import EXIT_REFUSED, Connection, HubRefused, connected_by, connection_options
+from toolhub_service.cli.completion import complete_source
+from toolhub_service.cli.output import (
+    counted,
+    json_option,
+    message_as_json,
+    note,
+    print_json,
+    print_pairs,
+    print_table,
+    revealed,
+    wants_json,
+)
 from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.source_adding import add
-from toolhub_service.cli.source_checking import check
-from toolhub_service.cli.source_completion import complete_source
-from toolhub_service.cli.source_removing import remove
-from toolhub_service.cli.source_view import is_down, is_remote, line, print_source, print_sources
-from toolhub_service.registry.names import CORE_NAMESPACE
+from toolhub_service.cli.source_files import check, remove
+from toolhub_service.registry.catalog import CORE_NAMESPACE
+
+# What a source says about itself and what its process writes is untrusted and is escaped for the terminal.
+
+Status = source_pb2.SourceStatus
+
+_COLOURS = {"READY": "green", "PARTIAL": "yellow", "PENDING": "yellow", "DOWN": "red"}
+_HEADINGS = ("SOURCE", "KIND", "STATE", "TOOLS", "PROTOCOL", "READ", "TOOK", "NEXT", "BREAKER")
+_PROCESS_OUTPUT = ("stderr: ", "stdout: ")
+"""Prefixes of diagnostics that a source's process wrote; all others come from the hub."""
+_WIDE = ("TRUST", "SERVER", "ENDPOINT")
+
+
+def source_state(status: Status) -> str:
+    return source_pb2.SourceState.Name(status.state).removeprefix("SOURCE_STATE_")
+
+
+def is_down(status: Status) -> bool:
+    return status.state == source_pb2.SOURCE_STATE_DOWN
+
+
+def is_remote(status: Status) -> bool:
+    """Whether it can be refreshed."""
+    return status.kind != tool_pb2.TOOL_KIND_CORE
+
+
+def print_sources(statuses: Iterable[Status], *, wide: bool) -> None:
+    """Print a line for each, then why some are not READY."""
+    shown = list(statuses)
+    now_s = time.time()
+    headings = _HEADINGS + (_WIDE if wide else ())
+    print_table(headings, (_row(status, now_s) + (_wide(status) if wide else ()) for status in shown), is_cut=not wide)
+    for status in shown:
+        if status.message:
+            click.secho(f"{status.source}: {revealed(status.message)}", fg=_COLOURS.get(source_state(status)))
+
+
+def print_source(status: Status) -> None:
+    """Print one source in full."""
+    state = source_state(status)
+    click.secho(f"{status.source}  ", bold=True, nl=False)
+    click.secho(state, fg=_COLOURS.get(state), bold=True)
+    print_pairs((name, revealed(value)) for name, value in _facts(status) if value)
+    output = [line for line in status.diagnostics if line.startswith(_PROCESS_OUTPUT)]
+    own = [line for line in status.diagnostics if not line.startswith(_PROCESS_OUTPUT)]
+    for heading, lines in (("connection:", own), ("last output of its process (untrusted):", output)):
+        if lines:
+            note(f"\n{heading}")
+        for line in lines:
+            click.echo(f"  {revealed(line)}")
+
+
+def line(status: Status) -> str:
+    """The outcome of one refresh."""
+    told = f"{status.source}  {source_state(status)}  {_tool_counts(status)}"
+    if status.HasField("refresh_duration"):
+        told += f"  in {_took(status)}"
+    return f"{told}  {revealed(status.message)}".rstrip()
+
+
+def kind_of(status: Status) -> str:
+    return tool_pb2.ToolKind.Name(status.kind).removeprefix("TOOL_KIND_").lower()
+
+
+def _row(status: Status, now_s: float) -> tuple[str, ...]:
+    return (
+        status.source,
+        kind_of(status),
+        source_state(status),
+        _tools(status),
+        revealed(status.protocol) or "–",
+        _ago(status, now_s),
+        _took(status),
+        _until(status, now_s),
+        _breaker(status) or "–",
+    )
+
+
+def _wide(status: Status) -> tuple[str, ...]:
+    return _trust(status), revealed(status.server) or "–", revealed(status.endpoint) or "–"
+
+
+def _facts(status: Status) -> Iterator[tuple[str, str]]:
+    now_s = time.time()
+    yield "why", status.message
+    yield "kind", kind_of(status)
+    yield from _tool_facts(status)
+    yield "trust", _trust(status)
+    yield "endpoint", status.endpoint
+    yield "server", f"{status.server} (as it calls itself)" if status.server else ""
+    yield "protocol", status.protocol
+    yield "read", f"{_ago(status, now_s)}, took {_took(status)}" if status.HasField("refreshed_at") else "never"
+    yield "read next", _until(status, now_s) if status.HasField("next_refresh_at") else _when_asked(status)
+    yield "breaker", _breaker(status)
+
+
+def _tools(status: Status) -> str:
+    return f"{status.tools} ({status.quarantined} quarantined)" if status.quarantined else str(status.tools)
+
+
+def _tool_counts(status: Status) -> str:
+    told = counted(status.tools, "tool")
+    return f"{told}, {status.quarantined} quarantined" if status.quarantined else told
+
+
+def _tool_facts(status: Status) -> Iterator[tuple[str, str]]:
+    """How many, and the commands that list them: `tools list` leaves out quarantined tools unless asked for them."""
+    listing = f"`toolhub tools list --source {status.source}"
+    told = _tool_counts(status)
+    yield "tools", f"{told}; {listing}` lists them" if status.tools > status.quarantined else told
+    if status.quarantined:
+        yield "", f"{listing} --state quarantined` says why each is quarantined"
+        yield "", f"`toolhub pins list --source {status.source}` shows what waits for a decision"
+
+
+def _when_asked(status: Status) -> str:
+    """When a source is read that is not refreshed on a schedule."""
+    if not is_remote(status):
+        return ""
+    if status.state == source_pb2.SOURCE_STATE_DISABLED:
+        return "not while it is disabled"
+    return f"on `toolhub sources refresh {status.source}`" if is_down(status) else ""
+
+
+def _trust(status: Status) -> str:
+    return source_pb2.SourceTrust.Name(status.trust).removeprefix("SOURCE_TRUST_").lower().replace("_", "-")
+
+
+def _breaker(status: Status) -> str:
+    if status.breaker == source_pb2.BREAKER_STATE_UNSPECIFIED:
+        return ""
+    return source_pb2.BreakerState.Name(status.breaker).removeprefix("BREAKER_STATE_").lower().replace("_", "-")
+
+
+def _took(status: Status) -> str:
+    if not status.HasField("refresh_duration"):
+        return "–"
+    took_ms = status.refresh_duration.ToMicroseconds() / 1_000
+    return f"{took_ms / 1_000:.1f} s" if took_ms >= 1_000 else f"{took_ms:.0f} ms"
+
+
+def _ago(status: Status, now_s: float) -> str:
+    if not status.HasField("refreshed_at"):
+        return "never" if is_remote(status) else "–"
+    return f"{_span(now_s - status.refreshed_at.ToMilliseconds() / 1_000)} ago"
+
+
+def _until(status: Status, now_s: float) -> str:
+    if not status.HasField("next_refresh_at"):
+        return "–"
+    return f"in {_span(status.next_refresh_at.ToMilliseconds() / 1_000 - now_s)}"
+
+
+def _span(seconds: float) -> str:
+    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
+
 
 _AT_ONCE = 8
-"""Sources that are asked at the same time."""
+"""Sources that are refreshed at the same time."""
 
 
 @click.group(cls=SuggestingGroup)
 def sources() -> None:
-    """Where tools come from besides the hub itself: look, read anew, add and remove."""
+    """Sources of tools outside the hub: list, show, add, check, refresh and remove them."""
 
 
 @sources.command("list")
-@click.option("--wide", is_flag=True, help="Trust, server and endpoint, too.")
+@click.option("--wide", is_flag=True, help="Show trust, server and endpoint as well.")
 @json_option
 @connection_options
 def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
-    """Every source and how it fares: tools, last and next reading, breaker, and why one is not ready.
+    """List the sources: state, tools, last and next refresh, circuit breaker, and why one is not ready.
 
     \b
     Examples:
@@ -50,9 +217,9 @@ def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
         return
     print_sources(found, wide=wide)
     if not any(is_remote(status) for status in found):
-        note("Only the hub's own; `toolhub sources add --help` shows how to add some")
+        note("No source is configured. `toolhub sources add --help` shows how to add one.")
     else:
-        note("`toolhub sources show NAME` tells all about one")
+        note("`toolhub sources show NAME` shows one in full.")
 
 
 @sources.command()
@@ -60,7 +227,7 @@ def list_sources(wide: bool, as_json: bool, **options: Any) -> None:
 @json_option
 @connection_options
 def show(name: str, as_json: bool, **options: Any) -> None:
-    """One source: where it stands, what it says of itself, what its process last wrote.
+    """Show one source: its state, its connection, and the last output of its process.
 
     \b
     Example:
@@ -79,9 +246,9 @@ def show(name: str, as_json: bool, **options: Any) -> None:
 @json_option
 @connection_options
 def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Read sources anew, all when none is named, and tell what each gave; exits 1 when one could not be read.
+    """Read the tools of the named sources again, or of all; exit 1 when one cannot be read.
 
-    The hub looks at sources.yaml first, so what was just written there is found.
+    The hub reloads sources.yaml first, so that it finds what was just added.
 
     \b
     Examples:
@@ -90,7 +257,7 @@ def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """
     with connected_by(options) as connection:
         told: list[source_pb2.SourceStatus] = []
-        for status in _refreshed(connection, list(dict.fromkeys(names)) or _all_remote(connection)):
+        for status in _refreshed(connection, list(dict.fromkeys(names)) or _configured_names(connection)):
             told.append(status)
             if not wants_json(as_json):
                 click.secho(line(status), fg="red" if is_down(status) else None)
@@ -98,7 +265,7 @@ def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
         told.sort(key=lambda status: status.source)
         print_json({"sources": [message_as_json(status) for status in told]})
     elif not told:
-        note("There is nothing to read: the hub has no source but itself")
+        note("No source is configured. `toolhub sources add --help` shows how to add one.")
     if any(is_down(status) for status in told):
         sys.exit(EXIT_REFUSED)
 
@@ -118,17 +285,18 @@ def _named(found: Sequence[source_pb2.SourceStatus], name: str) -> source_pb2.So
         if status.source == name:
             return status
     known = ", ".join(status.source for status in found)
-    raise HubRefused(f"There is no source {name!r}; there are {known}")
+    raise HubRefused(f"There is no source {name!r}. Sources of this hub: {known}")
 
 
-def _all_remote(connection: Connection) -> list[str]:
-    """Every source that can be read, with those of the file that the hub has not looked at yet."""
-    _refresh(connection, CORE_NAMESPACE)  # nothing is read there, but the hub looks at its file first
+def _configured_names(connection: Connection) -> list[str]:
+    """The names of all configured sources, including those that were just added to the file."""
+    _refresh(connection, CORE_NAMESPACE)  # reads no tools, but makes the hub reload its file first
     return [status.source for status in _listed(connection) if is_remote(status)]
 
 
 def _refreshed(connection: Connection, names: Sequence[str]) -> Iterator[source_pb2.SourceStatus]:
-    """As each is done: one that is slow keeps none of the others from being told. Raises the first grpc.RpcError."""
+    """The sources in the order in which they finish, so that a slow one does not hold up the others. Raises the first
+    grpc.RpcError at the end."""
     failed: grpc.RpcError | None = None
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for done in as_completed([threads.submit(_refresh, connection, name) for name in names]):

@@ -1,23 +1,23 @@
-"""`toolhub tools …`: what can be called, and how."""
+"""`toolhub tools …`: list, search, show and export tools."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
 import grpc
 
-from toolhub.v1 import source_pb2, tool_pb2
+from toolhub.v1 import registry_service_pb2, source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.call_completion import complete_tool
-from toolhub_service.cli.connection import Connection, connected_by, connection_options, status_of
-from toolhub_service.cli.empty_answer import why_empty
+from toolhub_service.cli.client import Connection, connected_by, connection_options, status_of
+from toolhub_service.cli.completion import complete_tool
 from toolhub_service.cli.output import (
     counted,
+    first_line,
     json_option,
     legible,
     message_as_json,
@@ -29,9 +29,75 @@ from toolhub_service.cli.output import (
     revealed,
     wants_json,
 )
-from toolhub_service.cli.registry import register, snapshot, state_name, state_told, unregister
+from toolhub_service.cli.registry import register, snapshot, state_name, state_text, unregister
 from toolhub_service.cli.root import SuggestingGroup
-from toolhub_service.cli.search_view import first_line, found_note, print_hits
+
+
+def why_empty(connection: Connection, sources: Sequence[str]) -> str:
+    """Why the filter by source found no tool; empty when the caller may not list sources (operators may)."""
+    if not sources:
+        return ""
+    try:
+        request = registry_service_pb2.ListSourcesRequest()
+        answer = connection.registry.ListSources(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    except grpc.RpcError:
+        return ""  # not worth an error: the list itself was answered
+    return "; ".join(_missing_tools(sources, {status.source: status for status in answer.sources}))
+
+
+def _missing_tools(sources: Sequence[str], known: dict[str, source_pb2.SourceStatus]) -> Iterator[str]:
+    for name in sources:
+        status = known.get(name)
+        if status is None:
+            yield f"There is no source {name!r}. Sources of this hub: {', '.join(known)}"
+        elif status.tools:
+            quarantined = f", {status.quarantined} of them quarantined" if status.quarantined else ""
+            yield f"{name} has {counted(status.tools, 'tool')}{quarantined}; none matches and is allowed by your policy"
+        else:
+            yield f"{name} has no tools"
+
+
+_REASONS_MAX = 4
+_WHY_MAX_CHARS = 56
+"""Shown of each hit; --json prints all."""
+
+
+def print_hits(answer: pb.SearchToolsResponse) -> None:
+    """Print one line for each hit, best first."""
+    rows = [(f"{hit.score:.2f}", hit.tool.name, why(hit), first_line(hit.tool.description)) for hit in answer.hits]
+    if rows:
+        print_table(("SCORE", "TOOL", "WHY", "DESCRIPTION"), rows, is_cut=True)
+
+
+def found_note(answer: pb.SearchToolsResponse) -> str:
+    """How many tools matched, and by which signals they are ranked."""
+    if not answer.hits:
+        return "No tool matches. `toolhub tools list` shows all tools."
+    text = f"{len(answer.hits)} of {answer.total_size} matching tools, best first"
+    if len(answer.ranked_by) > 1:
+        text += f", by {', '.join(answer.ranked_by)}"
+    return f"{text} · {answer.note}" if answer.note else text
+
+
+def why(hit: pb.SearchHit) -> str:
+    """Such as `file 3.1 (name, description), read 2.0 (name), meaning #2`: the strongest reasons that fit."""
+    told = ""
+    for reason in hit.reasons[:_REASONS_MAX]:
+        more = f"{told}, {_reason(reason)}" if told else _reason(reason)
+        if told and len(more) > _WHY_MAX_CHARS:
+            return f"{told}, …"
+        told = more
+    return told or ", ".join(hit.matched_terms[:_REASONS_MAX])
+
+
+def _reason(reason: pb.SearchReason) -> str:
+    if reason.part == "meaning":
+        return f"meaning #{reason.rank}"
+    word = reason.word
+    if reason.part == "related" and reason.found and reason.found != reason.word:
+        word = f"{reason.word} ~ {reason.found}"
+    return f"{word} {reason.score:.1f} ({', '.join(reason.fields) or reason.part})"
+
 
 _PAGE = 1_000
 _EVERY = "all"
@@ -84,12 +150,12 @@ def _filter_options(command: Any) -> Any:
     type=click.Choice((*_STATES, _EVERY), case_sensitive=False),
     default=("active", "unavailable"),
     show_default=True,
-    help="Only tools in this state; may be given several times. Operators alone see quarantined ones.",
+    help="Only tools in this state; repeatable. Only operators see quarantined tools.",
 )
 @json_option
 @connection_options
 def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Every tool that your policy could allow.
+    """List the tools that your policy may allow you to call.
 
     \b
     Examples:
@@ -112,21 +178,21 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
         all_active = all(tool.state == tool_pb2.TOOL_STATE_ACTIVE for tool in found)
         headings = ("TOOL", "NEEDS", "DESCRIPTION") if all_active else ("TOOL", "STATE", "NEEDS", "DESCRIPTION")
         print_table(headings, (_row(tool, all_active) for tool in found), is_cut=True)
-    told = f"{counted(len(found), 'tool')} that your policy could allow; `toolhub tools show TOOL` tells all about one"
-    note((told if found else "Your policy allows no tool that fits") + _sources_note(pages[0].sources))
+    summary = f"{counted(len(found), 'tool')} that your policy may allow. `toolhub tools show TOOL` shows one in full."
+    note((summary if found else "No tool matches that your policy allows.") + _sources_note(pages[0].sources))
 
 
 @tools.command()
 @click.argument("query", nargs=-1, required=True)
-@click.option("--limit", default=10, show_default=True, help="Hits to show.")
+@click.option("--limit", default=10, show_default=True, help="Number of tools to show.")
 @_filter_options
 @json_option
 @connection_options
 def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) -> None:
-    """Find tools by what they do, and see why each stands where it does.
+    """Find tools by what they do, and see why each was found.
 
-    WHY names what spoke for a tool, the weightiest first: words of the query with their share of the score and where
-    they were found, words of like meaning, words of what it was used for before, its place by meaning.
+    The column WHY lists the reasons for a tool's rank, strongest first: words of the query with their score and the
+    fields they occur in, related words, words of earlier calls, and its rank by meaning (embeddings).
 
     \b
     Example:
@@ -150,7 +216,7 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
 @json_option
 @connection_options
 def show(name: str, as_json: bool, **options: Any) -> None:
-    """One tool: what it needs, its input and output, examples.
+    """Show one tool: the capabilities it needs, input, output and examples.
 
     \b
     Example:
@@ -176,7 +242,7 @@ def show(name: str, as_json: bool, **options: Any) -> None:
 @_filter_options
 @connection_options
 def export(format_name: str, **options: Any) -> None:
-    """Print tool definitions for a model's tool-calling interface, as JSON with the names that lead back.
+    """Print tool definitions as JSON for a model's tool-calling API, with the mapping back to tool names.
 
     \b
     Example:
@@ -205,7 +271,7 @@ def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
             raise
     known = [tool.name for page in _pages(connection, tool_pb2.ToolFilter()) for tool in page.tools]
     near = difflib.get_close_matches(name, known, n=3)
-    advice = f"Did you mean {', '.join(near)}?" if near else "`toolhub tools search` finds one by what it does."
+    advice = f"Did you mean {', '.join(near)}?" if near else "`toolhub tools search WORDS` finds tools by what they do."
     raise click.ClickException(f"There is no tool named {name!r} that you could call. {advice}")
 
 
@@ -234,18 +300,18 @@ def _facts(tool: tool_pb2.ToolSpec) -> Iterable[tuple[str, str]]:
     yield "timeout", f"{tool.default_limits.timeout.ToMilliseconds() / 1_000:g} s"
     yield "digest", tool.digest
     if tool.state_reason or tool.state != tool_pb2.TOOL_STATE_ACTIVE:
-        yield "state", revealed(state_told(tool))
+        yield "state", revealed(state_text(tool))
 
 
 def _show_schema(title: str, schema: dict[str, Any]) -> None:
-    """Fields of an object, the required ones marked by a star."""
+    """Print the fields of an object; a star marks the required ones."""
     required = set(schema.get("required", ()))
     note(f"\n{title}:" if schema.get("properties") else f"\n{title}: anything")
     if not schema.get("properties"):
         return
     rows = []
     for name, said in schema["properties"].items():
-        declared = said if isinstance(said, dict) else {}  # `true` is a schema, too
+        declared = said if isinstance(said, dict) else {}  # `true` is a schema as well
         branches = (str(b.get("type", "?")) for b in declared.get("anyOf", ()) if isinstance(b, dict))
         kind = declared.get("type") or " | ".join(branches) or "any"
         default = "" if "default" not in declared else json.dumps(declared["default"])
@@ -255,5 +321,5 @@ def _show_schema(title: str, schema: dict[str, Any]) -> None:
 
 
 def _sources_note(sources: Iterable[source_pb2.SourceStatus]) -> str:
-    told = [f"{source.source}: {revealed(source.message)}" for source in sources if source.message]
-    return "" if not told else " · " + "; ".join(told)
+    messages = [f"{source.source}: {revealed(source.message)}" for source in sources if source.message]
+    return "" if not messages else " · " + "; ".join(messages)

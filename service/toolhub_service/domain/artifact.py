@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from toolhub_service.domain.call import Call
 
 OCTETS = "application/octet-stream"
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactRef:
+class ArtifactRef(Struct, frozen=True, gc=False):
     """An artifact as results and jobs name it."""
 
     artifact_id: str
@@ -20,7 +23,7 @@ class ArtifactRef:
     expires_at_unix_ms: int = 0
 
 
-class Artifact(NamedTuple):
+class Artifact(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="v", tag=1):
     """What is known of one artifact. Its bytes lie under `sha256` and never change."""
 
     artifact_id: str
@@ -45,3 +48,85 @@ class Artifact(NamedTuple):
         return ArtifactRef(
             self.artifact_id, self.sha256, self.size_bytes, self.media_type, self.name, self.expires_at_unix_ms
         )
+
+
+# Ports of large values: what is known of them, their bytes, and how a call keeps and reads them.
+
+
+class ArtifactRecords(Protocol):
+    """What is known of artifacts. Raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached."""
+
+    async def add(self, artifact: Artifact) -> None:
+        """Durable when it returns."""
+        ...
+
+    async def get(self, artifact_id: str) -> Artifact | None:
+        """Expired ones, too, until they are removed: the caller looks at the time."""
+        ...
+
+    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[Artifact]: ...
+
+    async def remove(self, artifact_id: str) -> bool:
+        """Forget one. True when no other artifact has the same sha256, so that its bytes may go."""
+        ...
+
+    async def usage(self, principal: str) -> tuple[int, int]:
+        """How many artifacts the principal owns, and their bytes."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class BlobWriter(Protocol):
+    """Bytes on their way into the store. `finish` or `abort` ends it, once."""
+
+    async def write(self, chunk: bytes) -> None: ...
+
+    async def finish(self) -> tuple[str, int]:
+        """sha256 (hex) and size in bytes of what was written, which is durable now."""
+        ...
+
+    async def abort(self) -> None:
+        """Leave no trace. Does nothing after `finish`."""
+        ...
+
+
+class Blobs(Protocol):
+    """Bytes under their sha256. Raises ToolFailure IO_ERROR or TOOL_UNAVAILABLE when it cannot read or write."""
+
+    async def writer(self) -> BlobWriter: ...
+
+    def read(self, sha256: str, offset_bytes: int, limit_bytes: int) -> AsyncIterator[bytes]:
+        """Chunks of 1 to 262144 bytes. Raises ToolFailure NOT_FOUND when there are none under that digest."""
+        ...
+
+    async def remove(self, sha256: str) -> None:
+        """Does nothing when they are gone."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ArtifactDesk(Protocol):
+    """How tools and adapters keep large values and read those they are given."""
+
+    async def keep(
+        self,
+        chunks: AsyncIterator[bytes],
+        *,
+        call: Call,
+        media_type: str = OCTETS,
+        name: str = "",
+    ) -> Artifact:
+        """Store a call's output. Raises ToolFailure FILE_TOO_LARGE beyond the cap, BUDGET_EXCEEDED beyond the quota."""
+        ...
+
+    async def open(self, principal_id: str, artifact_id: str) -> Artifact:
+        """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's."""
+        ...
+
+    def read(self, artifact: Artifact, offset_bytes: int = 0, limit_bytes: int = 0) -> AsyncIterator[bytes]:
+        """Its bytes; a limit of 0 means to the end."""
+        ...

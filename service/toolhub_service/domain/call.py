@@ -6,16 +6,77 @@ What is made for every call is a NamedTuple: as immutable as a frozen dataclass,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.question import Reply
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Verdict
+
+# Who is calling: always from a verified credential, never from the message.
+
+
+class Role(Enum):
+    """Which group of RPCs a principal may use; the tools it may call are a matter of grants and rules."""
+
+    AGENT = "agent"
+    """ToolService, JobService, ArtifactService."""
+    OPERATOR = "operator"
+    """RegistryService besides."""
+    APPROVER = "approver"
+    """ApprovalService."""
+    AUDITOR = "auditor"
+    """AuditService."""
+
+    __hash__ = object.__hash__
+    """By identity, for a member is a singleton: Enum's own hash is Python code, and every RPC looks up a role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A verified caller."""
+
+    id: str
+    """Unique name: `local`, an API key's name, a JWT subject or a SPIFFE id."""
+    roles: frozenset[Role] = frozenset({Role.AGENT})
+    may_impersonate: bool = False
+    """Whether `agent_id` and `user_id` of a message may differ from `id`."""
+
+
+# What a tool asks a person in the middle of a call, and what it is told (MCP's InputRequiredResult, SEP-2322).
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    message: str
+    """For the person; untrusted text, bounded by the adapter."""
+    schema: JsonObject
+    """JSON Schema of the answer, an object; empty when yes or no is all that is asked."""
+    continuation: str = field(repr=False)
+    """Opaque to the hub, handed back with the answer; never shown, never logged."""
+
+
+class QuestionAsked(Exception):
+    """Raised by `Adapter.execute`: the tool waits for a person, and nothing has been done beyond that."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__("a question was asked")
+        self.question = question
+
+
+class Reply(NamedTuple):
+    """What a person said to a question."""
+
+    answer: JsonObject | None
+    """Fits the question's schema; None: declined."""
+    continuation: str
+    """The question's own."""
+
+    def __repr__(self) -> str:
+        return "Reply(…)"
 
 
 class BudgetRequest(NamedTuple):
@@ -111,7 +172,7 @@ class PlannedCall(NamedTuple):
 
 
 class GrantedCall(NamedTuple):
-    """Allowed, with its budget. Constructed in runtime/take_budget.py only; adapters accept nothing else."""
+    """Allowed, with its budget. Constructed in runtime/execute.py only; adapters accept nothing else."""
 
     planned: PlannedCall
     verdict: Verdict

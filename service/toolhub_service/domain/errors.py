@@ -1,4 +1,4 @@
-"""What can go wrong with a call, and how it is told to the one who must repair it (AIP-193 in spirit).
+"""What a failed call or RPC carries: `ToolError` in a result, `HubFailure` as a gRPC status (AIP-193).
 
 `ToolFailure` is the only exception that crosses from guards, tools and adapters into the runtime; the runtime
 turns it into a `ToolResult`. Its message is written for a model: it says what to do differently and never
@@ -9,65 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from typing import Final
 
+from toolhub_service.domain.error_kinds import ERROR_KINDS, ErrorKind
+from toolhub_service.domain.error_spec import HubReason
 from toolhub_service.domain.json import JsonValue
 
-
-class ErrorKind(Enum):
-    """Every way a call can fail. The value is the wire name; docs/errors.md tells when each is raised."""
-
-    TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
-    TOOL_QUARANTINED = "TOOL_QUARANTINED"
-    TOOL_UNAVAILABLE = "TOOL_UNAVAILABLE"
-    INPUT_SCHEMA_INVALID = "INPUT_SCHEMA_INVALID"
-    INVALID_INPUT = "INVALID_INPUT"
-    POLICY_DENIED = "POLICY_DENIED"
-    PERMISSION_DENIED = "PERMISSION_DENIED"
-    APPROVAL_REQUIRED = "APPROVAL_REQUIRED"
-    APPROVAL_REJECTED = "APPROVAL_REJECTED"
-    PLAN_REQUIRED = "PLAN_REQUIRED"
-    PATH_OUTSIDE_SANDBOX = "PATH_OUTSIDE_SANDBOX"
-    NOT_FOUND = "NOT_FOUND"
-    ALREADY_EXISTS = "ALREADY_EXISTS"
-    FILE_TOO_LARGE = "FILE_TOO_LARGE"
-    HTTP_DISALLOWED_HOST = "HTTP_DISALLOWED_HOST"
-    HTTP_TIMEOUT = "HTTP_TIMEOUT"
-    HTTP_TOO_LARGE = "HTTP_TOO_LARGE"
-    NETWORK_ERROR = "NETWORK_ERROR"
-    IO_ERROR = "IO_ERROR"
-    EXECUTION_ERROR = "EXECUTION_ERROR"
-    BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
-    RATE_LIMITED = "RATE_LIMITED"
-    CIRCUIT_OPEN = "CIRCUIT_OPEN"
-    TIMEOUT = "TIMEOUT"
-    CANCELLED = "CANCELLED"
-    UPSTREAM_ERROR = "UPSTREAM_ERROR"
-    OUTPUT_SCHEMA_INVALID = "OUTPUT_SCHEMA_INVALID"
-    IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
-    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
-    INTERNAL = "INTERNAL"
-
-    @property
-    def retryable(self) -> bool:
-        """Whether the same call, unchanged, may succeed later."""
-        return self in _RETRYABLE
+# ErrorKind stands beside its table; whoever raises one finds it here, with what raises it.
+__all__ = [
+    "NOTHING_HAPPENED",
+    "ErrorKind",
+    "HubFailure",
+    "RemoteUnclear",
+    "ToolError",
+    "ToolFailure",
+    "Upstream",
+    "Violation",
+    "refuse",
+]
 
 
 NOTHING_HAPPENED = "nothing_happened"
 """Among the details of an INTERNAL error of an adapter: it knows that the call had no effect, whatever broke."""
 
-_RETRYABLE = frozenset(
-    {
-        ErrorKind.TOOL_UNAVAILABLE,
-        ErrorKind.HTTP_TIMEOUT,
-        ErrorKind.NETWORK_ERROR,
-        ErrorKind.RATE_LIMITED,
-        ErrorKind.CIRCUIT_OPEN,
-        ErrorKind.TIMEOUT,
-        ErrorKind.UPSTREAM_ERROR,
-    }
-)
+_PASSING_STATUS: Final = frozenset({408, 425, 429})
+"""The client errors of HTTP after which the same request may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +70,12 @@ class ToolError:
     message: str
     """For the model: what happened and what to do differently."""
     retryable: bool | None = None
-    """None means: as the kind says."""
+    """None means: as the kind says, and of an UPSTREAM_ERROR the upstream's status."""
     retry_after_s: float | None = None
     """Seconds to wait before trying again; None when waiting does not help or is unknown."""
     violations: tuple[Violation, ...] = ()
     details: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Facts for repair: allowed hosts, limits, missing capabilities, rule id. Never a secret."""
+    """Facts for repair, under names that the table of kinds lists. Never a secret."""
     upstream: Upstream | None = None
     blames_upstream: bool | None = None
     """For the breaker alone: False when the failure says nothing about the origin that was asked (the caller chose less
@@ -118,7 +84,13 @@ class ToolError:
 
     @property
     def is_retryable(self) -> bool:
-        return self.kind.retryable if self.retryable is None else self.retryable
+        """Whether the same call may succeed later and is safe to send again."""
+        if self.retryable is not None:
+            return self.retryable
+        status = 0 if self.upstream is None else self.upstream.status
+        if 400 <= status < 500 and status not in _PASSING_STATUS:
+            return False
+        return ERROR_KINDS[self.kind].retryable
 
 
 class ToolFailure(Exception):
@@ -156,36 +128,18 @@ def refuse(
 
 
 class HubFailure(Exception):
-    """The request itself failed (not the tool): becomes a gRPC status with ErrorInfo. `reason` is UPPER_SNAKE.
+    """The request itself failed (not the tool): becomes a gRPC status with ErrorInfo.
 
     Raised by stores, registry and transport for administrative RPCs; a tool call answers `ToolResult` instead.
     """
 
-    def __init__(
-        self, status: HubStatus, reason: str, message: str, *, retry_after_s: float | None = None, **metadata: str
-    ) -> None:
-        """`retry_after_s`: when asking again may help; None: waiting does not, or nobody knows."""
+    def __init__(self, reason: HubReason, message: str, *, retry_after_s: float | None = None, **metadata: str) -> None:
+        """`retry_after_s`: None means as the reason says. `metadata`: under names that the reason lists."""
         super().__init__(message)
-        self.status = status
         self.reason = reason
         self.message = message
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = reason.retry_after_s if retry_after_s is None else retry_after_s
         self.metadata = metadata
-
-
-class HubStatus(Enum):
-    """The gRPC status names a `HubFailure` may take (google.rpc.Code)."""
-
-    INVALID_ARGUMENT = "INVALID_ARGUMENT"
-    NOT_FOUND = "NOT_FOUND"
-    ALREADY_EXISTS = "ALREADY_EXISTS"
-    PERMISSION_DENIED = "PERMISSION_DENIED"
-    UNAUTHENTICATED = "UNAUTHENTICATED"
-    FAILED_PRECONDITION = "FAILED_PRECONDITION"
-    RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
-    UNIMPLEMENTED = "UNIMPLEMENTED"
-    UNAVAILABLE = "UNAVAILABLE"
-    INTERNAL = "INTERNAL"
 
 
 class RemoteUnclear(Exception):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class EventType(Enum):
@@ -35,7 +35,7 @@ class EventType(Enum):
     APPROVAL_REVEALED = "APPROVAL_REVEALED"
 
 
-class Event(NamedTuple):
+class Event(Struct, frozen=True, gc=False):
     """One audit event before it is chained. Text fields are redacted by the log before they are written."""
 
     type: EventType
@@ -68,8 +68,7 @@ class Event(NamedTuple):
     """That value where it is short, else its outline; cut to 1 KiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainedEvent:
+class ChainedEvent(Struct, frozen=True, gc=False):
     """An event with its place in its writer's chain."""
 
     event: Event
@@ -83,8 +82,7 @@ class ChainedEvent:
     key_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class EventFilter:
+class EventFilter(Struct, frozen=True, gc=False):
     """Which events to read; empty fields match everything."""
 
     principal: str = ""
@@ -102,16 +100,14 @@ class EventFilter:
     """Exclusive; 0: no end."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainFault:
+class ChainFault(Struct, frozen=True, gc=False):
     writer: str
     sequence: int
     """The first sequence that cannot be trusted."""
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(Struct, frozen=True, gc=False):
     events_checked: int
     writers: int
     faults: tuple[ChainFault, ...] = ()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.job_state import JobRef, JobState
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.result import FINAL_STATES, JobRef, JobState, Progress, ToolResult
 
 
-class JobStatus(NamedTuple):
+class JobStatus(Struct, frozen=True, gc=False):
     """One entry of a job's history: appended before anyone sees it, never changed."""
 
     job_id: str
@@ -31,7 +31,7 @@ class JobStatus(NamedTuple):
     """Produced so far."""
 
 
-class RemoteMark(NamedTuple):
+class RemoteMark(Struct, frozen=True, gc=False, omit_defaults=True):
     """What is known of the remote side's own job: saved before it is followed, so that a re-run re-attaches."""
 
     key: str
@@ -46,8 +46,7 @@ class RemoteMark(NamedTuple):
     """What the adapter needs besides, and evidence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True, gc=False):
     """A job as the store keeps it. Every change is a new record with the next version (see job_machine)."""
 
     job_id: str
@@ -94,8 +93,7 @@ class Job:
         return JobRef(self.job_id, self.state)
 
 
-@dataclass(frozen=True, slots=True)
-class JobFilter:
+class JobFilter(Struct, frozen=True, gc=False):
     """Which jobs to read; empty fields match everything, and filled ones are joined by AND."""
 
     principal: str = ""
@@ -106,7 +104,7 @@ class JobFilter:
     task_id: str = ""
 
 
-class JobNews(NamedTuple):
+class JobNews(Struct, frozen=True, gc=False):
     """What a store tells its listener: a job has got further."""
 
     job_id: str
@@ -116,11 +114,88 @@ class JobNews(NamedTuple):
     """The entry itself where it is at hand; None: read it from the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobTally:
+class JobTally(Struct, frozen=True, gc=False):
     """How much work there is in the whole store, for metrics and for shedding."""
 
     by_state: Mapping[JobState, int]
     """Jobs in each state that is not final; absent states have none."""
     oldest_queued_at_unix_ms: int | None = None
     """When the job that has been QUEUED longest was accepted; None when none is."""
+
+
+# The one state machine of jobs, which runtime and stores share.
+#
+#     QUEUED ───────────────► RUNNING ──► SUCCEEDED | FAILED | CANCELLED | TIMED_OUT | LOST
+#       ▲  │                   │   │
+#       │  └► AWAITING_APPROVAL◄┘   └──► CANCELLING ──► any final state
+#       └────────┘
+#
+# RUNNING goes back to QUEUED when its runner hands it over, and RUNNING or CANCELLING follow themselves as progress.
+# A job that waits again with work on a remote side can be CANCELLING without having run again. A change is a pure
+# function from one record to the next; the store keeps it by compare-and-set on `version`. A job that is over will not
+# run again, and has no arguments any more: their digest says what they were.
+
+_FOLLOWING: dict[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: FINAL_STATES | {JobState.RUNNING, JobState.AWAITING_APPROVAL, JobState.CANCELLING},
+    JobState.AWAITING_APPROVAL: FINAL_STATES | {JobState.QUEUED, JobState.CANCELLING},
+    JobState.RUNNING: FINAL_STATES
+    | {JobState.RUNNING, JobState.QUEUED, JobState.AWAITING_APPROVAL, JobState.CANCELLING},
+    JobState.CANCELLING: FINAL_STATES | {JobState.CANCELLING},
+}
+
+
+class ForbiddenTransition(Exception):
+    """The job is not where the change thought it was: read it again and decide anew."""
+
+
+def may_follow(now: JobState, then: JobState) -> bool:
+    """Whether an entry with state `then` may come right after one with state `now`."""
+    return then in _FOLLOWING.get(now, frozenset())
+
+
+def moved(
+    job: Job,
+    state: JobState,
+    at_unix_ms: int,
+    *,
+    progress: Progress | None = None,
+    result: ToolResult | None = None,
+    artifacts: tuple[ArtifactRef, ...] | None = None,
+    **fields: Any,
+) -> Job:
+    """The job with the next entry in its history. `progress` and `artifacts` left out stay as they were.
+
+    Raises ForbiddenTransition when `state` may not follow, or when a result and a final state do not go together.
+    """
+    status = job.status
+    if not may_follow(status.state, state):
+        raise ForbiddenTransition(f"{state.value} may not follow {status.state.value}")
+    if state.is_final != (result is not None):
+        raise ForbiddenTransition("a result and a final state come together")
+    entry = JobStatus(
+        job_id=job.job_id,
+        sequence=status.sequence + 1,
+        state=state,
+        at_unix_ms=max(at_unix_ms, status.at_unix_ms),
+        progress=progress or status.progress,
+        result=result,
+        artifacts=status.artifacts if artifacts is None else artifacts,
+    )
+    if state.is_final:
+        fields["call"] = fields.get("call", job.call)._replace(args={})
+    since_unix_ms = job.state_since_unix_ms if state is status.state else entry.at_unix_ms
+    return replace(job, status=entry, version=job.version + 1, state_since_unix_ms=since_unix_ms, **fields)
+
+
+def amended(job: Job, **fields: Any) -> Job:
+    """The job with changed fields that watchers do not see: nothing is added to its history."""
+    return replace(job, version=job.version + 1, **fields)
+
+
+def has_new_entry(job: Job, before: Job) -> bool:
+    """Whether `job`, the record after `before`, adds an entry. Raises ForbiddenTransition for one that may not."""
+    if job.status.sequence == before.status.sequence:
+        return False
+    if job.status.sequence != before.status.sequence + 1 or not may_follow(before.state, job.state):
+        raise ForbiddenTransition(f"{job.state.value} may not follow {before.state.value}")
+    return True

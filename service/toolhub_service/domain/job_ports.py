@@ -7,11 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from toolhub_service.domain.call import Call, GrantedCall
+from toolhub_service.domain.call import Call, GrantedCall, Principal
 from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally, RemoteMark
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.result import Outcome, Progress
 
 
 class JobStore(Protocol):
@@ -76,10 +74,10 @@ class JobStore(Protocol):
 
     async def tally(self) -> JobTally: ...
 
-    def listen(self, heard: Callable[[JobNews], None]) -> None:
-        """Tell `heard` of every entry appended from now on, by this process or any other, in order within a job.
+    def listen(self, on_event: Callable[[JobNews], None]) -> None:
+        """Tell `on_event` of every entry appended from now on, by this process or any other, in order within a job.
 
-        Called once, before `start`. One reader serves the whole process; `heard` is called on its event loop and
+        Called once, before `start`. One reader serves the whole process; `on_event` is called on its event loop and
         must not wait. An entry may be told twice; after a gap (a lost connection) comes news without a job_id.
         """
         ...

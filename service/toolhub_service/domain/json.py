@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-JsonValue: TypeAlias = "None | bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue]"
+if TYPE_CHECKING:
+    JsonValue: TypeAlias = "None | bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue]"
+else:
+    # A recursive alias cannot be resolved when the types of a Struct are looked up.
+    JsonValue = bool | int | float | str | Sequence | Mapping | None
 JsonObject: TypeAlias = Mapping[str, JsonValue]
 """Read-only by type: a step that changes arguments makes a new object."""

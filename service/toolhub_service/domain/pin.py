@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from toolhub_service.domain.json import JsonObject
 
@@ -38,8 +39,7 @@ class PinChange(Enum):
     SHADOWED = "SHADOWED"
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(Struct, frozen=True, gc=False):
     """As the store keeps it. Every change is a new record with the next version."""
 
     source: str
@@ -66,14 +66,15 @@ class Pin:
     comment: str = ""
     version: int = 1
     """Rises by 1 with every change. What compare-and-set compares."""
+    registered: bool = False
+    """An operator registered the tool over the wire: it is offered while its source offers no tool of that name."""
 
     @property
     def key(self) -> tuple[str, str, str]:
         return self.source, self.tool, self.digest
 
 
-@dataclass(frozen=True, slots=True)
-class PinFilter:
+class PinFilter(Struct, frozen=True, gc=False):
     """Empty fields match everything, and filled ones are joined by AND."""
 
     source: str = ""

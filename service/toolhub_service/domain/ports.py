@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.key import EffectKey, KeyRecord
-from toolhub_service.domain.plan import Plan
-from toolhub_service.domain.progress import Chunk, Progress
-from toolhub_service.domain.result import Outcome, ToolResult
-from toolhub_service.domain.settled import SettledCall
+from toolhub_service.domain.result import Chunk, Outcome, Plan, Progress, SettledCall, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Limit, Verdict
 
@@ -50,6 +47,18 @@ class EventSink(Protocol):
     def chunk(self, chunk: Chunk) -> None: ...
 
 
+class FixedTerms(NamedTuple):
+    """What an adapter says alike of all calls of one tool, in the place of its methods of those names."""
+
+    has_side_effects: bool | None = None
+    """None: it depends on the arguments."""
+    upstream: str | None = None
+    """None: the same."""
+
+
+NOTHING_FIXED = FixedTerms()
+
+
 class Adapter(Protocol):
     """Runs granted calls of one kind of tool."""
 
@@ -78,6 +87,10 @@ class Adapter(Protocol):
         the tool's own name where it has no upstream, and so no breaker."""
         ...
 
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        """What holds for every call of the tool while its definition stays; asked once, not for each call."""
+        ...
+
     def resumes(self, spec: ToolSpec) -> bool:
         """Whether a job of this tool keeps a mark of its work on a remote side, to which another run re-attaches."""
         ...
@@ -89,6 +102,11 @@ class Catalog(Protocol):
     @property
     def revision(self) -> str:
         """Changes whenever a tool is added, removed or changed."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Counts the changes in this process; cheap enough to be read on every call."""
         ...
 
     def get(self, name: str) -> ToolSpec | None: ...
@@ -111,6 +129,16 @@ class PolicySource(Protocol):
 
     @property
     def revision(self) -> str: ...
+
+    @property
+    def version(self) -> int:
+        """Counts the changes in this process; cheap enough to be read on every call."""
+        ...
+
+    def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
+        """What `decide` says, in this version, of every call of the tool by the principal in its own name and with its
+        whole grant; None where that depends on the arguments or somebody has to watch each decision."""
+        ...
 
     def decide(self, planned: PlannedCall) -> Verdict:
         """May this principal make this call with these arguments? Pure; never raises for a bad call."""
@@ -148,6 +176,11 @@ class AuditLog(Protocol):
 
     async def append_durably(self, event: Event) -> None:
         """Return when the event, and all before it, are on disk."""
+        ...
+
+    async def ready(self) -> None:
+        """Return when one more event can be taken, at once but where the log has fallen far behind: who comes then is
+        slowed down. Raises ToolFailure IO_ERROR when broken."""
         ...
 
     async def read(
@@ -226,8 +259,11 @@ class AccessObserver(Protocol):
         """
         ...
 
-    async def audit_read(self, principal: str, method: str, where: str, events: int) -> None:
-        """The principal is about to be shown so many events of what `where` matches. Raises nothing."""
+    async def audit_read(
+        self, principal: str, method: str, where: str, events: int, from_unix_ms: int = 0, to_unix_ms: int = 0
+    ) -> None:
+        """The principal is about to be shown so many events of what `where`, a filter without times, matches between
+        two moments, of which 0 means an open end. Raises nothing."""
         ...
 
 

@@ -3,15 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from toolhub_service.domain.artifact import ArtifactRef
+from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolError
-from toolhub_service.domain.job_state import JobRef
-from toolhub_service.domain.json import JsonValue
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.domain.verdict import Verdict
+
+# What a running call tells of itself: how far it has come, and its output as it appears.
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call has come. Steps may be bytes, rows or nodes: `unit` tells."""
+
+    step: float
+    total: float | None = None
+    unit: str = ""
+    message: str = ""
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of output as it appears."""
+
+    data: bytes
+    stream: str = "stdout"
+    """Which output it belongs to: `stdout`, `stderr`, `rows`."""
+
+
+# Where a job stands (AIP-216), and a job as results name it.
+
+
+class JobState(Enum):
+    QUEUED = "QUEUED"
+    AWAITING_APPROVAL = "AWAITING_APPROVAL"
+    RUNNING = "RUNNING"
+    CANCELLING = "CANCELLING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMED_OUT = "TIMED_OUT"
+    LOST = "LOST"
+
+    __hash__ = object.__hash__
+    """By identity, for a member is a singleton."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing can follow."""
+        return self in FINAL_STATES
+
+
+FINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT, JobState.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class JobRef:
+    job_id: str
+    state: JobState
+
+
+# The nine steps, in their one order. The value is used everywhere: file, span, metric label, audit field.
+
+
+class StepName(Enum):
+    RESOLVE = "resolve"
+    VALIDATE_INPUT = "validate_input"
+    APPLY_DEFAULTS = "apply_defaults"
+    CHECK_POLICY = "check_policy"
+    TAKE_BUDGET = "take_budget"
+    EXECUTE = "execute"
+    VALIDATE_OUTPUT = "validate_output"
+    ATTACH_EVIDENCE = "attach_evidence"
+    RECORD = "record"
+
+    __hash__ = object.__hash__
+    """By identity, for a member is a singleton: Enum's own hash is Python code, and this is a key on every call."""
 
 
 class EvidenceType(Enum):
@@ -75,3 +149,49 @@ class ToolResult(NamedTuple):
     """JSON Pointers of the arguments that the hub filled in."""
     durations_us: Mapping[StepName, int] = MappingProxyType({})
     raw: JsonValue = None
+
+
+# What a dry run answers: what would happen, step by step, and a digest to commit exactly that.
+
+
+@dataclass(frozen=True, slots=True)
+class StepVerdict:
+    step: StepName
+    ok: bool
+    rule_id: str = ""
+    reason: str = ""
+    remedy: str = ""
+    error: ToolError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    call_id: str
+    tool: str
+    tool_version: str
+    tool_digest: str
+    args: JsonObject
+    defaults_applied: tuple[str, ...]
+    steps: tuple[StepVerdict, ...]
+    effects: tuple[str, ...]
+    """What the tool says it would do, one sentence each."""
+    plan_digest: str
+    """Empty when a step refused: there is nothing to commit."""
+    expires_at_unix_ms: int
+
+
+# A call that has ended, with all that was learnt on the way: what metrics and traces are made of.
+
+StepTime: TypeAlias = tuple[StepName, int, int]
+"""A step, and when it began and ended in nanoseconds of the performance counter."""
+
+
+class SettledCall(NamedTuple):
+    call: Call
+    spec: ToolSpec | None
+    """None when the tool was not found."""
+    verdict: Verdict | None
+    """None when policy was never asked."""
+    result: ToolResult
+    steps: tuple[StepTime, ...]
+    duration_ns: int

@@ -4,10 +4,67 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from toolhub_service.domain.json import JsonObject, JsonValue
+
+# Capabilities: what a tool does to the world and what a principal may do (an open set of strings).
+
+READ_WEB = "read:web"
+READ_FS = "read:fs"
+WRITE_FS = "write:fs"
+READ_DB = "read:db"
+WRITE_DB = "write:db"
+NETWORK = "network"
+GPU = "gpu"
+WORKFLOW = "workflow"
+EXECUTE_COMMAND = "execute:command"
+READ_MEMORY = "read:memory"
+WRITE_MEMORY = "write:memory"
+SEND_MESSAGE = "send:message"
+SPAWN_AGENT = "spawn:agent"
+DANGER_DESTRUCTIVE = "danger:destructive"
+
+KNOWN_CAPABILITIES = frozenset(
+    {
+        READ_WEB,
+        READ_FS,
+        WRITE_FS,
+        READ_DB,
+        WRITE_DB,
+        NETWORK,
+        GPU,
+        WORKFLOW,
+        EXECUTE_COMMAND,
+        READ_MEMORY,
+        WRITE_MEMORY,
+        SEND_MESSAGE,
+        SPAWN_AGENT,
+        DANGER_DESTRUCTIVE,
+    }
+)
+
+CAPABILITY_ALIASES: dict[str, frozenset[str]] = {
+    "read:file": frozenset({READ_FS}),
+    "write:file": frozenset({WRITE_FS}),
+    "delete:file": frozenset({WRITE_FS, DANGER_DESTRUCTIVE}),
+    "network:outbound": frozenset({NETWORK}),
+}
+"""Older names and what they mean today."""
+
+
+def canonical_capabilities(capabilities: Iterable[str]) -> frozenset[str]:
+    """The set with older names replaced by today's."""
+    named: set[str] = set()
+    for capability in capabilities:
+        named |= CAPABILITY_ALIASES.get(capability, frozenset({capability}))
+    return frozenset(named)
+
+
+REGISTERED_SOURCE = "registered"
+"""The source of a tool that is being registered and does not name one."""
 
 
 class ToolKind(Enum):
@@ -127,7 +184,7 @@ class ToolSpec:
     idempotency: IdempotencyMode = IdempotencyMode.KEYED
     guarded: tuple[GuardedArgument, ...] = ()
     source: str = "core"
-    """Which source it came from: `core`, `custom`, `registered`, or a configured source's name."""
+    """Which source it came from: `core`, `custom`, or a configured source's name."""
     endpoint: str = ""
     resource_id: str = ""
     upstream: str = ""
@@ -176,5 +233,5 @@ def definition_digest(spec: ToolSpec) -> str:
         "resourceId": spec.resource_id,
         "guarded": [[argument.name, argument.role.value] for argument in spec.guarded],
     }
-    canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    canonical_capabilities = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical_capabilities.encode()).hexdigest()

@@ -6,9 +6,85 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from toolhub_service.domain.constraints import Constraints
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
+
+# What a verdict allows in detail: the values that guards judge by and tools enforce at I/O time.
+
+
+@dataclass(frozen=True, slots=True)
+class EgressRule:
+    """Hosts that may be dialled. A request passes when one rule matches it whole."""
+
+    hosts: tuple[str, ...]
+    """Host names, `*.example.com` (subdomains only), literal addresses, `*` for any; ASCII (IDNA) and lower case."""
+    schemes: frozenset[str] = frozenset({"https", "http"})
+    ports: frozenset[int] = frozenset()
+    """Empty: the scheme's default port only."""
+    methods: frozenset[str] = frozenset({"GET", "HEAD"})
+    cidrs: tuple[str, ...] = ()
+    """Networks opened although they are not public, such as `127.0.0.0/8`; empty: public addresses only."""
+    paths: tuple[str, ...] = ()
+    """Prefixes in normal form, such as `/v1`, that end at a slash or the end of the path; empty: any path."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlagRule:
+    """One flag that a binary may be given."""
+
+    flag: str
+    """As typed: `-n` or `--max-count`."""
+    value: str | None = None
+    """RE2 pattern that the whole value must match; None: the flag takes no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRule:
+    """One binary that may be run, and the grammar of its arguments."""
+
+    name: str
+    """What a caller writes as argv[0]; never a path."""
+    path: str
+    """Absolute path of the binary: never looked up on PATH."""
+    flags: tuple[FlagRule, ...] = ()
+    positionals: str | None = None
+    """RE2 pattern that each positional must match whole; None: no positionals. A leading `-` is always refused."""
+    positionals_are_paths: bool = False
+    """Whether positionals are paths of the workspace and judged by the path guard."""
+    positionals_max: int = 16
+    subcommands: tuple[str, ...] = ()
+    """When not empty, argv[1] must be one of these."""
+    end_of_options: bool = True
+    """Whether `--` is inserted before the positionals."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to the empty environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """Bounds on what a tool may take from the machine."""
+
+    max_read_bytes: int = 5 * 1024 * 1024
+    max_write_bytes: int = 100 * 1024 * 1024
+    max_http_bytes: int = 5 * 1024 * 1024
+    max_download_bytes: int = 100 * 1024 * 1024
+    max_search_files: int = 2_000
+    may_overwrite: bool = True
+    command_cpu_s: int = 30
+    command_memory_bytes: int = 1024 * 1024 * 1024
+    command_file_bytes: int = 100 * 1024 * 1024
+    command_processes: int = 64
+    require_bubblewrap: bool = False
+    """Refuse to run commands where bubblewrap is missing instead of running them with rlimits alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """All that a verdict says about how a granted call may touch the world."""
+
+    egress: tuple[EgressRule, ...] = ()
+    commands: tuple[CommandRule, ...] = ()
+    sandbox: Sandbox = field(default_factory=Sandbox)
 
 
 class Effect(Enum):

@@ -2,9 +2,9 @@
 
 A grammar (command_grammar.py) says what a binary may be given; an operator who writes one too wide, for a shell, `find`
 or `git`, must not thereby have allowed `rm -rf /`. So every command that a grammar accepts is held against this list as
-well, with the programs that merely start others (`sudo`, `env`, `timeout`, `busybox` …) taken off, and with what stands
-in an argument of a shell or an interpreter read as commands of its own. The list is a second wall, not the wall: a
-program can always be told to do harm in words that no list knows, so what may run at all stays the grammar's to say.
+well, with the programs that merely start others (`sudo`, `env`, `timeout`, `busybox` …) taken off, and with the code in
+an argument of a shell or an interpreter read as commands of its own. The list is a second line of defence: a program
+can always be made to do harm in words that no list knows, so the grammar alone says what may run at all.
 Sources: GTFOBins, and the dangerous patterns that agent frameworks ship (`rm -rf /`, `mkfs`, `dd`, fork bombs …).
 """
 
@@ -46,7 +46,7 @@ _EVERYTHING: Final = re.compile(
     r"(?:/+(?:\.{1,2}/*)*\*?|(?:\.\./+)*\.\./*|~[\w-]*/*\*?|\$\{?HOME\}?/*\*?|/+(?:bin|boot|dev|etc|home|lib|lib64|opt|proc|root|sbin|srv|sys"
     r"|usr|var)(?:/+\.?)*\*?)"
 )
-"""A whole file system, a home, or a folder that the system stands on."""
+"""A whole file system, a home, or a folder that the system needs."""
 _DEVICE: Final = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|loop|dm-|md|mapper/|disk/|mem\b|kmem\b|port\b)")
 _KEPT_SECRET: Final = re.compile(
     r"(?:^|[/~=:@])(?:\.ssh/(?:id_\w+|authorized_keys)|\.aws/credentials|\.netrc|\.git-credentials|\.kube/config|\.pgpass"
@@ -72,7 +72,7 @@ _VERSION: Final = re.compile(r"(?:[\d.]+|\.exe)$")
 _TEXT: Final = ""
 """Stands for the program where the next word is a whole text to be run."""
 _SCRIPTS_MAX: Final = 64
-"""Commands looked at within one call; the length of an argument bounds what each costs."""
+"""Commands checked within one call; the length of an argument bounds what each costs."""
 
 
 class Danger(NamedTuple):
@@ -110,7 +110,7 @@ def program_of(word: str) -> str:
 
 
 def runs_others(word: str) -> bool:
-    """Whether a program can run any other: nobody should be told how to allow it by a refusal."""
+    """Whether a program can run any other: a refusal does not say how to allow it."""
     return program_of(word) in _SCRIPTED
 
 
@@ -183,10 +183,6 @@ def _stops_machine(words: Words) -> bool:
     return program == "kill" and any(word in ("-1", "1") for word in rest[1:] or rest)
 
 
-def _reads_credentials(words: Words) -> bool:
-    return any(_KEPT_SECRET.search(word) for word in words[1:])
-
-
 def _gives_shell(words: Words) -> bool:
     takes = ("--exec", "--sh-exec", "--lua-exec")
     return program_of(words[0]) in ("nc", "ncat", "netcat") and any(
@@ -206,7 +202,7 @@ _RULES: Final[tuple[tuple[str, Callable[[Words], bool]], ...]] = (
     ("write-device", _writes_device),
     ("stop-machine", _stops_machine),
     ("change-kernel", lambda words: program_of(words[0]) in _KERNEL),
-    ("read-credentials", _reads_credentials),
+    ("read-credentials", lambda words: any(_KEPT_SECRET.search(word) for word in words[1:])),
     ("reverse-shell", _gives_shell),
     *((rule, _says(rule)) for rule in dict.fromkeys(rule for rule, _ in _TEXT_RULES)),
 )

@@ -1,7 +1,7 @@
 """Judges what a remote source says of a tool, before any model reads it.
 
 Measured on public data (tests/unit/guards/test_descriptions.py): of the eight tools of the Damn Vulnerable MCP Server
-and of Invariant's experiments whose poison stands in their text all have serious findings, also with the pseudo-tags
+and of Invariant's experiments whose poison is in their text all have serious findings, also with the pseudo-tags
 taken out; of 872 real tools of two published catalogues none has, of 7,159 of five research sets none. The rules were
 written with those eight in view, and with ten of another public set (cisco-ai-defense/mcp-scanner, prompt-injection; 2
 of 10 before). Of six orders in a third set that no rule was written from (harryc295/tool-poisoning-bench) four are
@@ -14,17 +14,283 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
-from toolhub_service.domain.json import JsonObject
-from toolhub_service.guards.description_rules import NAME_RULE, RULES, Rule
-from toolhub_service.guards.description_texts import TEXT_MAX_CHARS, Document, Text, document_of
-from toolhub_service.guards.hidden_characters import escaped, is_hidden
+import re2
+
+from toolhub_service.domain.json import JsonObject, JsonValue
+
+# Characters that a person does not see: they are named wherever a definition is put before somebody who decides.
+#
+# Format characters turn the reading direction or hide text between others, variation selectors and tags carry whole
+# messages that only a model reads (Unicode TR36; "ASCII smuggling"), and some letters are drawn as blanks.
+
+_NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+_DRAWN_AS_NOTHING = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_SUSPECTS = re.compile(r"[^\n -~]")
+
+
+def is_hidden(character: str) -> bool:
+    """Whether it shows nothing of itself; line ends and white space of plain text are no such characters."""
+    if character in "\n\t":
+        return False
+    if unicodedata.category(character) in _NOT_SHOWN or character in _DRAWN_AS_NOTHING:
+        return True
+    return 0xFE00 <= ord(character) <= 0xFE0F or 0xE0100 <= ord(character) <= 0xE01EF
+
+
+def escaped(text: str) -> str:
+    """The text with every hidden character written as JSON writes it, `\\u202e`."""
+    return _SUSPECTS.sub(lambda found: _escape(found.group()), text)
+
+
+@lru_cache(maxsize=4096)
+def _escape(character: str) -> str:
+    if not is_hidden(character):
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+# All text of a remote definition, laid out for pattern search: each text on lines of its own, each sentence on one.
+#
+# Poison can be anywhere that a model reads: descriptions, titles, names of parameters, enum values, defaults, comments
+# of a schema ("full-schema poisoning"). So every text is read, keys too, without recursion and up to a bound.
+# Sentences that were wrapped are put together, and characters that hide between others are taken out, so that a pattern
+# need not think of them.
+
+TEXT_MAX_CHARS: Final = 64 * 1024
+"""Of one definition. The largest of 872 published ones has 7,534."""
+PLACE_MAX_CHARS: Final = 120
+
+_SPACES: Final = re.compile(r"\s+")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?;])\s+|\s*\n(?:\s*\n|\s*(?:[-*•>#]|\d+[.)])\s)\s*")
+_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+_STYLED: Final = re.compile("[\u2100-\u214f\u2460-\u24ff\uff01-\uff5e\U0001d400-\U0001d7ff]+")
+"""Latin letters drawn otherwise: wide, circled, bold … Only these are made plain: others can stand for 18 letters."""
+_NAME_SEPARATORS: Final = re.compile(r"[_\-.]+|(?<=[a-z])(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    place: str
+    """Such as `inputSchema.properties.path.description`; untrusted, cut."""
+    raw: str
+    is_name: bool = False
+    """A key of an object, such as a parameter's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Every text of a definition as lines."""
+
+    lines: str
+    texts: tuple[Text, ...]
+    starts: tuple[int, ...]
+    """Where each text begins in `lines`."""
+    is_whole: bool
+    """False: there was more text than is checked."""
+
+    def text_at(self, offset: int) -> Text:
+        return self.texts[max(bisect_right(self.starts, offset) - 1, 0)]
+
+
+def document_of(definition: JsonObject) -> Document:
+    """Linear in the text read, which is at most `TEXT_MAX_CHARS`."""
+    texts: list[Text] = []
+    left = TEXT_MAX_CHARS
+    for text in _texts(definition):
+        left -= len(text.raw) + 1
+        if left < 0:
+            return _laid_out(texts, is_whole=False)
+        texts.append(text)
+    return _laid_out(texts, is_whole=True)
+
+
+def _laid_out(texts: Sequence[Text], *, is_whole: bool) -> Document:
+    starts: list[int] = []
+    pieces: list[str] = []
+    at = 0
+    for text in texts:
+        piece = _sentences(text) + "\n"
+        starts.append(at)
+        pieces.append(piece)
+        at += len(piece)
+    return Document("".join(pieces), tuple(texts), tuple(starts), is_whole)
+
+
+def _sentences(text: Text) -> str:
+    seen = text.raw
+    if not seen.isascii():
+        kept = _BEYOND_ASCII.sub(lambda run: "".join(char for char in run.group() if not is_hidden(char)), seen)
+        seen = _STYLED.sub(lambda run: unicodedata.normalize("NFKC", run.group()), kept)
+    if text.is_name:
+        return f"{seen} {_NAME_SEPARATORS.sub(' ', seen)}"
+    return "\n".join(_SPACES.sub(" ", sentence) for sentence in _SENTENCE_END.split(seen))
+
+
+def _texts(definition: JsonObject) -> Iterator[Text]:
+    """In document order as far as a stack gives it: a value's own texts before those of what follows it."""
+    waiting: list[tuple[str, JsonValue]] = [("", definition)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, str):
+            yield Text(place, value)
+        elif isinstance(value, Mapping):
+            for key in value:
+                yield Text(_below(place, key), key, is_name=True)
+            waiting.extend((_below(place, key), value[key]) for key in reversed(list(value)))
+        elif isinstance(value, Sequence):
+            waiting.extend((place, entry) for entry in reversed(value))
+
+
+def _below(place: str, key: str) -> str:
+    below = f"{place}.{key[:PLACE_MAX_CHARS]}" if place else key[:PLACE_MAX_CHARS]
+    return below if len(below) <= PLACE_MAX_CHARS else "…" + below[-(PLACE_MAX_CHARS - 1) :]
+
+
+# What must not stand in the description of a tool: patterns of tool poisoning, each with what it means to a person.
+#
+# A description says what a tool does; text that tells the model what to keep from the user, which files to read first
+# or how to treat another tool is an attack, or so badly put that somebody must look. Sources: Invariant Labs, "MCP
+# Security Notification: Tool Poisoning Attacks" (2025) and its experiments; CyberArk, "Poison everywhere" (2025); the
+# Damn Vulnerable MCP Server; OWASP LLM01. Serious is what no honest catalogue needs; the rest is only reported.
+#
+# RE2, so linear time; a pattern sees one sentence at a time, for `.` ends at a line's end. No counted gaps: they make
+# the automaton large.
+
+_MODEL_TAGS: Final = "important|hidden|system|system[_-]?prompt|instructions?|critical|admin|secret[_-]?instructions?"
+_PLACEHOLDERS: Final = "secret|assistant|developer|human|prompt|override|rules?|hint|note|warning|attention|thinking"
+_SPEAKERS: Final = (
+    "system|hidden|secret|admin|emergency|metadata|role|override|assistant|developer|model|agent|ai|llm|safety"
+    "|configuration|processing"
+)
+_SET_ASIDE: Final = r"\b(?:ignor|bypass|skip|disabl|overrid|disregard|circumvent|suspend)(?:e|es|ing)?\b (?:\w+ ){0,2}"
+_NOT: Final = r"(?:do not|don'?t|does not|never|must not|should not|without|avoid|refrain from)"
+_TELL: Final = (
+    r"(?:mention|tell|inform|reveal|disclose|admit|acknowledge|alert|warn|report)(?:ing|s)?|let(?:ting)? .*\bknow"
+)
+_ORDER: Final = r"(?:must|should|have to|need to|required to|be sure to|please|always|first|then|read and)"
+_TAKE: Final = r"(?:read|access|open|cat|load|fetch|retrieve|extract|collect|gather|harvest|dump|steal|look up)(?:ing)?"
+_GIVE: Final = r"(?:send|forward|post|upload|submit|transmit|e-?mail|bcc|cc|exfiltrate|leak)(?:ing)?"
+_SECRETS: Final = (
+    r"(?:credentials?\b|secrets?\b|passwords?\b|api[ _-]?keys?\b|private keys?|ssh keys?|access tokens?|master password"
+    r"|id_(?:rsa|ed25519)|\.ssh\b|\.env\b|\.aws\b|mcp\.json|confidential|system prompt|environment variables"
+    r"|(?:conversation|chat) history|previous (?:messages|conversation)|\bsystem\.conf|://(?:admin|secrets?|internal))"
+)
+_KEPT_AT: Final = (
+    r"(?:~|\$HOME|/root|/home/[a-z]+)/\.[a-z]|\bid[_ ](?:rsa|ed25519|ecdsa|dsa)\b|/etc/(?:passwd|shadow|sudoers)\b"
+    r"|/proc/self/environ|\bmcp\.json\b|claude_desktop_config|\.git-credentials|authorized_keys|\bwallet\.dat\b"
+)
+
+
+class Rule(NamedTuple):
+    pattern: Any
+    """Compiled by RE2, which has no types."""
+    message: str
+    """What was found, to be read after the place: `description: it tells …`."""
+    is_serious: bool
+
+
+def _rule(message: str, *patterns: str, is_serious: bool = True) -> Rule:
+    options = re2.Options()
+    options.case_sensitive = False
+    options.log_errors = False
+    return Rule(re2.compile("|".join(f"(?:{pattern})" for pattern in patterns), options), message, is_serious)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _rule("a comment that is not shown to people", r"<!--", r"\[(?://|comment|_)\]: *(?:#|<>)"),
+    _rule(
+        "markup that speaks to the model",
+        rf"</? ?(?:{_MODEL_TAGS}) ?>",
+        rf"</(?:{_PLACEHOLDERS}) ?>",
+        r"<\|(?:im_start|im_end|system|user|assistant|endoftext)",
+        r"\[/?INST\]|<</?SYS>>",
+        rf"(?:^|[\s.])\[?(?:(?:{_SPEAKERS})[ _-]){{1,3}}(?:directive|instructions?|override|prompt|command"
+        r"|protocol)\]? ?:",
+        r"(?:(?m:^)[\W_]*|[.\]] ?)(?:system|assistant) ?: ",
+        r"\b(?:act|behave|respond|operate) as ?:|\bact as (?:an? |the )?(?:unrestricted|root|admin\w*|superuser)\b",
+    ),
+    _rule(
+        "it tells the model to keep something from the user",
+        rf"\b{_NOT} (?:\w+ ){{0,2}}(?:{_TELL})\b.*\b(?:user|human|person|anyone|that you|that it|this|it)\b",
+        r"\b(?:present|format|disguise|make) (?:it|them|this|the \w+) .*(?:as if|look like|as though|appear)",
+        r"\b(?:silently|secretly|covertly|quietly|discreetly) (?:\w+ )?(?:send|read|access|forward|copy|call|include"
+        r"|log|upload|add|use|change|replace|append|execute|run|invoke)\b",
+    ),
+    _rule(
+        "it tells the model to set its instructions aside",
+        r"\b(?:ignore|disregard|forget|override|bypass) (?:\w+ ){0,3}(?:previous|prior|above|earlier|existing|other"
+        r"|your|system|all|safety) (?:\w+ ){0,2}"
+        r"(?:instruction|prompt|rule|guideline|direction|polic|constraint|command)",
+        r"\byou are now (?:a|an|in|the|no longer)\b|\bnew (?:system )?instructions?:",
+        rf"{_SET_ASIDE}(?:safety|security|content[ -]filter\w*|guardrails?|restrictions?|safeguards?|moderation"
+        r"|polic(?:y|ies))\b",
+        r"\btrust (?:all|any|every) (?:\w+ ){0,2}(?:input|commands?|quer\w+|users?|requests?|output|content)\b",
+        r"\b(?:unrestricted access|full system access|without (?:any )?(?:restrictions|security checks))\b",
+    ),
+    _rule(
+        "it tells the model to read or hand over secrets",
+        rf"\b{_ORDER} ?(?:\w+ ){{0,3}}{_TAKE}\b.*(?:{_SECRETS}|{_KEPT_AT})",
+        rf"(?:before|when|while|whenever|after|prior to) .*\b{_TAKE}\b.*(?:{_KEPT_AT})",
+        rf"\b(?:include|pass|append|attach|put|insert|paste|add) .*{_SECRETS}.*"
+        r"\b(?:in|into|as|to|with) (?:your |the )?(?:response|answer|reply|output|['\"`]|sidenote)",
+        rf"(?m:^)(?:{_TAKE}|{_GIVE}) (?:the )?(?:content|contents) (?:of )?.*(?:{_KEPT_AT})",
+        r"\b(?:include|pass|append|attach|send|provide) (?:\w+ ){0,2}(?:complete|full|entire|whole) (?:\w+ )?"
+        r"(?:conversation|chat|messages?|system prompt)\b",
+    ),
+    _rule(
+        "it tells the model to send data somewhere",
+        rf"\b(?:must|always|should|also|have to|need to) (?:\w+ ){{0,2}}{_GIVE} .*(?:https?://|[\w.+-]+@[\w-]+\.\w)",
+        rf"\b{_GIVE} (?:all|every|each|any|the (?:whole|full|entire)) .*\b(?:conversation|messages?|e-?mails?|files?"
+        r"|history|results?|data) .*\bto [`'\"]?(?:https?://|[\w.+-]+@[\w-]+\.\w)",
+    ),
+    _rule(
+        "it tells the model how to treat other tools",
+        r"\b(?:before|prior to|instead of) (?:using|calling|invoking|running) (?:any|every|all)(?: other| of the)?"
+        r" tools?\b",
+        r"\b(?:when|while|if|as long as|once) this tool is (?:available|present|installed|enabled|loaded|connected)",
+        r"\b(?:side )?effects? on the .*\btool\b",
+        r"\b(?:do not|don'?t|never) (?:use|call|invoke) (?:any|the) other tools?\b",
+        r"\b(?:for|before|with) (?:any|every|each|all) (?:requests?|questions?|quer(?:y|ies)|messages?|responses?)\b"
+        r".*\b(?:call|use|invoke|run) (?:this|it)\b",
+        r"\b(?:always|must) (?:call|use|invoke|run) this (?:tool|function) (?:first|before)\b",
+    ),
+    _rule(
+        "a command that fetches and runs code",
+        r"\b(?:curl|wget)\b.*\| *(?:sudo )?(?:ba|z|da)?sh\b",
+        r"\bbase64 (?:-d|--decode)\b.*\| *(?:sudo )?(?:(?:ba|z|da)?sh|python3?|perl)\b",
+    ),
+    _rule("it names where credentials are kept", _KEPT_AT, is_serious=False),
+    _rule(
+        "it tells the model what to call first",
+        r"\b(?:before|prior to) (?:using|calling|invoking|running) this (?:tool|function)\b.*\b(?:must|always|first"
+        r"|call|use|run|read)\b",
+        r"\bmust (?:first |always )?(?:call|use|run|invoke)\b.*\b(?:before|first|tool)\b",
+        is_serious=False,
+    ),
+    _rule(
+        "it speaks of leaving checks out",
+        rf"{_SET_ASIDE}(?:validation|access controls?|authori[sz]ation|authentication|confirmation|permissions?"
+        r"|approval)\b",
+        is_serious=False,
+    ),
+    _rule("a long run of encoded data", r"(?:^|[^A-Za-z0-9+/,])[A-Za-z0-9+/]{128}", is_serious=False),
+    _rule("an image that is loaded when the text is shown", r"!\[.*\]\(https?://", is_serious=False),
+    _rule("letters of several scripts in one word", r"[a-z]\p{Cyrillic}|\p{Cyrillic}[a-z]", is_serious=False),
+)
+
+NAME_RULE: Final = _rule("a name that asks for secrets", _KEPT_AT, r"\bcontents? from reading\b|\bssh id\b")
+"""Looked for in names of parameters, where a path or an order has no business."""
+
 
 LONG_CHARS: Final = 4_000
-"""A text longer than that is told; the longest description of 872 published ones has 3,032."""
+"""A longer text is reported; the longest description of 872 published ones has 3,032."""
 TOO_LONG_CHARS: Final = 16_000
 _EXCERPT_CHARS: Final = 100
 _FINDINGS_MAX: Final = 20
@@ -51,16 +317,14 @@ class Finding:
 def judge_definition(definition: JsonObject) -> tuple[Finding, ...]:
     """What looks wrong with a definition in its source's own words, serious findings first; at most twenty.
 
-    Linear in the text, of which 64 Ki characters are looked at; more is a serious finding of its own.
+    Linear in the text, of which 64 Ki characters are checked; more is a serious finding of its own.
     """
     document = document_of(definition)
-    found = dict.fromkeys((*_whole(document), *_hidden(document), *_said(document), *_sized(document)))
+    cut = Finding(f"It has more than {TEXT_MAX_CHARS:,} characters of text; the rest was not checked.", True)
+    found = dict.fromkeys(
+        (*(() if document.is_whole else (cut,)), *_hidden(document), *_matches(document), *_sized(document))
+    )
     return tuple(sorted(found, key=lambda finding: not finding.is_serious)[:_FINDINGS_MAX])
-
-
-def _whole(document: Document) -> Iterator[Finding]:
-    if not document.is_whole:
-        yield Finding(f"It has more than {TEXT_MAX_CHARS:,} characters of text; the rest was not looked at.", True)
 
 
 def _hidden(document: Document) -> Iterator[Finding]:
@@ -79,16 +343,16 @@ def _hidden(document: Document) -> Iterator[Finding]:
             yield _finding(text, f"{len(odd)} blanks of unusual width", excerpt, len(odd) > _ODD_SPACES_MAX)
 
 
-def _said(document: Document) -> Iterator[Finding]:
+def _matches(document: Document) -> Iterator[Finding]:
     for rule in RULES:
         found = rule.pattern.search(document.lines)
         if found is not None:
-            yield _told(document.text_at(found.start()), rule, found.group())
+            yield _match(document.text_at(found.start()), rule, found.group())
     for text in document.texts:
         if text.is_name and len(text.raw) > 5:
             found = NAME_RULE.pattern.search(f"{text.raw} {text.raw.replace('_', ' ')}")
             if found is not None:
-                yield _told(text, NAME_RULE, found.group())
+                yield _match(text, NAME_RULE, found.group())
 
 
 def _sized(document: Document) -> Iterator[Finding]:
@@ -127,7 +391,7 @@ def _joins(char: str) -> bool:
     return bool(char) and not char.isascii() and (char in _SELECTORS or not is_hidden(char))
 
 
-def _told(text: Text, rule: Rule, excerpt: str) -> Finding:
+def _match(text: Text, rule: Rule, excerpt: str) -> Finding:
     return _finding(text, rule.message, excerpt, rule.is_serious)
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.secrets import MARK
 
 Headers = tuple[tuple[str, str], ...]

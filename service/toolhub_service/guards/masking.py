@@ -8,13 +8,77 @@ made with, in every usual spelling, wherever they stand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, cast
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 import re2
 
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.guards.secret_spellings import known_pattern
+from toolhub_service.domain.start_reasons import StartReason
+from toolhub_service.guards.secret_patterns import is_secret_name, known_pattern
 from toolhub_service.guards.secrets import MARK
+from toolhub_service.guards.urls import ParsedUrl
+
+# What a PostgreSQL URL (or `key=value` text) asks for, what every connection of the hub needs, and how to show it.
+#
+# Its own text never reaches a message: libpq repeats what it could not read, and a URL holds a password.
+
+_UNLESS_SAID: Final[dict[str, Any]] = {
+    "connect_timeout": 5,
+    # A peer that vanished without a word is noticed after about ten seconds, waiting or sending.
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTarget:
+    conninfo: str
+    """For psycopg; holds the password."""
+    shown: str
+    """`host:port/database`, for messages."""
+
+
+def postgres_target(url: str, *, application: str) -> PostgresTarget:
+    """`application` is how the server names the connection. Raises HubFailure POSTGRES_URL_INVALID."""
+    from psycopg import ProgrammingError  # of an extra: a hub without PostgreSQL does not have it
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        asked: dict[str, Any] = conninfo_to_dict(url)
+    except ProgrammingError:
+        message = "stores.postgres_url cannot be read: write postgresql://user:password@host:5432/database."
+        raise HubFailure(StartReason.POSTGRES_URL_INVALID, message) from None
+    wanted = _UNLESS_SAID | {"fallback_application_name": application} | asked
+    host = asked.get("host") or asked.get("hostaddr") or "local socket"
+    return PostgresTarget(make_conninfo(**wanted), f"{host}:{asked.get('port', 5432)}/{asked.get('dbname', '')}")
+
+
+# A URL as it may stand in evidence and messages: no user name, no password, no fragment, no secret in its query.
+
+_SHOWN_MAX_CHARS = 2_000
+_SECRET_NAMES = frozenset({"assertion", "code", "key", "pin", "samlresponse", "sid", "sig", "signature", "state"})
+
+
+def shown_url(url: ParsedUrl) -> str:
+    """The URL with the values of query parameters redacted whose names look secret; at most 2,000 characters."""
+    target, question, query = url.target.partition("?")
+    values = "&".join(map(_shown_parameter, query.split("&")))
+    shown = f"{url.scheme}://{url.authority}{target}{question}{values if query else ''}"
+    return shown if len(shown) <= _SHOWN_MAX_CHARS else shown[:_SHOWN_MAX_CHARS] + "…"
+
+
+def _shown_parameter(parameter: str) -> str:
+    name, equals, _ = parameter.partition("=")
+    if equals and (
+        name.lower().removeprefix("x-amz-").removeprefix("x-goog-") in _SECRET_NAMES or is_secret_name(name)
+    ):
+        return f"{name}={MARK}"
+    return parameter
+
 
 _MARK: Final = MARK.encode()
 
@@ -30,7 +94,7 @@ class Mask:
         self._known = re2.compile(pattern, options) if pattern else None
 
     def finds(self, data: bytes) -> bool:
-        """Whether one of the values stands in the text (UTF-8, or JSON)."""
+        """Whether one of the values occurs in the text (UTF-8, or JSON)."""
         return self._known is not None and self._known.search(data) is not None
 
     def text(self, text: str) -> str:

@@ -10,9 +10,38 @@ the bidirectional controls that let one path read as another (CVE-2021-42574).
 
 from __future__ import annotations
 
+import hashlib
 import re
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, refuse
+
+# A folder name for every id: ids that differ never share a folder, whatever characters they are made of.
+
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+_SPELLED = [chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256)]
+_EMPTY = "%"
+_LONG = "%~"
+"""Neither is written by escaping, so no id can take the name of another one."""
+_FOLDER_BYTES = 200
+_KEPT_BYTES = 100
+
+
+def workspace_folder_name(id: str) -> str:
+    """A folder name for a principal or request id of any characters: ids that differ get names that differ.
+
+    Percent-encoded, without a leading `.` or `-`, so that people can read it back. Ids whose name would pass 200 bytes
+    keep their beginning and end in the id's sha256: still unlike any other, but not to be read back.
+    """
+    raw = id.encode("utf-8", "surrogatepass")
+    name = "".join(_SPELLED[byte] for byte in raw)
+    if not name:
+        return _EMPTY
+    if name[0] in ".-":
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    if len(name) > _FOLDER_BYTES:
+        return f"{name[:_KEPT_BYTES]}{_LONG}{hashlib.sha256(raw).hexdigest()}"
+    return name
+
 
 PATH_BYTES = 4095
 """`PATH_MAX` counts the closing NUL."""
@@ -52,7 +81,8 @@ def _components(path: str) -> list[str]:
     for name in path.split("/"):
         if name == "..":
             if not kept:
-                raise _climbs_out()
+                message = f"The path leaves the workspace through `..`. {_EXAMPLE}."
+                raise refuse(ErrorKind.PATH_OUTSIDE_SANDBOX, message)
             kept.pop()
         elif name and name != ".":
             if _bytes_exceed(name, NAME_BYTES):
@@ -62,10 +92,6 @@ def _components(path: str) -> list[str]:
     if len(kept) > DEPTH:
         raise refuse(ErrorKind.INVALID_INPUT, "The path has too many folders. Use a flatter one.", max_depth=DEPTH)
     return kept
-
-
-def _climbs_out() -> ToolFailure:
-    return refuse(ErrorKind.PATH_OUTSIDE_SANDBOX, f"The path leaves the workspace through `..`. {_EXAMPLE}.")
 
 
 def _bytes_exceed(text: str, limit_bytes: int) -> bool:

@@ -1,22 +1,44 @@
 """The one redactor that every sink shares: logs, spans, labels, errors, evidence, audit events, job events.
 
 Three sources of knowledge, in this order: known secret values (also URL-encoded, JSON-escaped or inside base64), names
-that announce a secret, and the shape of the text itself (`secret_shapes`). Most text holds no secret, so one RE2 search
-for any sign of one comes first and ends the matter in about a microsecond. Redaction is idempotent and never raises:
+that announce a secret, and the shape of the text itself (`secret_patterns`). Most text holds no secret, so one RE2
+search for any sign of one comes first and returns in about a microsecond. Redaction is idempotent and never raises:
 when in doubt it hides more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 import orjson
 import re2
 
-from toolhub_service.guards import secret_shapes as shapes
-from toolhub_service.guards.secret_names import NAME_SIGN, is_secret_name
-from toolhub_service.guards.secret_spellings import known_pattern
+from toolhub_service.guards.secret_patterns import (
+    CURL_SIGN,
+    CURL_USER,
+    CURL_USER_FLAGS,
+    EDGE,
+    FAMILIES,
+    NAME_SIGN,
+    PRIVATE_KEY,
+    PRIVATE_KEY_SIGN,
+    QUERY,
+    QUERY_SIGN,
+    SCHEME,
+    SCHEME_SIGN,
+    URL_SECOND,
+    URL_SIGN,
+    URL_USERINFO,
+    is_secret_name,
+    known_pattern,
+)
+
+# What hides the secrets of a text, for whoever needs no more of the redactor (`secrets`) than that.
+
+Redact: TypeAlias = Callable[[str], str]
+"""The text without the secrets that the hub knows or recognises."""
+
 
 MARK: Final = "***"
 _MARK: Final = MARK.encode()
@@ -50,21 +72,21 @@ def _compile(pattern: str | bytes) -> Any:
     return re2.compile(pattern if isinstance(pattern, bytes) else pattern.encode(), options)
 
 
-_FAMILIES_RE = _compile(rf"(\\+[bfnrt]|\b)(?:{'|'.join(prefix + rest for prefix, rest in shapes.FAMILIES)})")
-_PRIVATE_KEY_RE = _compile(shapes.PRIVATE_KEY)
-_URL_RE = _compile(shapes.URL_USERINFO)
-_URL_PASSWORD_RE = _compile(shapes.URL_SECOND)
-_QUERY_RE = _compile(shapes.QUERY)
-_SCHEME_RE = _compile(shapes.SCHEME)
-_CURL_RE = _compile(shapes.CURL_USER)
+_FAMILIES_RE = _compile(rf"(\\+[bfnrt]|\b)(?:{'|'.join(prefix + rest for prefix, rest in FAMILIES)})")
+_PRIVATE_KEY_RE = _compile(PRIVATE_KEY)
+_URL_RE = _compile(URL_USERINFO)
+_URL_PASSWORD_RE = _compile(URL_SECOND)
+_QUERY_RE = _compile(QUERY)
+_SCHEME_RE = _compile(SCHEME)
+_CURL_RE = _compile(CURL_USER)
 _HEADER_RE = _compile(_HEADER)
 _NAMED_RE = _compile(_NAMED)
 _FLAG_RE = _compile(_FLAG)
 _SIGNS: Final = "|".join(
     (
         NAME_SIGN,
-        shapes.EDGE + "(?:" + "|".join(prefix for prefix, _ in shapes.FAMILIES) + ")",
-        *(shapes.PRIVATE_KEY_SIGN, shapes.URL_SIGN, shapes.QUERY_SIGN, shapes.SCHEME_SIGN, shapes.CURL_SIGN),
+        EDGE + "(?:" + "|".join(prefix for prefix, _ in FAMILIES) + ")",
+        *(PRIVATE_KEY_SIGN, URL_SIGN, QUERY_SIGN, SCHEME_SIGN, CURL_SIGN),
     )
 )
 
@@ -107,7 +129,7 @@ class Redactor:
         """The text with known secret values alone replaced, by how long each is."""
         if self._known is None:
             return text
-        data = self._known.sub(_told_length, text.encode("utf-8", "surrogatepass"))
+        data = self._known.sub(_length_mark, text.encode("utf-8", "surrogatepass"))
         return bytes(data).decode("utf-8", "surrogatepass")
 
     def value(self, value: object) -> Any:
@@ -116,8 +138,8 @@ class Redactor:
             if self._signs.search(orjson.dumps(value)) is None:
                 return value
         except TypeError:
-            pass  # Not plain JSON: look at every part of it.
-        return self._walk(value, 0)
+            pass  # Not plain JSON: redact every part of it.
+        return self._redact_value(value, 0)
 
     def json_text(self, value: object) -> str:
         """Compact JSON of the value, redacted: what summaries are made of."""
@@ -125,9 +147,9 @@ class Redactor:
             data = orjson.dumps(value)
             if self._signs.search(data) is None:
                 return data.decode()
-            return orjson.dumps(self._walk(value, 0)).decode()
+            return orjson.dumps(self._redact_value(value, 0)).decode()
         except TypeError:
-            return self.text(repr(self._walk(value, 0)))
+            return self.text(repr(self._redact_value(value, 0)))
 
     def _clean(self, data: bytes) -> bytes:
         if self._known is not None:
@@ -143,7 +165,7 @@ class Redactor:
         data = _SCHEME_RE.sub(_hide_scheme, data)
         return bytes(_FAMILIES_RE.sub(_hide_last, data))
 
-    def _walk(self, value: Any, depth: int) -> Any:
+    def _redact_value(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
             return self.text(value)
         if value is None or isinstance(value, bool | int | float):
@@ -151,12 +173,12 @@ class Redactor:
         if depth > _MAX_DEPTH:
             return MARK
         if isinstance(value, Mapping):
-            return self._walk_object(value, depth)
+            return self._redact_object(value, depth)
         if isinstance(value, list | tuple | set | frozenset):
-            return self._walk_array(list(value), depth)
+            return self._redact_array(list(value), depth)
         return self.text(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
 
-    def _walk_object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    def _redact_object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         """An object by its names; `{"name": "Authorization", "value": …}` counts as a name too."""
         label = value.get("name", value.get("key"))
         labelled = isinstance(label, str) and is_secret_name(label)
@@ -164,21 +186,21 @@ class Redactor:
         for raw_name, item in value.items():
             name = raw_name if isinstance(raw_name, str) else str(raw_name)
             secret = is_secret_name(name) or (labelled and name == "value")
-            shown[self.text(name)] = _hidden(name, item) if secret else self._walk(item, depth + 1)
+            shown[self.text(name)] = _hidden(name, item) if secret else self._redact_value(item, depth + 1)
         return shown
 
-    def _walk_array(self, items: list[Any], depth: int) -> list[Any]:
+    def _redact_array(self, items: list[Any], depth: int) -> list[Any]:
         """An array by its items; `["authorization", …]` counts as a name with its value, and so does a flag in argv."""
         if len(items) == 2 and isinstance(items[0], str) and is_secret_name(items[0]):
             return [self.text(items[0]), _hidden(items[0], items[1])]
         before = ["", *items]
         return [
-            MARK if _flag_announces(flag, item) else self._walk(item, depth + 1)
+            MARK if _flag_announces(flag, item) else self._redact_value(item, depth + 1)
             for flag, item in zip(before, items, strict=False)
         ]
 
 
-def _told_length(match: Any) -> bytes:
+def _length_mark(match: Any) -> bytes:
     length = len(match.group(0).decode("utf-8", "replace"))
     return f"[secret of {length} characters]".encode()
 
@@ -187,7 +209,7 @@ def _flag_announces(flag: Any, item: Any) -> bool:
     """`["--token", "abc"]` and `["-u", "user:password"]`, as an argv has them."""
     if not (isinstance(flag, str) and isinstance(item, str) and flag.startswith("-")):
         return False
-    if flag in shapes.CURL_USER_FLAGS:
+    if flag in CURL_USER_FLAGS:
         return ":" in item
     return "=" not in flag and not item.startswith("-") and is_secret_name(flag)
 

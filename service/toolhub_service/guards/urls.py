@@ -14,14 +14,93 @@ Sources: RFC 3986, RFC 9110 §4.2; refused besides: userinfo, backslashes, raw c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from urllib.parse import quote, urljoin
 
-from toolhub_service.domain.constraints import EgressRule
+import idna
+
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import is_allowed
-from toolhub_service.guards.hosts import canonical_host
+
+# One spelling for every host: what a URL may name, and how it is written from then on.
+#
+# The result is either a canonical address (`127.0.0.1`, `::1`) or an ASCII name in lower case without a trailing dot.
+# Whatever a resolver or a C library could read as an address in another spelling (`127.1`, `0x7f000001`,
+# `017700000001`, `2130706433`) is refused, by the rule of the URL standard: a host whose last label is a number is an
+# address or nothing.
+#
+# Sources: RFC 1123 §2.1, RFC 3986 §3.2.2, RFC 5891 (IDNA2008, mapped by UTS 46), WHATWG URL "ends in a number".
+
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
+_NAME_MAX_CHARS = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host as it is compared, resolved and dialled."""
+
+    name: str
+    """Canonical address without brackets, or ASCII name in lower case."""
+    is_address: bool
+
+
+@lru_cache(maxsize=4096)
+def canonical_host(written: str) -> Host:
+    """The host of a URL, in its one spelling. Raises ToolFailure INVALID_INPUT when it is no host we dial."""
+    if written.startswith("["):
+        return _ipv6(written)
+    name = written if written.isascii() else _ascii(written)
+    name = name.lower().removesuffix(".")
+    last_label = name.rpartition(".")[2]
+    if _NUMBER.fullmatch(last_label):
+        return _ipv4(name)
+    if len(name) > _NAME_MAX_CHARS or not _NAME.fullmatch(name):
+        raise _not_a_host("write a host name such as api.example.com, without escapes, scopes or empty labels")
+    if "xn--" in name:
+        _check_punycode(name)
+    return Host(name, is_address=False)
+
+
+def _ipv6(written: str) -> Host:
+    if not written.endswith("]") or "%" in written:
+        raise _not_a_host("write an IPv6 address in brackets and without a scope, such as [2001:4860:4860::8888]")
+    try:
+        return Host(str(IPv6Address(written[1:-1])), is_address=True)
+    except AddressValueError:
+        raise _not_a_host("what is between the brackets is not an IPv6 address") from None
+
+
+def _ipv4(name: str) -> Host:
+    try:
+        return Host(str(IPv4Address(name)), is_address=True)
+    except AddressValueError:
+        raise _not_a_host("write an IPv4 address as four decimal numbers, such as 192.0.2.1") from None
+
+
+def _ascii(written: str) -> str:
+    try:
+        return idna.encode(written, uts46=True, std3_rules=True, transitional=False).decode("ascii")
+    except idna.IDNAError:
+        raise _not_a_host("the name is not a valid internationalized domain name (IDNA2008)") from None
+
+
+def _check_punycode(name: str) -> None:
+    try:
+        for label in name.split("."):
+            if label.startswith("xn--"):
+                idna.ulabel(label)
+    except idna.IDNAError:
+        raise _not_a_host("a label that begins with xn-- is not valid punycode (IDNA2008)") from None
+
+
+def _not_a_host(what_to_do: str) -> ToolFailure:
+    return refuse(ErrorKind.INVALID_INPUT, f"The host of the URL was not understood: {what_to_do}.")
+
 
 URL_MAX_BYTES = 8 * 1024
 DEFAULT_PORTS = {"https": 443, "http": 80}
@@ -92,7 +171,7 @@ def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUr
     matching = [rule for rule in named if _fits(rule, parsed, method)]
     if not matching:
         raise _use_refused(parsed, method, named)
-    opened = _opened(matching)
+    opened = tuple(sorted({cidr for rule in matching for cidr in rule.cidrs}))
     if parsed.is_address and not is_allowed(parsed.host, opened):
         raise address_refused(parsed.host)
     return JudgedUrl(parsed.scheme, parsed.host, parsed.port, parsed.target, parsed.is_address, opened)
@@ -118,7 +197,8 @@ def parse_url(url: str) -> ParsedUrl:
     if parts is None:
         raise _authority_refused(authority)
     host = canonical_host(parts.group(1))
-    return ParsedUrl(scheme, host.name, _port(parts.group(2), scheme), _target(path, query), host.is_address)
+    target = canonical_path(path) + (_spelt(query) if query else "")
+    return ParsedUrl(scheme, host.name, _port(parts.group(2), scheme), target, host.is_address)
 
 
 def _check_characters(url: str) -> None:
@@ -145,10 +225,6 @@ def canonical_path(path: str) -> str:
     if "." in path and _CLIMBS.search(path):
         raise _not_a_url("write its path without dot segments, also none next to %2F, %5C or a semicolon")
     return path
-
-
-def _target(path: str, query: str | None) -> str:
-    return canonical_path(path) + (_spelt(query) if query else "")
 
 
 def _spelt(text: str) -> str:
@@ -201,12 +277,8 @@ def _is_under(prefixes: tuple[str, ...], url: ParsedUrl) -> bool:
     return any(path == prefix or path.startswith(prefix.rstrip("/") + "/") for prefix in prefixes)
 
 
-def _opened(rules: Iterable[EgressRule]) -> tuple[str, ...]:
-    return tuple(sorted({cidr for rule in rules for cidr in rule.cidrs}))
-
-
 def address_refused(host: str) -> ToolFailure:
-    """For a host that leads to an address outside the public Internet; the address itself is not told."""
+    """For a host that leads to an address outside the public Internet; the address itself is not shown."""
     return refuse(
         ErrorKind.HTTP_DISALLOWED_HOST,
         f"{host} leads to an address that may not be reached (private, local, reserved or a metadata service). "

@@ -9,10 +9,10 @@ import posixpath
 from dataclasses import dataclass
 
 from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.constraints import Constraints
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
+from toolhub_service.domain.verdict import Constraints
 from toolhub_service.guards.commands import argv_of, judge_command
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.urls import judge_url

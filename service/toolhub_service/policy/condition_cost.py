@@ -113,7 +113,7 @@ class _Reading:
         return self.kinds[place] == "name" and is_method and self.tokens[place] in names
 
     def operand_before(self, dot: int) -> int:
-        """Where the operand begins whose member stands after the dot."""
+        """Where the operand begins whose member follows the dot."""
         at = dot - 1
         while True:
             if at in self.opening:
@@ -128,7 +128,7 @@ class _Reading:
             at -= 2
 
     def around(self, place: int) -> list[_Loop]:
-        """The loops in whose bodies a token stands, innermost first."""
+        """The loops whose bodies a token is in, innermost first."""
         inside = [loop for loop in self.loops if loop.body_begins <= place < loop.body_ends]
         return sorted(inside, key=lambda loop: loop.body_ends - loop.body_begins)
 

@@ -20,12 +20,58 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.capability import canonical
+from toolhub_service.domain.tool import canonical_capabilities
 from toolhub_service.policy.condition_cost import cost_of
-from toolhub_service.policy.spelling import spelled_arguments
 
 if TYPE_CHECKING:
     import cel
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.tool import ArgumentRole
+from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.urls import parse_url
+
+# Arguments as conditions see them: guarded paths and URLs in their one spelling.
+#
+# A rule that says `args.path.startsWith("secret/")` must not be passed by `./secret/x` or `a/../secret/x`. What a guard
+# would refuse is left as it is: the guard refuses it. Links are not followed; the workspace does that when it opens.
+
+
+def spelled_arguments(planned: PlannedCall) -> JsonObject:
+    """The call's arguments, in a new object when the tool has guarded paths or URLs."""
+    if not planned.spec.guarded:
+        return planned.args
+    args = dict(planned.args)
+    for argument in planned.spec.guarded:
+        spell = _SPELLINGS.get(argument.role)
+        if spell is not None and argument.name in args:
+            args[argument.name] = _spelled(args[argument.name], spell)
+    return args
+
+
+def _spelled(value: JsonValue, spell: Callable[[str], str]) -> JsonValue:
+    if isinstance(value, list | tuple):
+        return [_spelled(item, spell) for item in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return spell(value)
+    except ToolFailure:
+        return value
+
+
+def _spell_url(url: str) -> str:
+    return str(parse_url(url))
+
+
+_SPELLINGS: dict[ArgumentRole, Callable[[str], str]] = {
+    ArgumentRole.PATH_READ: judge_path,
+    ArgumentRole.PATH_WRITE: judge_path,
+    ArgumentRole.WORKING_DIRECTORY: judge_path,
+    ArgumentRole.URL: _spell_url,
+    ArgumentRole.METHOD: str.upper,
+}
+
 
 FUNCTIONS = frozenset(
     "size contains startsWith endsWith matches has int uint double string bytes type "
@@ -69,7 +115,7 @@ class Condition:
             args = variables["args"]  # only what is read: whatever else a call brings costs it nothing
             variables["args"] = {name: args[name] for name in self._argument_names if name in args}
         if not self._cost.is_within(variables):
-            raise ConditionFault("the arguments that it looks at are larger than its cost limit allows")
+            raise ConditionFault("the arguments that it reads are larger than its cost limit allows")
         try:
             answer = self._program.execute(variables)
         except KeyError as error:
@@ -93,14 +139,11 @@ def _sources(program: cel.Program, text: str) -> tuple[tuple[str, Callable[[Plan
     unknown = sorted(set(names) - VARIABLES.keys() - bound - TYPES)
     if unknown:
         raise ValueError(f"unknown variable `{unknown[0]}`; there are {', '.join(VARIABLES)}")
-    strangers = sorted(name for name in program.functions() if name.isidentifier() and not _is_known(name))
-    if strangers:
-        raise ValueError(f"unknown function `{strangers[0]}`")
+    # Names with a leading underscore are CEL's own; its macros expand to them.
+    used = (name for name in program.functions() if name.isidentifier() and not name.startswith("_"))
+    if foreign := sorted(set(used) - set(FUNCTIONS)):
+        raise ValueError(f"unknown function `{foreign[0]}`")
     return tuple((name, VARIABLES[name]) for name in names if name in VARIABLES)
-
-
-def _is_known(function: str) -> bool:
-    return function in FUNCTIONS or function.startswith("_")
 
 
 def _tool(planned: PlannedCall) -> dict[str, Any]:
@@ -110,7 +153,7 @@ def _tool(planned: PlannedCall) -> dict[str, Any]:
         "version": spec.version,
         "kind": spec.kind.value,
         "source": spec.source,
-        "capabilities": sorted(canonical(spec.capabilities)),
+        "capabilities": sorted(canonical_capabilities(spec.capabilities)),
         "tags": list(spec.tags),
         "read_only": spec.annotations.read_only,
         "destructive": spec.annotations.destructive,

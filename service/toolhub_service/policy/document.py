@@ -6,10 +6,75 @@ docs/policy.md cannot disagree. Unknown keys are refused: a misspelt `deny` must
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+from toolhub_service.domain.tool import READ_FS, READ_MEMORY, WRITE_FS, WRITE_MEMORY
+
+# Globs over names: `*` matches any run of characters (also `/`), everything else for itself.
+#
+# Greedy search of the pieces between the stars: linear in the name, so that no pattern can be made to hang.
+
+
+class Pattern:
+    """One glob, split once."""
+
+    __slots__ = ("_first", "_last", "_middle", "text")
+
+    def __init__(self, text: str) -> None:
+        pieces = text.split("*")
+        self.text = text
+        self._first = pieces[0]
+        self._middle = tuple(piece for piece in pieces[1:-1] if piece)
+        self._last: str | None = pieces[-1] if len(pieces) > 1 else None
+
+    @property
+    def is_exact(self) -> bool:
+        return self._last is None
+
+    def matches(self, name: str) -> bool:
+        if self._last is None:
+            return name == self._first
+        end = len(name) - len(self._last)
+        at = len(self._first)
+        if at > end or not name.startswith(self._first) or not name.endswith(self._last):
+            return False
+        for piece in self._middle:
+            found = name.find(piece, at, end)
+            if found < 0:
+                return False
+            at = found + len(piece)
+        return True
+
+
+class Patterns:
+    """Several globs; a name matches when one of them does."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._all = tuple(Pattern(text) for text in texts)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def match(self, name: str) -> Pattern | None:
+        """The first glob that matches."""
+        for pattern in self._all:
+            if pattern.matches(name):
+                return pattern
+        return None
+
+    def names(self, name: str) -> bool:
+        """Whether the name itself is listed, not merely covered by a star."""
+        return any(pattern.is_exact and pattern.text == name for pattern in self._all)
+
+    def __str__(self) -> str:
+        return ", ".join(pattern.text for pattern in self._all)
+
 
 Glob = Annotated[str, Meta(min_length=1, max_length=256)]
 Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
@@ -224,3 +289,29 @@ def document_schema() -> dict[str, Any]:
 def canonical_bytes(document: PolicyDocument) -> bytes:
     """The document as JSON with every default written out and keys sorted: what a revision is the digest of."""
     return msgspec.json.encode(document, order="deterministic")
+
+
+# The policy of a first run: `local` may work with the files of its workspace, and nothing else.
+#
+# No network, no commands, no deletion; what is refused names the lines of policy.yaml that would allow it.
+# `local` is the principal of a loopback-only hub without credentials; nobody else is granted anything.
+
+LOCAL = "local"
+
+STARTER = PolicyDocument(
+    extends="none",
+    grants=(Grant(principals=(LOCAL,), capabilities=(READ_FS, WRITE_FS, READ_MEMORY, WRITE_MEMORY)),),
+    roles=(Roles(principals=(LOCAL,), roles=("agent", "operator", "approver", "auditor")),),
+)
+
+
+def complete(document: PolicyDocument) -> PolicyDocument:
+    """The document with what it extends written in: its own entries come after the starter's."""
+    if document.extends == "none":
+        return document
+    return msgspec.structs.replace(
+        document,
+        extends="none",
+        grants=STARTER.grants + document.grants,
+        roles=STARTER.roles + document.roles,
+    )

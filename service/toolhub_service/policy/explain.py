@@ -13,16 +13,14 @@ from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.policy.arguments import RULE_IDS, argument_of, judge_argument, words
 from toolhub_service.policy.conditions import ConditionFault
-from toolhub_service.policy.holdings import Holdings
-from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another
-from toolhub_service.policy.remedies import grammar_line
+from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another, grammar_line
 from toolhub_service.policy.snapshot import PolicySnapshot
-from toolhub_service.policy.table import CompiledRule, Row
+from toolhub_service.policy.table import CompiledRule, Holdings, Row
 
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """One thing that was looked at."""
+    """One thing that was considered."""
 
     id: str
     """`identity`, `grants[2]`, `capabilities`, `permissions`, a rule's id, `guard:path`, the fallback's rule id."""

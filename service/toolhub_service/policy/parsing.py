@@ -6,17 +6,206 @@ laughs"); in a file that says who may delete what, both are refused. Errors name
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 import yaml
 
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.policy.document import PolicyDocument
-from toolhub_service.policy.soundness import unsound
+from toolhub_service.domain.tool import DANGER_DESTRUCTIVE
+from toolhub_service.domain.verdict import CommandRule, EgressRule, FlagRule, Sandbox
+from toolhub_service.guards.command_grammar import SAFE_COMMANDS
+from toolhub_service.guards.commands import rule_faults
+from toolhub_service.guards.urls import canonical_host, canonical_path
+from toolhub_service.policy.document import Command, Egress, Pattern, PolicyDocument, SandboxRule
+
+# Names in a policy that fit nothing known: a misspelt tool in a DENY rule forbids nothing, and says nothing.
+#
+# They are no errors, for a policy may speak of tools, principals and capabilities that are to come.
+
+_NEAR = 0.6
+"""Likeness of a suggestion, as difflib counts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a policy can speak of; an empty set says that nobody knows, and judges nothing."""
+
+    tools: frozenset[str]
+    capabilities: frozenset[str]
+    principals: frozenset[str]
+    unread: frozenset[str] = frozenset()
+    """Namespaces of sources whose tools are not known."""
+
+
+def unmatched(document: PolicyDocument, known: Known) -> Iterator[tuple[str, str]]:
+    """Path and sentence of each pattern that fits nothing, in the order of the file's sections."""
+    tools = _Names("tool", known.tools, known.unread)
+    capabilities = _Names("capability", known.capabilities)
+    principals = _Names("principal", known.principals)
+    for index, grant in enumerate(document.grants):
+        yield from capabilities.strange(f"grants[{index}].capabilities", grant.capabilities)
+    for index, rule in enumerate(document.rules):
+        yield from capabilities.strange(f"rules[{index}].capabilities", rule.capabilities)
+        yield from principals.strange(f"rules[{index}].approval.approvers", rule.approval.approvers)
+    for section in ("rules", "limits", "egress"):
+        for index, entry in enumerate(getattr(document, section)):
+            yield from tools.strange(f"{section}[{index}].tools", entry.tools)
+    for section in ("grants", "roles", "rules", "limits", "egress"):
+        for index, entry in enumerate(getattr(document, section)):
+            yield from principals.strange(f"{section}[{index}].principals", entry.principals)
+    yield from principals.strange("impersonate", document.impersonate)
+
+
+class _Names:
+    """The known names of one kind; what was asked once is remembered, for rules repeat themselves."""
+
+    def __init__(self, kind: str, names: frozenset[str], unread: frozenset[str] = frozenset()) -> None:
+        self._kind = kind
+        self._names = names
+        self._unread = unread
+        self._fits: dict[str, bool] = {}
+
+    def strange(self, path: str, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
+        for index, text in enumerate(patterns):
+            if self._names and not self._fit(text):
+                yield f"{path}[{index}]", f"`{text}` fits no {self._kind} that is known{self._near(text)}"
+
+    def _fit(self, text: str) -> bool:
+        if text not in self._fits:
+            pattern = Pattern(text)
+            namespace = text.partition("/")[0]
+            self._fits[text] = (
+                text in self._names
+                or (not pattern.is_exact and any(map(pattern.matches, self._names)))
+                or any(map(Pattern(namespace).matches, self._unread))
+            )
+        return self._fits[text]
+
+    def _near(self, text: str) -> str:
+        near = get_close_matches(text, self._names, n=1, cutoff=_NEAR)
+        return f"; did you mean `{near[0]}`?" if near else ""
+
+
+# From the document's egress, commands and sandbox to the values that guards judge by.
+
+
+def canonical_pattern(host: str) -> str:
+    """A host pattern in the spelling in which URLs are compared. Raises ToolFailure when it is none."""
+    if host == "*":
+        return host
+    if host.startswith("*."):
+        return "*." + canonical_host(host[2:]).name
+    return canonical_host(f"[{host}]" if ":" in host and not host.startswith("[") else host).name
+
+
+def egress_rule(rule: Egress) -> EgressRule:
+    return EgressRule(
+        hosts=tuple(canonical_pattern(host) for host in rule.hosts),
+        schemes=frozenset(rule.schemes),
+        ports=frozenset(rule.ports),
+        paths=tuple(canonical_path(path) for path in rule.paths),
+        methods=frozenset(rule.methods),
+        cidrs=rule.cidrs,
+    )
+
+
+def command_rules(commands: Iterable[Command]) -> tuple[CommandRule, ...]:
+    """In the order of the file; of two with one name the first counts, so an entry before the preset refines it."""
+    rules: list[CommandRule] = []
+    for command in commands:
+        rules.extend(SAFE_COMMANDS if command.preset else (command_rule(command),))
+    return tuple(rules)
+
+
+def command_rule(command: Command) -> CommandRule:
+    return CommandRule(
+        name=command.name,
+        path=command.path,
+        flags=tuple(FlagRule(flag.flag, flag.value) for flag in command.flags),
+        positionals=command.positionals,
+        positionals_are_paths=command.positionals_are_paths,
+        positionals_max=command.positionals_max,
+        subcommands=command.subcommands,
+        end_of_options=command.end_of_options,
+        environment=command.environment,
+    )
+
+
+def sandbox(rule: SandboxRule) -> Sandbox:
+    return Sandbox(**{name: getattr(rule, name) for name in rule.__struct_fields__})
+
+
+# What a well-typed policy document can still get wrong: doubled ids, stars that grant nothing, impossible hosts.
+
+Problem = tuple[str, str]
+"""Path and sentence."""
+
+
+def unsound(document: PolicyDocument) -> Iterator[Problem]:
+    """Every problem, in the order of the file."""
+    yield from _useless_stars(document)
+    yield from _doubled("rules", [rule.id for rule in document.rules])
+    yield from _doubled("limits", [limit.id for limit in document.limits])
+    for index, limit in enumerate(document.limits):
+        if limit.rate_per_s is None and limit.concurrency is None and limit.quota is None:
+            yield f"$.limits[{index}]", "bounds nothing: give rate_per_s, concurrency or quota"
+    for index, rule in enumerate(document.egress):
+        yield from _egress(f"$.egress[{index}]", rule)
+    for index, command in enumerate(document.commands):
+        yield from _command(f"$.commands[{index}]", command)
+    yield from _doubled("commands", [command.name or "preset" for command in document.commands])
+
+
+def _useless_stars(document: PolicyDocument) -> Iterator[Problem]:
+    for index, grant in enumerate(document.grants):
+        for place, text in enumerate(grant.capabilities):
+            if "*" in text and text.startswith("d") and Pattern(text).matches(DANGER_DESTRUCTIVE):
+                path = f"$.grants[{index}].capabilities[{place}]"
+                yield path, f"no star covers {DANGER_DESTRUCTIVE}: write it out"
+
+
+def _doubled(section: str, ids: Iterable[str]) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for index, id in enumerate(ids):
+        if id in seen:
+            yield f"$.{section}[{index}]", f"`{id}` is there already; each needs a name of its own"
+        seen.add(id)
+
+
+def _egress(path: str, rule: Egress) -> Iterator[Problem]:
+    for index, host in enumerate(rule.hosts):
+        try:
+            canonical_pattern(host)
+        except ToolFailure:
+            yield (
+                f"{path}.hosts[{index}]",
+                f"`{host}` is no host: a name, `*.name`, a literal address or `*`, without scheme, port or path",
+            )
+    for index, prefix in enumerate(rule.paths):
+        try:
+            canonical_path(prefix)
+        except ToolFailure:
+            yield f"{path}.paths[{index}]", f"`{prefix}` is no path prefix such as /v1/items, without dot segments"
+    for index, cidr in enumerate(rule.cidrs):
+        try:
+            ipaddress.ip_network(cidr)
+        except ValueError:
+            yield f"{path}.cidrs[{index}]", f"`{cidr}` is no network such as 10.0.0.0/8 (host bits must be zero)"
+
+
+def _command(path: str, command: Command) -> Iterator[Problem]:
+    if command.preset is None:
+        yield from ((path, fault) for fault in rule_faults(command_rule(command)))
+    elif command != Command(preset=command.preset):
+        yield path, "`preset` cannot be combined with other keys: put further commands in entries of their own"
+
 
 MAX_TEXT_CHARS = 1024 * 1024
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import re
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address, ip_network
 
 from toolhub_service.domain.call import ExecContext, PlannedCall
-from toolhub_service.domain.capability import DANGER_DESTRUCTIVE
-from toolhub_service.domain.constraints import Constraints
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.tool import ArgumentRole
-from toolhub_service.domain.verdict import Effect, Verdict
+from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ArgumentRole
+from toolhub_service.domain.verdict import Constraints, Effect, Verdict
+from toolhub_service.guards.addresses import is_public
+from toolhub_service.guards.command_grammar import SAFE_COMMANDS
 from toolhub_service.guards.commands import judge_command
-from toolhub_service.guards.urls import judge_url, parse_url
-from toolhub_service.policy import remedies
+from toolhub_service.guards.dangerous_commands import danger_of, runs_others
+from toolhub_service.guards.urls import DEFAULT_PORTS, ParsedUrl, judge_url, parse_url
 from toolhub_service.policy.arguments import (
     COMMAND_GUARD,
     EGRESS_GUARD,
@@ -23,6 +26,90 @@ from toolhub_service.policy.arguments import (
     texts,
     words,
 )
+
+# What would make a refused call pass, as lines that can be pasted into policy.yaml.
+#
+# Each line is YAML flow style whose strings are JSON strings, which YAML reads alike.
+
+_OPENABLE = tuple(map(ip_network, ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128")))
+
+
+def paste(lines: Sequence[str]) -> str:
+    """The remedy that shows an operator the lines to add."""
+    if not lines:
+        return ""
+    return "An operator can allow this in policy.yaml (append to a key that is already there):\n" + "\n".join(lines)
+
+
+def grant_line(principal_id: str, capabilities: Iterable[str]) -> str:
+    return f"grants: [{{principals: {_flow([principal_id])}, capabilities: {_flow(sorted(capabilities))}}}]"
+
+
+def agent_line(principal_id: str) -> str:
+    """Roles add up, so that those the principal has stay."""
+    return f"roles: [{{principals: {_flow([principal_id])}, roles: [agent]}}]"
+
+
+def allow_line(principal_id: str, tool: str) -> str:
+    """Lets a destructive tool run without a plan."""
+    id = "allow-" + re.sub(r"[^A-Za-z0-9]+", "-", tool)[:50].strip("-")
+    rule = f"id: {id}, effect: ALLOW, principals: {_flow([principal_id])}, tools: {_flow([tool])}"
+    return f"rules: [{{{rule}}}]  # without this rule: a dry run first"
+
+
+def impersonate_line(principal_id: str) -> str:
+    return f"impersonate: {_flow([principal_id])}"
+
+
+def overwrite_line() -> str:
+    return "sandbox: {may_overwrite: true}"
+
+
+def egress_line(url: ParsedUrl, method: str, *, names_path: bool = False) -> str:
+    """Opens the URL's host for the method, and its address where that is not public; with `names_path` its path alone.
+
+    Empty for other special addresses, such as metadata services: nobody should paste those in.
+    """
+    fields = [f"hosts: {_flow([url.host])}"]
+    if url.port != DEFAULT_PORTS[url.scheme]:
+        fields.append(f"ports: [{url.port}]")
+    if names_path:
+        fields.append(f"paths: {_flow([url.target.partition('?')[0]])}")
+    if method not in ("GET", "HEAD"):
+        fields.append(f"methods: {_flow([method])}")
+    if url.is_address and not is_public(url.host):
+        address = ip_address(url.host)
+        if not any(address in network for network in _OPENABLE):
+            return ""
+        fields.append(f"cidrs: {_flow([str(ip_network(address))])}")
+    return f"egress: [{{{', '.join(fields)}}}]"
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """Lets a command of the built-in list run; empty for any other, which only an operator can decide how to allow."""
+    try:
+        judge_command(argv, SAFE_COMMANDS)
+    except ToolFailure:
+        return ""
+    return "commands: [{preset: safe}]"
+
+
+def grammar_line(argv: Sequence[str]) -> str:
+    """A grammar for an operator to complete; empty for what the built-in list names, for a program that runs any other,
+    and for a command that no rule can allow."""
+    name = argv[0].rsplit("/", 1)[-1]
+    if not name or any(rule.name == name for rule in SAFE_COMMANDS) or runs_others(name) or danger_of(argv):
+        return ""
+    flags = ", ".join(
+        f"{{flag: {_flow(word)}}}" for word in dict.fromkeys(argv[1:]) if word.startswith("-") and word != "--"
+    )
+    grammar = f"flags: [{flags}], positionals: {_flow('[A-Za-z0-9._/-]+')}, positionals_are_paths: true"
+    return f"commands: [{{name: {_flow(name)}, path: {_flow('/usr/bin/' + name)}, {grammar}}}]"
+
+
+def _flow(value: str | Sequence[str]) -> str:
+    return json.dumps(value)
+
 
 IDENTITY = "identity"
 DEFAULT = "default"
@@ -43,7 +130,7 @@ def impostor(planned: PlannedCall, revision: str) -> Verdict:
         rule_id=IDENTITY,
         reason="agent_id or user_id names someone else than the verified caller.",
         remedy="Leave agent_id and user_id out, or send the caller's own id.\n"
-        + remedies.paste([remedies.impersonate_line(principal_id)]),
+        + paste([impersonate_line(principal_id)]),
         kind=ErrorKind.PERMISSION_DENIED,
         details={"principal": principal_id},
     )
@@ -56,7 +143,7 @@ def unknown_principal(planned: PlannedCall, needs: frozenset[str], revision: str
         policy_revision=revision,
         rule_id=DEFAULT,
         reason="No grant names this caller, and what is not granted is denied.",
-        remedy=remedies.paste([remedies.grant_line(principal_id, needs)]),
+        remedy=paste([grant_line(principal_id, needs)]),
         details={"principal": principal_id, "missing_capabilities": sorted(needs)},
     )
 
@@ -69,7 +156,7 @@ def no_agent(planned: PlannedCall, revision: str) -> Verdict:
         policy_revision=revision,
         rule_id=DEFAULT,
         reason="The caller lacks the role `agent`, without which nobody calls tools.",
-        remedy=remedies.paste([remedies.agent_line(principal_id)]),
+        remedy=paste([agent_line(principal_id)]),
         details={"principal": principal_id},
     )
 
@@ -79,15 +166,15 @@ def lacks_capabilities(
 ) -> Verdict:
     """No grant gives the principal what the tool needs."""
     principal_id = planned.call.principal.id
-    lines = [remedies.grant_line(principal_id, missing), *_argument_lines(planned, constraints)]
+    lines = [grant_line(principal_id, missing), *_argument_lines(planned, constraints)]
     if DANGER_DESTRUCTIVE in missing:
-        lines.append(remedies.allow_line(principal_id, planned.spec.name))
+        lines.append(allow_line(principal_id, planned.spec.name))
     return Verdict(
         effect=Effect.DENY,
         policy_revision=revision,
         rule_id=CAPABILITIES,
         reason=f"The caller lacks {', '.join(missing)}, which {planned.spec.name} needs.",
-        remedy=remedies.paste(lines),
+        remedy=paste(lines),
         details={"missing_capabilities": list(missing)},
     )
 
@@ -111,13 +198,13 @@ def guarded(planned: PlannedCall, refusal: GuardRefusal, constraints: Constraint
     if refusal.rule_id in (EGRESS_GUARD, COMMAND_GUARD):
         lines = _argument_lines(planned, constraints)
     elif refusal.rule_id == OVERWRITE_GUARD:
-        lines = [remedies.overwrite_line()]
+        lines = [overwrite_line()]
     return Verdict(
         effect=Effect.DENY,
         policy_revision=revision,
         rule_id=refusal.rule_id,
         reason=refusal.error.message,
-        remedy=remedies.paste(lines),
+        remedy=paste(lines),
         kind=refusal.error.kind,
         details={**refusal.error.details, "argument": refusal.argument},
     )
@@ -140,7 +227,7 @@ def _egress_lines(planned: PlannedCall, constraints: Constraints) -> list[str]:
             judge_url(url, method, constraints.egress)
         except ToolFailure:
             names_path = any(rule.paths for rule in constraints.egress)
-            lines[remedies.egress_line(parse_url(url), method, names_path=names_path)] = None
+            lines[egress_line(parse_url(url), method, names_path=names_path)] = None
     return [line for line in lines if line]
 
 
@@ -155,5 +242,5 @@ def _command_lines(planned: PlannedCall, constraints: Constraints) -> list[str]:
         if failure.error.kind is ErrorKind.POLICY_DENIED and argv[0] not in {
             rule.name for rule in constraints.commands
         }:
-            return [line] if (line := remedies.command_line(argv)) else []
+            return [line] if (line := command_line(argv)) else []
     return []

@@ -1,30 +1,27 @@
 """One policy, immutable: the same snapshot and the same call always give the same verdict.
 
-A decision walks: identity, capabilities (grant, then the call's own permissions), DENY rules, argument guards,
-REQUIRE_APPROVAL, REQUIRE_PLAN, ALLOW; what is left is allowed by the grant, or wants a plan when destructive.
+A decision checks in this order: identity, capabilities (grant, then the call's permissions), DENY rules, argument
+guards, REQUIRE_APPROVAL, REQUIRE_PLAN, ALLOW; what is left is allowed by the grant, or wants a plan when destructive.
 A condition that fails is a deny.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.call import PlannedCall, Principal, Role
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.domain.principal import Principal, Role
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 from toolhub_service.policy import refusals
 from toolhub_service.policy.arguments import judge_arguments
 from toolhub_service.policy.conditions import ConditionFault
-from toolhub_service.policy.document import PolicyDocument, canonical_bytes
-from toolhub_service.policy.holdings import Holdings
-from toolhub_service.policy.parsing import Lines, parse_policy
-from toolhub_service.policy.starter import STARTER, complete
-from toolhub_service.policy.table import BoundRule, Row, Table, compile_conditions
+from toolhub_service.policy.document import STARTER, PolicyDocument, canonical_bytes, complete
+from toolhub_service.policy.parsing import InvalidPolicy, Lines, parse_policy
+from toolhub_service.policy.table import BoundRule, Holdings, Row, Table, compile_conditions
 
 MAX_ROWS = 16_384
 """Rows kept; the oldest goes first. One is a principal and a tool it has asked for."""
@@ -35,7 +32,7 @@ MAX_PRINCIPALS = 4_096
 class PolicySnapshot:
     """Implements `domain.ports.PolicySource`."""
 
-    __slots__ = ("_principals", "_rows", "document", "revision", "table")
+    __slots__ = ("_principals", "_rows", "document", "revision", "table", "version")
 
     def __init__(self, document: PolicyDocument = STARTER, lines: Lines | None = None) -> None:
         """Raises InvalidPolicy when a condition cannot be compiled."""
@@ -43,6 +40,8 @@ class PolicySnapshot:
         self.document = complete(document)
         self.revision = hashlib.sha256(canonical_bytes(self.document)).hexdigest()
         self.table = Table(self.document, self.revision, conditions)
+        self.version = 0
+        """A snapshot never changes."""
         self._rows: dict[tuple[str, str, str], Row] = {}
         self._principals: dict[str, Principal] = {}
 
@@ -69,6 +68,19 @@ class PolicySnapshot:
             return refusals.guarded(planned, guard, row.constraints, self.revision)
         if row.others and (verdict := self.first(row.others, planned)) is not None:
             return verdict
+        return row.fallback
+
+    def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
+        """As `decide`, in the same order, as far as no argument and no context has a say."""
+        row = self.row(principal_id, spec)
+        if row.missing or not row.is_known:
+            return None  # the refusal says what these arguments would need
+        if row.denies:
+            return row.denies[0].verdict if row.denies[0].condition is None else None
+        if row.is_guarded:
+            return None
+        if row.others:
+            return row.others[0].verdict if row.others[0].condition is None else None
         return row.fallback
 
     def limits(self, principal_id: str, spec: ToolSpec) -> tuple[Limit, ...]:
@@ -140,7 +152,126 @@ def faulted(verdict: Verdict, fault: ConditionFault) -> Verdict:
         verdict,
         effect=Effect.DENY,
         reason=f"The condition of rule {verdict.rule_id} could not be answered: {fault}.",
-        remedy="Call with the arguments that the rule looks at, or ask the operator to mend its condition.",
+        remedy="Call with the arguments that the rule's condition reads, or ask the operator to correct it.",
         kind=ErrorKind.POLICY_DENIED,
         details={"condition_fault": True},
+    )
+
+
+# The policy in force: a snapshot that a reload swaps whole, and beside it, if asked for, a candidate that watches.
+#
+# A reload is one assignment: a call sees the old policy or the new one, never a mixture. A document that is no policy
+# changes nothing and says why. A shadow decides every call too; where it differs the difference is reported, and the
+# verdict is the live one's, always.
+
+Source = str | Mapping[str, JsonValue]
+"""YAML text, or the data of one already loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What came of a new document."""
+
+    applied: bool
+    """False: the old policy stays, and `problem` says why."""
+    revision: str
+    """The revision in force now."""
+    previous_revision: str
+    problem: str = ""
+    """For the operator, with line and path; empty when applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One call on which the shadow disagrees with the live policy."""
+
+    planned: PlannedCall
+    live: Verdict
+    shadow: Verdict
+
+
+class LivePolicy:
+    """Implements `domain.ports.PolicySource` by the snapshot in force."""
+
+    def __init__(
+        self, snapshot: PolicySnapshot | None = None, on_difference: Callable[[Difference], None] | None = None
+    ) -> None:
+        """`on_difference` is called with each disagreement of a shadow; what it raises is counted, not passed on."""
+        self._snapshot = snapshot or PolicySnapshot()
+        self._shadow: PolicySnapshot | None = None
+        self._on_difference = on_difference
+        self.version = 0
+        """Counts changes of what decides or watches: what is kept for a version holds until the next one."""
+        self.shadow_faults = 0
+        """How often the shadow or the callback failed; a verdict never depends on either."""
+
+    @property
+    def revision(self) -> str:
+        return self._snapshot.revision
+
+    @property
+    def snapshot(self) -> PolicySnapshot:
+        return self._snapshot
+
+    def principal(self, id: str) -> Principal:
+        """A verified caller under the policy in force now."""
+        return self._snapshot.principal(id)
+
+    @property
+    def shadow_revision(self) -> str:
+        """The candidate's revision; empty when there is none."""
+        return self._shadow.revision if self._shadow else ""
+
+    def decide(self, planned: PlannedCall) -> Verdict:
+        verdict = self._snapshot.decide(planned)
+        if self._shadow is not None:
+            self._compare(self._shadow, planned, verdict)
+        return verdict
+
+    def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
+        """None while a shadow watches: it must see each call."""
+        return None if self._shadow is not None else self._snapshot.settled(principal_id, spec)
+
+    def limits(self, principal_id: str, spec: ToolSpec) -> tuple[Limit, ...]:
+        return self._snapshot.limits(principal_id, spec)
+
+    def could_allow(self, principal_id: str, spec: ToolSpec) -> bool:
+        return self._snapshot.could_allow(principal_id, spec)
+
+    def replace(self, source: Source) -> Change:
+        """Put a new document in force, whole or not at all."""
+        before = self._snapshot.revision
+        try:
+            self._snapshot = PolicySnapshot.load(source)
+        except InvalidPolicy as error:
+            return Change(applied=False, revision=before, previous_revision=before, problem=str(error))
+        self.version += 1
+        return Change(applied=True, revision=self._snapshot.revision, previous_revision=before)
+
+    def shadow(self, source: Source | None) -> Change:
+        """Let a candidate watch; None ends it. A document that is no policy leaves the candidate as it was."""
+        before = self.shadow_revision
+        try:
+            self._shadow = None if source is None else PolicySnapshot.load(source)
+        except InvalidPolicy as error:
+            return Change(applied=False, revision=before, previous_revision=before, problem=str(error))
+        self.version += 1
+        return Change(applied=True, revision=self.shadow_revision, previous_revision=before)
+
+    def _compare(self, shadow: PolicySnapshot, planned: PlannedCall, live: Verdict) -> None:
+        try:
+            other = shadow.decide(planned)
+            if self._on_difference is not None and _differ(live, other):
+                self._on_difference(Difference(planned, live, other))
+        except Exception:  # noqa: BLE001 - an observer must never change a verdict; the owner reports the count
+            self.shadow_faults += 1
+
+
+def _differ(live: Verdict, shadow: Verdict) -> bool:
+    return (live.effect, live.rule_id, live.kind, live.constraints, live.limits) != (
+        shadow.effect,
+        shadow.rule_id,
+        shadow.kind,
+        shadow.constraints,
+        shadow.limits,
     )

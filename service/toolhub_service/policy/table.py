@@ -10,21 +10,43 @@ Precedence: DENY, REQUIRE_APPROVAL, REQUIRE_PLAN, ALLOW; within one effect the o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from toolhub_service.domain.capability import DANGER_DESTRUCTIVE, canonical
-from toolhub_service.domain.constraints import Constraints
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.domain.verdict import Effect, Limit, Verdict
+from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ToolSpec, canonical_capabilities
+from toolhub_service.domain.verdict import Constraints, Effect, Limit, Verdict
 from toolhub_service.policy.conditions import Condition
-from toolhub_service.policy.constraining import command_rules, egress_rule, sandbox
-from toolhub_service.policy.document import LimitRule, PolicyDocument, Rule
-from toolhub_service.policy.holdings import Holdings
-from toolhub_service.policy.parsing import Lines, invalid
-from toolhub_service.policy.patterns import Patterns
+from toolhub_service.policy.document import LimitRule, Patterns, PolicyDocument, Rule
+from toolhub_service.policy.parsing import Lines, command_rules, egress_rule, invalid, sandbox
+
+# The capability gate: which capabilities a principal holds, and which of a tool's it lacks.
+#
+# Patterns may use stars; `danger:destructive` is only ever held by name. Older capability names are read as today's.
+
+
+class Holdings:
+    """A set of held capabilities, given as globs."""
+
+    __slots__ = ("_named", "_patterns")
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._named = canonical_capabilities(patterns)
+        self._patterns = Patterns(sorted(self._named))
+
+    def hold(self, capability: str) -> bool:
+        if capability == DANGER_DESTRUCTIVE:
+            return capability in self._named
+        return self._patterns.match(capability) is not None
+
+    def lack(self, needs: frozenset[str]) -> tuple[str, ...]:
+        """The needed capabilities that are not held, sorted."""
+        if needs <= self._named:
+            return ()
+        return tuple(sorted(need for need in needs if not self.hold(need)))
+
 
 PRECEDENCE = (Effect.DENY, Effect.REQUIRE_APPROVAL, Effect.REQUIRE_PLAN, Effect.ALLOW)
 PLAN_RULE_ID = "destructive_requires_plan"
@@ -145,7 +167,7 @@ class Table:
 
     def row(self, principal_id: str, spec: ToolSpec) -> Row:
         """Work out one row; the snapshot keeps it."""
-        needs = canonical(spec.capabilities)
+        needs = canonical_capabilities(spec.capabilities)
         mine = [(pattern.text, grant) for who, grant in self.grants if (pattern := who.match(principal_id))]
         holdings = Holdings(capability for _, grant in mine for capability in grant.capabilities)
         granted = Verdict(
@@ -197,7 +219,7 @@ def _compiled(rule: Rule, conditions: Conditions) -> CompiledRule:
         rule=rule,
         principals=Patterns(rule.principals),
         tools=Patterns(rule.tools),
-        capabilities=Patterns(sorted(canonical(rule.capabilities))),
+        capabilities=Patterns(sorted(canonical_capabilities(rule.capabilities))),
         condition=conditions.get(rule.id),
     )
 

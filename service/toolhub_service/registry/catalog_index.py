@@ -1,8 +1,8 @@
-"""The index of a catalog, which follows its changes: few at once, many in turns, so that calls go on meanwhile.
+"""The index of a catalog, which follows its changes: few at once, many in time slices, so that calls go on meanwhile.
 
 What is removed or changed cannot be found any more from that moment on. What comes is found at once where at most
 `AT_ONCE` tools came with it, else when its turn has come. An index with more holes than tools is renewed: another one
-takes in the same tools, in turns, and the place of the first when it has them all.
+takes in the same tools, in time slices, and the place of the first when it has them all.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Final
 
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
-from toolhub_service.registry.document import fields_of
-from toolhub_service.registry.index import InvertedIndex
-from toolhub_service.registry.turns import in_turns
+from toolhub_service.registry.cooperative import run_in_slices
+from toolhub_service.registry.index import InvertedIndex, fields_of
 
 AT_ONCE: Final = 64
 """As many as a source changes at once (`source_tools.py`)."""
@@ -46,9 +45,9 @@ class CatalogIndex:
         """Tools of the catalog that cannot be found yet."""
         return len(self._current.lacking)
 
-    async def start(self, told: Callable[[str], None]) -> None:
-        """Read many tools in turns from now on; `told` hears of what cannot be read. Returns at once."""
-        self._task = asyncio.create_task(self._keep_up(told), name="index tools")
+    async def start(self, notify: Callable[[str], None]) -> None:
+        """Read many tools in slices from now on; `notify` is called with what cannot be read. Returns at once."""
+        self._task = asyncio.create_task(self._keep_up(notify), name="index tools")
 
     async def close(self) -> None:
         """Stop following the catalog."""
@@ -84,13 +83,13 @@ class CatalogIndex:
         for _ in self._steps():
             pass
 
-    async def _keep_up(self, told: Callable[[str], None]) -> None:
+    async def _keep_up(self, notify: Callable[[str], None]) -> None:
         while True:
             self._woken.clear()
             try:
-                await in_turns(self._steps())
+                await run_in_slices(self._steps())
             except Exception as defect:  # noqa: BLE001 - the other tools are still to be read
-                told(f"a tool cannot be searched: {type(defect).__name__}")
+                notify(f"a tool cannot be searched: {type(defect).__name__}")
             else:
                 await self._woken.wait()
 

@@ -7,36 +7,83 @@ of the hub. One more task follows the pins: a decision in another process change
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.errors import ErrorKind, HubFailure, refuse
 from toolhub_service.domain.pin import Pin, PinFilter
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.domain.source import SourceState, SourceStatus
-from toolhub_service.domain.source_ports import PinStore, SourceObserver, ToolSource
-from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.source import Definition, PinStore, SourceObserver, SourceState, SourceStatus, ToolSource
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.catalog import CatalogChange, ToolCatalog, skeleton
+from toolhub_service.registry.cooperative import CpuClock
+from toolhub_service.registry.offers import SourceTools
 from toolhub_service.registry.pin_ledger import PinLedger
-from toolhub_service.registry.refresh_times import Wait, until
-from toolhub_service.registry.shadows import Shadows
-from toolhub_service.registry.source_life import LifeTerms, Restored, SourceLife, Surroundings
-from toolhub_service.registry.source_tools import SourceTools
-from toolhub_service.registry.turns import CpuClock
+from toolhub_service.registry.registered import REGISTERED_MAX, MakeRegistered
+from toolhub_service.registry.source_life import LifeTerms, Restored, SourceLife, Surroundings, Wait, until
+
+# Which tools of a source read like tools of somebody else, so that a model could take the one for the other.
+#
+# A source names its tools as it likes. A name of its own that begins with another namespace (`core/fs.readText`,
+# `core__fs_readText`, `github__search`), or that reads like the full name of another source's tool when case and
+# separators are ignored, borrows trust that was given to the other ("tool shadowing"). The index of full names follows
+# the catalog, so that a look costs one dict lookup whatever the number of tools.
+
+BUILT_IN_NAMESPACES: Final = ("core", "custom", "registered")
+_NAMESPACE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*?)(?:/|__|\.|:)")
+
+
+class Shadows:
+    """Lives as long as the catalog that it follows."""
+
+    def __init__(self, catalog: ToolCatalog) -> None:
+        self._full_names: dict[str, tuple[str, str]] = {}
+        """Skeleton to (full name, source)."""
+        self._namespaces: dict[str, str] = {skeleton(name): name for name in BUILT_IN_NAMESPACES}
+        self._put(catalog.all())
+        catalog.subscribe(self._follow)
+
+    def reserve(self, source: str) -> None:
+        """Other sources' tools must not read as if they belonged to this one."""
+        self._namespaces.setdefault(skeleton(source), source)
+
+    def release(self, source: str) -> None:
+        if self.twin(source) == source and source not in BUILT_IN_NAMESPACES:
+            del self._namespaces[skeleton(source)]
+
+    def twin(self, source: str) -> str:
+        """The namespace that reads like this name; empty when there is none."""
+        return self._namespaces.get(skeleton(source), "")
+
+    def shadowed_by(self, spec: ToolSpec) -> str:
+        """What the tool reads like, a full name or `namespace/`; empty when it reads like itself."""
+        own_name = spec.resource_id or spec.name.partition("/")[2]
+        for name in (own_name, spec.name):
+            full_name, source = self._full_names.get(skeleton(name), ("", spec.source))
+            if source != spec.source:
+                return full_name
+        prefix = _NAMESPACE.match(own_name)
+        namespace = self._namespaces.get(skeleton(prefix[1]), spec.source) if prefix else spec.source
+        return f"{namespace}/" if namespace != spec.source else ""
+
+    def _follow(self, change: CatalogChange) -> None:
+        for spec in change.removed:
+            self._full_names.pop(skeleton(spec.name), None)
+        self._put((*change.added, *change.changed))
+
+    def _put(self, specs: Iterable[ToolSpec]) -> None:
+        for spec in specs:
+            self._full_names[skeleton(spec.name)] = (spec.name, spec.source)
+
 
 REFRESH_S: Final = 60.0
 READING_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 2.0
 _PINS: Final = "pins"
-"""Under which name troubles of the pins' store are told."""
-
-
-def _unknown_breaker(_upstream: str) -> str:
-    return ""
-
-
-def _never(_tool: str) -> bool:
-    return False
+"""Under which name failures of the pins' store are reported."""
 
 
 class Sources:
@@ -49,14 +96,14 @@ class Sources:
         observer: SourceObserver,
         *,
         builtins: Callable[[], Sequence[SourceStatus]] = tuple,
-        breaker_of: Callable[[str], str] = _unknown_breaker,
-        is_disabled: Callable[[str], bool] = _never,
+        breaker_of: Callable[[str], str] = lambda _upstream: "",
+        is_disabled: Callable[[str], bool] = lambda _tool: False,
         timeout_s: float = READING_TIMEOUT_S,
         poll_s: float = POLL_S,
         wait: Wait = until,
         cpu_s: CpuClock = time.thread_time,
     ) -> None:
-        """`builtins` tells the state of the hub's own sources; `breaker_of` that of the breaker of an upstream such as
+        """`builtins` returns the state of the hub's own sources; `breaker_of` that of the breaker of an upstream, as
         `mcp:files`; `is_disabled` says by full name what the operator switched off; `timeout_s` bounds a reading;
         `cpu_s` is the processor time of the thread that asks. The store is started and closed by whoever made it."""
         self._catalog = catalog
@@ -88,18 +135,20 @@ class Sources:
         refresh_s: float = REFRESH_S,
         timeout_s: float | None = None,
         restored: Restored | None = None,
+        registered: MakeRegistered | None = None,
     ) -> None:
         """Read it from now on (from `start` on, before that).
 
-        `restored` makes a definition of what a pin has kept: with it, approved tools are told as UNAVAILABLE after a
-        restart until the source has been read; without, they are not known until then.
+        `restored` makes a definition of what a pin has kept: with it, approved tools are listed as UNAVAILABLE after a
+        restart until the source has been read; without, they are not known until then. `registered` makes one of a tool
+        that is registered over the wire; without, none is.
 
         Raises HubFailure ALREADY_EXISTS or PERMISSION_DENIED when the name reads like another source's or the hub's.
         """
         self._check_name(source.name)
         tools = SourceTools(self._catalog, source.name, is_disabled=self._is_disabled)
         terms = LifeTerms(refresh_s, self._timeout_s if timeout_s is None else timeout_s)
-        life = SourceLife(source, terms, tools, self._around, restored=restored)
+        life = SourceLife(source, terms, tools, self._around, restored=restored, registered=registered)
         self._lives[source.name], self._tools[source.name] = life, tools
         self._shadows.reserve(source.name)
         if self._following is not None:
@@ -184,6 +233,43 @@ class Sources:
             await life.follow()
         return pin
 
+    async def register(self, specs: Sequence[ToolSpec], *, replace: bool, by: str) -> Sequence[ToolSpec]:
+        """The tools as they are in the catalog from now on; `spec.source` names the source of each. All or none.
+
+        Raises HubFailure, ToolFailure TOOL_UNAVAILABLE for a source that has not been read yet, and as `PinStore`."""
+        definitions = [await self._registrable(spec, specs) for spec in specs]
+        report = self._catalog.judged((definition.spec for definition in definitions), replace=replace)
+        if report.refused:
+            raise report.refusal
+        await self._ledger.register(definitions, by)
+        await asyncio.gather(*(self._life(source).follow() for source in {spec.source for spec in specs}))
+        return [self._catalog.get(definition.spec.name) or definition.spec for definition in definitions]
+
+    async def unregister(self, tool: str) -> bool:
+        """Whether it was a registered tool. Raises as `PinStore`."""
+        life = self._lives.get(tool.partition("/")[0])
+        if life is None or not await self._ledger.unregister(life.status.name, tool):
+            return False
+        await life.follow()
+        return True
+
+    async def _registrable(self, spec: ToolSpec, batch: Sequence[ToolSpec]) -> Definition:
+        life = self._life(spec.source)
+        if life.unread:
+            why = (
+                f"The source `{spec.source}` has not been read yet, so that its own tools are not known: {life.unread}"
+            )
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, why, retry_after_s=POLL_S)
+        registered = await self._ledger.registered(spec.source)
+        if self._catalog.get(spec.name) is not None and all(pin.tool != spec.name for pin in registered):
+            message = f"the name `{spec.name}` is taken: its source `{spec.source}` offers it"
+            raise HubFailure(Reason.TOOL_EXISTS, message, tool=spec.name)
+        names = {pin.tool for pin in registered} | {each.name for each in batch if each.source == spec.source}
+        if len(names) > REGISTERED_MAX and all(pin.tool != spec.name for pin in registered):
+            message = f"`{spec.source}` has {REGISTERED_MAX:,} registered tools, the most there may be"
+            raise HubFailure(Reason.TOOL_INVALID, message, tool=spec.name)
+        return life.registered.definition(spec)
+
     async def _follow_pins(self) -> None:
         seen, is_troubled = -1, False
         while True:
@@ -214,14 +300,14 @@ class Sources:
             raise _taken(name, twin)
         if twin:
             message = f"a source must not be called `{name}`: it reads like the hub's own `{twin}`"
-            raise HubFailure(HubStatus.PERMISSION_DENIED, "SOURCE_NAME_RESERVED", message, source=name)
+            raise HubFailure(Reason.SOURCE_NAME_RESERVED, message, source=name)
 
 
 def _taken(name: str, known: str) -> HubFailure:
     message = f"the source `{name}` has, but for case and separators, the name of the source `{known}`: rename one"
-    return HubFailure(HubStatus.ALREADY_EXISTS, "SOURCE_EXISTS", message, source=name, known=known)
+    return HubFailure(Reason.SOURCE_EXISTS, message, source=name, known=known)
 
 
 def _unknown(name: str) -> HubFailure:
     message = f"there is no source `{name[:64]}`: `toolhub sources list` names those there are"
-    return HubFailure(HubStatus.NOT_FOUND, "SOURCE_NOT_FOUND", message, source=name[:64])
+    return HubFailure(Reason.SOURCE_NOT_FOUND, message, source=name[:64])

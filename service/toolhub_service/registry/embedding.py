@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
-from toolhub_service.registry.document import fields_of
+from toolhub_service.registry.index import fields_of
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 """One dimension, length 1."""
@@ -63,14 +63,14 @@ class Meaning(NamedTuple):
 
 
 class ToolMeanings:
-    """Vectors of a catalog's tools. `told` hears, once an outage, that the embedder fails."""
+    """Vectors of a catalog's tools. `notify` is called, once an outage, when the embedder fails."""
 
     def __init__(
         self,
         catalog: ToolCatalog,
         embedder: Embedder,
         *,
-        told: Callable[[str], None],
+        notify: Callable[[str], None],
         redact: Callable[[str], str] = str,
         timeout_s: float = TIMEOUT_S,
         batch: int = BATCH,
@@ -79,7 +79,7 @@ class ToolMeanings:
         """`redact` takes secrets out of a query: an embedder may ask somebody else."""
         self._catalog = catalog
         self._embedder = embedder
-        self._told = told
+        self._notify = notify
         self._redact = redact
         self._timeout_s = timeout_s
         self._batch = batch
@@ -158,7 +158,9 @@ class ToolMeanings:
             batch = missing[start : start + self._batch]
             try:
                 async with asyncio.timeout(BATCH_TIMEOUT_S):
-                    vectors = await self._embedded([_text_of(spec) for spec in batch])
+                    vectors = await self._embedded(
+                        [" ".join(fields_of(spec).values())[:TEXT_MAX_CHARS] for spec in batch]
+                    )
             except Exception as failure:  # noqa: BLE001 - the operator's code; tried again later
                 self._failed(failure)
                 return False
@@ -184,7 +186,7 @@ class ToolMeanings:
 
     def _failed(self, failure: Exception) -> None:
         if not self._is_failing:
-            self._told(f"{self._embedder.name} cannot embed, search goes by words: {type(failure).__name__}")
+            self._notify(f"{self._embedder.name} cannot embed, search goes by words: {type(failure).__name__}")
         self._is_failing = True
 
     def _remember(self, query: str, vector: Vector) -> None:
@@ -215,7 +217,3 @@ class _Rows:
         if self._matrix is None:
             self._matrix = np.stack(self._vectors)
         return self._matrix
-
-
-def _text_of(spec: ToolSpec) -> str:
-    return " ".join(fields_of(spec).values())[:TEXT_MAX_CHARS]

@@ -2,7 +2,7 @@
 
 Okapi BM25 with Lucene's idf (never negative): score = sum of
 idf x tf x (k1 + 1) / (tf + k1 x (1 - b + b x length / mean)).
-Where a document lacks a word of the query, the best of its related words stands for it, at
+Where a document lacks a word of the query, the best of its related words counts instead, at
 RELATED_WEIGHT / (1 + df / 3): much where no tool has the word itself, next to nothing where many do.
 A term's postings are three growing arrays (slot, weight, fields), read in place by numpy, so that adding a document is
 an append and a query a few vector operations per term. Slots only grow; a removed document leaves a hole that is
@@ -16,15 +16,99 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from enum import IntFlag
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from toolhub_service.registry.analyser import Analyser
-from toolhub_service.registry.document import FIELD_WEIGHTS, Field
-from toolhub_service.registry.query import QueryTerm
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.query import Analyser, QueryTerm
+
+# What of a tool can be searched, field by field, and how much each field weighs.
+#
+# A name counts double: its words are few and chosen. Parameter names and descriptions belong to the document at every
+# depth of the schema; leaving them out costs a tenth of the recall.
+
+
+class Field(IntFlag):
+    """A part of a tool; sets of them are kept as bits."""
+
+    NAME = 1
+    DESCRIPTION = 2
+    ARGUMENTS = 4
+    TAGS = 8
+    CAPABILITIES = 16
+    USAGE = 32
+    """Past purposes of successful calls: not of the document, but of one tenant (`usage_index.py`)."""
+
+
+FIELD_WEIGHTS: Final[Mapping[Field, float]] = {
+    Field.NAME: 2.0,
+    Field.DESCRIPTION: 1.0,
+    Field.ARGUMENTS: 1.0,
+    Field.TAGS: 1.0,
+    Field.CAPABILITIES: 1.0,
+}
+
+SCHEMA_MAX_DEPTH: Final = 32
+SCHEMA_MAX_TEXTS: Final = 2_000
+
+_SUBSCHEMA_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")
+_SUBSCHEMAS: Final = ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf", "not", "then", "else")
+_NESTING: Final = frozenset({*_SUBSCHEMA_MAPS, *_SUBSCHEMAS})
+
+
+def fields_of(spec: ToolSpec) -> dict[Field, str]:
+    """The searchable text of each field; fields without any are absent."""
+    texts = {
+        Field.NAME: spec.name,
+        Field.DESCRIPTION: spec.description,
+        Field.ARGUMENTS: " ".join(argument_texts(spec.input_schema)),
+        Field.TAGS: " ".join(spec.tags),
+        Field.CAPABILITIES: " ".join(sorted(spec.capabilities)),
+    }
+    return {field: text for field, text in texts.items() if text}
+
+
+def argument_texts(schema: JsonValue) -> list[str]:
+    """Names and descriptions of all arguments, nested ones too; at most 2,000 texts from 32 levels."""
+    texts: list[str] = []
+    _collect(schema, 0, texts)
+    return texts[:SCHEMA_MAX_TEXTS]
+
+
+def _collect(schema: JsonValue, depth: int, texts: list[str]) -> None:
+    """Add the texts of a schema; no more of them once there are enough."""
+    if depth > SCHEMA_MAX_DEPTH or len(texts) >= SCHEMA_MAX_TEXTS:
+        return
+    if isinstance(schema, Mapping):
+        description = schema.get("description")
+        if isinstance(description, str):
+            texts.append(description)
+        _collect_nested(schema, depth + 1, texts)
+    elif isinstance(schema, Sequence) and not isinstance(schema, str):
+        for entry in schema:
+            _collect(entry, depth + 1, texts)
+
+
+def _collect_nested(schema: Mapping[str, JsonValue], depth: int, texts: list[str]) -> None:
+    if _NESTING.isdisjoint(schema):
+        return
+    for keyword in _SUBSCHEMA_MAPS:
+        children = schema.get(keyword)
+        if isinstance(children, Mapping):
+            for name, child in children.items():
+                texts.append(name)
+                _collect(child, depth, texts)
+                if len(texts) >= SCHEMA_MAX_TEXTS:
+                    return
+    for keyword in _SUBSCHEMAS:
+        if keyword in schema:
+            _collect(schema[keyword], depth, texts)
+
 
 K1: Final = 2.0
 B: Final = 0.75
@@ -94,7 +178,7 @@ class TermMatch(NamedTuple):
     wanted: QueryTerm
     is_related: bool
     written: str
-    """As it first stands in the document, lower case."""
+    """As it first occurs in the document, lower case."""
     fields: int
     """Bits of `Field`."""
     score: float
@@ -137,7 +221,7 @@ class InvertedIndex:
         return self._slots.get(key)
 
     def idf(self, term: str) -> float:
-        """How much a term tells documents apart; highest for one that no document has."""
+        """How much a term distinguishes documents; highest for one that no document has."""
         posting = self._postings.get(term)
         return self._idf(posting.count if posting else 0)
 

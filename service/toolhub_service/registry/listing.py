@@ -8,19 +8,78 @@ learnt between two pages may move a hit across their border.
 
 from __future__ import annotations
 
+import binascii
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import Meaning
-from toolhub_service.registry.filter import LISTED, Test, ToolFilter
-from toolhub_service.registry.hit import SearchHit
-from toolhub_service.registry.page_token import page_size_of, read_token, write_token
-from toolhub_service.registry.search import NO_MEANING, ToolSearch
+from toolhub_service.registry.search import LISTED, NO_MEANING, SearchHit, Test, ToolFilter, ToolSearch
+
+# Opaque page tokens (AIP-158): where the next page begins, bound to what was asked and to the catalog it came from.
+#
+# base64url of a JSON array [format, fingerprint, revision, place]. A token carries no authority: whoever forges one
+# starts elsewhere in a list that is filtered for them anyway.
+
+PAGE_SIZE_DEFAULT: Final = 100
+PAGE_SIZE_MAX: Final = 1_000
+_FORMAT: Final = 1
+_REVISION_CHARS: Final = 16
+_TOKEN_MAX_CHARS: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a token says."""
+
+    revision: str
+    """The first 16 digits of the catalog's revision."""
+    after: str
+    """The last name of the page before, or for a search the number of hits before."""
+
+    def is_of(self, revision: str) -> bool:
+        return self.revision == revision[:_REVISION_CHARS]
+
+
+def page_size_of(asked: int) -> int:
+    """0 means 100, more than 1,000 means 1,000. Raises HubFailure INVALID_ARGUMENT when negative."""
+    if asked < 0:
+        raise HubFailure(Reason.PAGE_SIZE_INVALID, "page_size must not be negative")
+    return min(asked or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
+
+
+def write_token(fingerprint: str, revision: str, after: str) -> str:
+    document = json.dumps([_FORMAT, fingerprint, revision[:_REVISION_CHARS], after], separators=(",", ":"))
+    return urlsafe_b64encode(document.encode()).decode().rstrip("=")
+
+
+def read_token(token: str, fingerprint: str) -> Place | None:
+    """None for the first page. Raises HubFailure INVALID_ARGUMENT for a broken token or one of another question."""
+    if not token:
+        return None
+    try:
+        padded = token[:_TOKEN_MAX_CHARS] + "=" * (-len(token) % 4)
+        format_, asked, revision, after = json.loads(urlsafe_b64decode(padded))
+    except (ValueError, TypeError, binascii.Error, RecursionError) as broken:
+        raise _refused("it is not one that the hub gave out") from broken
+    if format_ != _FORMAT or not isinstance(revision, str) or not isinstance(after, str):
+        raise _refused("it is not one that the hub gave out")
+    if asked != fingerprint:
+        raise _refused("it belongs to a question with another filter, query or caller")
+    return Place(revision, after)
+
+
+def _refused(why: str) -> HubFailure:
+    message = f"page_token cannot be used: {why}; begin again without a token"
+    return HubFailure(Reason.PAGE_TOKEN_INVALID, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +179,7 @@ def search_tools(
     place = read_token(page.token, fingerprint)
     if place and not place.is_of(search.revision):
         message = "the catalog changed between two pages and the ranking with it: search again without a page_token"
-        raise HubFailure(HubStatus.FAILED_PRECONDITION, "CATALOG_CHANGED", message)
+        raise HubFailure(Reason.CATALOG_CHANGED, message)
     offset = int(place.after) if place and place.after.isdecimal() else 0
     found = search.search(
         query,

@@ -6,22 +6,115 @@ stands. While the store is away, what was known stays believed and nothing new i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
-from toolhub_service.domain.pin import Pin
+from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinState, pin_digest
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.source import Trust
-from toolhub_service.domain.source_ports import PinStore, SourceObserver
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.source import Definition, PinStore, SourceObserver, Trust
 from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.cooperative import TimeSlice, run_in_slices
 from toolhub_service.registry.offers import Offer
-from toolhub_service.registry.pin_decisions import compared_with, decided, find_pin
-from toolhub_service.registry.pin_sizes import PinSizes
-from toolhub_service.registry.pins import Judgement, judge
-from toolhub_service.registry.quarantine import STORE_AWAY, UNREADABLE, quarantined, unavailable, with_problem
-from toolhub_service.registry.turns import Turns, in_turns
+from toolhub_service.registry.pins import (
+    STORE_AWAY,
+    UNREADABLE,
+    Judgement,
+    PinSizes,
+    judge,
+    quarantined,
+    unavailable,
+    with_problem,
+)
+
+# What a person's decision on one pin changes: pure, so that it can be made anew when somebody else was faster.
+#
+# Approving a definition ends what it takes the place of: the approved pin of the same tool, and definitions of it that
+# were seen earlier and still waited. A definition seen later goes on waiting. Rejecting changes that one pin, an
+# approved one too. Deciding the same twice changes nothing, but that a person's word takes the place of trust on first
+# use.
+
+
+def find_pin(known: Sequence[Pin], source: str, tool: str, digest: str) -> Pin:
+    """Raises HubFailure NOT_FOUND."""
+    pin = next((pin for pin in known if pin.tool == tool and pin.digest == digest), None)
+    if pin is None:
+        raise HubFailure(
+            Reason.PIN_NOT_FOUND,
+            f"no definition {digest[:12]}… of `{tool[:128]}` was seen from `{source[:64]}`: `toolhub pins list` shows "
+            "those that were",
+            source=source[:64],
+            tool=tool[:128],
+        )
+    return pin
+
+
+def decided(
+    known: Sequence[Pin], pin: Pin, *, approve: bool, by: str, comment: str, now_unix_ms: int
+) -> tuple[Pin, ...]:
+    """The records to put, the decided one first; none when nothing changes."""
+    wanted = PinState.APPROVED if approve else PinState.REJECTED
+    if pin.state is wanted and pin.decided_by != FIRST_USE:
+        return ()
+    now = replace(
+        pin,
+        state=wanted,
+        decided_at_unix_ms=now_unix_ms,
+        decided_by=by,
+        comment=comment,
+        version=pin.version + 1,
+    )
+    return (now, *(_superseded(known, pin) if approve else ()))
+
+
+def registered_pins(
+    known: Sequence[Pin], definitions: Sequence[Definition], *, by: str, now_unix_ms: int
+) -> Iterator[Pin]:
+    """The records to put so that these are what is registered; none for one that is so already."""
+    for definition in definitions:
+        source, tool = definition.spec.source, definition.spec.name
+        digest = pin_digest(source, definition.remote)
+        seen = next((pin for pin in known if (pin.tool, pin.digest) == (tool, digest)), None)
+        if seen is not None and seen.registered and seen.state is PinState.APPROVED:
+            continue
+        approved = next((pin for pin in known if pin.tool == tool and pin.state is PinState.APPROVED), None)
+        first = Pin(source, tool, digest, definition.remote, PinState.APPROVED, seen_at_unix_ms=now_unix_ms, version=0)
+        pin = replace(
+            seen or first,
+            state=PinState.APPROVED,
+            change=PinChange.NONE,
+            previous_digest=approved.digest if approved is not None else "",
+            decided_at_unix_ms=now_unix_ms,
+            decided_by=by,
+            comment="registered",
+            registered=True,
+        )
+        yield replace(pin, version=pin.version + 1)
+        yield from (
+            replace(other, registered=False) for other in _superseded(known, replace(pin, seen_at_unix_ms=now_unix_ms))
+        )
+
+
+def compared_with(known: Sequence[Pin], pin: Pin) -> Pin | None:
+    """The pin that a difference is shown to: what was approved before, under the former name of a renamed tool."""
+    tool = pin.renamed_from or pin.tool
+    of_tool = [other for other in known if other.tool == tool and other.key != pin.key]
+    before = next((other for other in of_tool if other.digest == pin.previous_digest), None)
+    return before or next((other for other in of_tool if other.state is PinState.APPROVED), None)
+
+
+def _superseded(known: Sequence[Pin], pin: Pin) -> Iterator[Pin]:
+    for other in known:
+        if other.tool != pin.tool or other.digest == pin.digest:
+            continue
+        waited = other.state is PinState.PENDING and other.seen_at_unix_ms <= pin.seen_at_unix_ms
+        if waited or other.state is PinState.APPROVED:
+            yield replace(other, state=PinState.SUPERSEDED, version=other.version + 1)
+
 
 _ATTEMPTS: Final = 8
 """At a put that others precede; each of them wrote something, so that one gets through."""
@@ -80,7 +173,7 @@ class PinLedger:
         return compared_with(await self._store.of_source(pin.source) if known is None else known, pin)
 
     async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
-        """The pin as it now stands. Raises HubFailure NOT_FOUND, and as `PinStore`."""
+        """The pin as it is now. Raises HubFailure NOT_FOUND, and as `PinStore`."""
         for _ in range(_ATTEMPTS):
             known = await self._store.of_source(source)
             pin = find_pin(known, source, tool, digest)
@@ -91,6 +184,39 @@ class PinLedger:
             if await self._store.put(changed):
                 self._observer.decided(changed[0])
                 return changed[0]
+        raise _contended()
+
+    async def registered(self, source: str) -> Sequence[Pin]:
+        """Records of tools that were registered over the wire; while the store is away, what was known."""
+        try:
+            known = await self._known(source)
+        except (HubFailure, ToolFailure):  # `verdicts` reports it
+            known = self._last.get(source, ())
+        return [pin for pin in known if pin.registered]
+
+    async def register(self, definitions: Sequence[Definition], by: str) -> None:
+        """Keep each as approved by that person, in the place of what was registered under its name; all or none.
+        Raises as `PinStore`."""
+        for _ in range(_ATTEMPTS):
+            changed: list[Pin] = []
+            for source in dict.fromkeys(definition.spec.source for definition in definitions):
+                known = await self._store.of_source(source)
+                of_source = [definition for definition in definitions if definition.spec.source == source]
+                changed += registered_pins(known, of_source, by=by, now_unix_ms=self._clock.unix_ms())
+            if not changed or await self._store.put(changed):
+                return
+        raise _contended()
+
+    async def unregister(self, source: str, tool: str) -> bool:
+        """Whether it was registered. Raises as `PinStore`."""
+        for _ in range(_ATTEMPTS):
+            known = await self._store.of_source(source)
+            found = [pin for pin in known if pin.tool == tool and pin.registered]
+            changed = [
+                replace(pin, state=PinState.SUPERSEDED, registered=False, version=pin.version + 1) for pin in found
+            ]
+            if not changed or await self._store.put(changed):
+                return bool(changed)
         raise _contended()
 
     async def forget(self, source: str) -> None:
@@ -108,7 +234,7 @@ class PinLedger:
                 await self._keep(source, judgement)
                 if not judgement.created:
                     return judgement.specs
-                # Another process may have met the source at the same moment: look once more at what both have left.
+                # Another process may have read the source at the same moment: read once more what both have stored.
         raise _contended()
 
     async def _known(self, source: str) -> Sequence[Pin]:
@@ -122,13 +248,13 @@ class PinLedger:
     async def _keep(self, source: str, judgement: Judgement) -> None:
         pins = {pin.key: pin for pin in (*self._last[source], *judgement.pins)}
         self._last[source] = tuple(pins.values())
-        turns = Turns()
+        time_slice = TimeSlice()
         for pin in judgement.created:
             self._observer.pinned(pin)
-            await turns.given()
+            await time_slice.pause_if_due()
         for pin in judgement.drifted:
             self._observer.drifted(pin)
-            await turns.given()
+            await time_slice.pause_if_due()
 
     async def _remembered(self, source: str, trust: Trust, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:
         """What was known stays callable; what would need a record that cannot be kept now is not."""
@@ -143,7 +269,7 @@ class PinLedger:
         self, source: str, trust: Trust, known: Sequence[Pin], offers: Sequence[Offer], is_reading: bool
     ) -> Judgement:
         sizes = self._sizes.setdefault(source, PinSizes())
-        return await in_turns(
+        return await run_in_slices(
             judge(
                 trust,
                 source,
@@ -152,7 +278,7 @@ class PinLedger:
                 shadowed_by=self._shadowed_by,
                 now_unix_ms=self._clock.unix_ms(),
                 is_reading=is_reading,
-                waiting_bytes=await in_turns(sizes.waiting_bytes(known)),
+                waiting_bytes=await run_in_slices(sizes.waiting_bytes(known)),
             )
         )
 

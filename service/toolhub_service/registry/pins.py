@@ -19,23 +19,151 @@ decided on, further ones are quarantined without a record, as are new ones of a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from msgspec import structs
+
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinState
-from toolhub_service.domain.source import Trust
-from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.double_pins import demoted, waiting_again
+from toolhub_service.domain.source import Definition, Trust
+from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.offers import Offer, nameless
-from toolhub_service.registry.pin_sizes import size_bytes
-from toolhub_service.registry.quarantine import (
-    CANNOT_BE_KEPT,
-    TOO_MANY_PINS,
-    quarantined,
-    reason_of,
-    with_problem,
+
+# How many bytes the definitions take that a source has made the hub keep and nobody has approved.
+#
+# A store and every reading of it grow with them, so they are bounded for each source. A digest names one definition:
+# each is measured once.
+
+_UNWANTED: Final = frozenset({PinState.PENDING, PinState.SUPERSEDED})
+
+
+def size_bytes(definition: JsonObject) -> int:
+    return len(json.dumps(definition, separators=(",", ":")))
+
+
+class PinSizes:
+    """Of one source."""
+
+    def __init__(self) -> None:
+        self._of_digest: dict[str, int] = {}
+
+    def waiting_bytes(self, pins: Iterable[Pin]) -> Generator[None, None, int]:
+        """Of those that wait for a decision, and of those that another took the place of; it yields after each that
+        it had to measure."""
+        known, sizes = self._of_digest, {}
+        for pin in pins:
+            if pin.state in _UNWANTED:
+                size = known.get(pin.digest)
+                if size is None:
+                    size = size_bytes(pin.definition)
+                    yield
+                sizes[pin.digest] = size
+        self._of_digest = sizes
+        return sum(sizes.values())
+
+
+# The words in which a tool that may not be called says why, and what an operator can do about it.
+
+CANNOT_BE_KEPT: Final = (
+    "its definition is too large or too deep, or has text or numbers that JSON cannot hold, so that nobody can "
+    "approve it"
 )
+TOO_MANY_PINS: Final = (
+    "its source has offered too many definitions that nobody decided on, so that this one was not kept: decide on "
+    "those of `toolhub pins list`"
+)
+UNREADABLE: Final = "the record of what was approved cannot be read: run `toolhub doctor`"
+STORE_AWAY: Final = "what was approved cannot be looked up at the moment"
+_WHY: Final = {
+    PinChange.NONE: "nobody has approved its definition yet",
+    PinChange.ADDED: "it was added by its source and nobody has approved it yet",
+    PinChange.CHANGED: "its definition is another than the approved one",
+    PinChange.REMOVED: "nobody has approved its definition yet",
+    PinChange.RENAMED: "its source gave an approved tool this name",
+    PinChange.SHADOWED: "it reads like a tool of another source",
+}
+
+
+def with_problem(definition: Definition) -> ToolSpec:
+    """A tool that may be called, unless its definition cannot be used."""
+    if not definition.problem:
+        return definition.spec
+    reason = (
+        definition.problem
+        if definition.is_operators
+        else f"{definition.problem} No approval changes that; its source must."
+    )
+    return replace(definition.spec, state=ToolState.QUARANTINED, state_reason=reason)
+
+
+def quarantined(definition: Definition, why: str) -> ToolSpec:
+    """A tool that may not be called; a definition that cannot be used says so besides."""
+    reason = f"{definition.problem} Besides, {why}" if definition.problem else why
+    return replace(definition.spec, state=ToolState.QUARANTINED, state_reason=reason)
+
+
+def unavailable(spec: ToolSpec, why: str) -> ToolSpec:
+    """As it is while its source cannot be reached; what was not callable before stays what it was."""
+    if spec.state is not ToolState.ACTIVE:
+        return spec
+    return replace(spec, state=ToolState.UNAVAILABLE, state_reason=why)
+
+
+def reason_of(pin: Pin) -> str:
+    """Why a tool whose pin is not APPROVED is quarantined, with the command that shows it."""
+    if pin.state is PinState.REJECTED:
+        return f"its definition was rejected: `toolhub pins diff {pin.tool}`"
+    if pin.state is PinState.APPROVED:
+        command = f"toolhub pins accept {pin.tool} --digest {pin.digest[:12]}"
+        return f"it was trusted on first use, and now its source asks for approval: `{command}`"
+    advice = f"`toolhub pins diff {pin.tool}`, then `toolhub pins accept {pin.tool}` or reject it"
+    former = f" (`{pin.renamed_from}` before)" if pin.renamed_from else ""
+    return f"{_WHY[pin.change]}{former}: {advice}"
+
+
+# Two approved definitions of one tool: what two processes leave that met a new source at once and saw it differ.
+#
+# A put is compared record by record, so each of them could trust its own on first use. Whoever judges next settles it:
+# what a person decided wins over what nobody did, of those the later; else what was seen first. The other one
+# waits.
+
+
+def demoted(known: Sequence[Pin]) -> list[Pin]:
+    """The records to put for those that must not stay approved."""
+    approved: dict[str, list[Pin]] = {}
+    for pin in known:
+        if pin.state is PinState.APPROVED:
+            approved.setdefault(pin.tool, []).append(pin)
+    return [loser for of_tool in approved.values() if len(of_tool) > 1 for loser in _losers(of_tool)]
+
+
+def waiting_again(pin: Pin, approved_digest: str) -> Pin:
+    """The pin as one that waits for a person, compared with what is approved."""
+    return structs.replace(
+        pin,
+        state=PinState.PENDING,
+        change=PinChange.CHANGED,
+        previous_digest=approved_digest,
+        renamed_from="",
+        decided_at_unix_ms=0,
+        decided_by="",
+        comment="",
+        version=pin.version + 1,
+    )
+
+
+def _losers(of_tool: Sequence[Pin]) -> Iterable[Pin]:
+    winner = min(of_tool, key=_place)
+    return [waiting_again(pin, winner.digest) for pin in of_tool if pin is not winner]
+
+
+def _place(pin: Pin) -> tuple[bool, int, str]:
+    by_nobody = pin.decided_by == FIRST_USE
+    return by_nobody, pin.seen_at_unix_ms if by_nobody else -pin.decided_at_unix_ms, pin.digest
+
 
 UNDECIDED_MAX: Final = 32
 PINS_MAX: Final = 20_000
@@ -153,7 +281,7 @@ class _Bench:
     def missing(self) -> Iterator[Pin]:
         """Approved ones whose tool is not offered at all."""
         return (
-            replace(pin, change=PinChange.REMOVED, version=pin.version + 1)
+            structs.replace(pin, change=PinChange.REMOVED, version=pin.version + 1)
             for pin in self._pins.values()
             if pin.state is PinState.APPROVED and pin.change is not PinChange.REMOVED and pin.tool not in self._offers
         )
@@ -161,7 +289,7 @@ class _Bench:
     def back(self) -> Iterator[Pin]:
         """Approved ones that were gone and are offered again, as they were."""
         return (
-            replace(pin, change=PinChange.NONE, version=pin.version + 1)
+            structs.replace(pin, change=PinChange.NONE, version=pin.version + 1)
             for (tool, digest), pin in self._pins.items()
             if pin.change is PinChange.REMOVED and tool in self._offers and self._offers[tool].digest == digest
             if pin.state is PinState.APPROVED
@@ -180,7 +308,7 @@ class _Bench:
             return None
         self._waiting_bytes += added_bytes
         former = None if twin or offer.name in self._of_tool else self._renamed_from(offer)
-        pin = replace(
+        pin = structs.replace(
             self._pin(offer, tuple(findings)),
             change=self._change(offer.name, twin, former),
             previous_digest=former.digest if former else self._approved_digest(offer.name),
@@ -190,11 +318,11 @@ class _Bench:
         return pin
 
     def _first_pin(self, offer: Offer, findings: tuple[str, ...], change: PinChange, is_serious: bool) -> Pin:
-        pin = replace(self._pin(offer, findings), change=change)
+        pin = structs.replace(self._pin(offer, findings), change=change)
         is_clean = not is_serious and change is PinChange.NONE
         if self._trust is Trust.FIRST_USE and is_clean:
             now = self._now_unix_ms
-            pin = replace(pin, state=PinState.APPROVED, decided_at_unix_ms=now, decided_by=FIRST_USE)
+            pin = structs.replace(pin, state=PinState.APPROVED, decided_at_unix_ms=now, decided_by=FIRST_USE)
         self.created.append(pin)
         return pin
 

@@ -1,4 +1,4 @@
-"""A query, read: which terms are looked up, how much each counts and what may stand for it.
+"""A query, read: which terms are looked up, how much each counts and what may be found instead.
 
 A term counts once however often a query repeats it: what is repeated are mostly values, not wishes. Numbers beside
 words are left out: they are values of arguments, not words about a tool. Words that people wrap around a wish
@@ -8,11 +8,322 @@ some tools are about just that.
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
 
-from toolhub_service.registry.analyser import Analyser
-from toolhub_service.registry.related import RelatedTerms
+import Stemmer
+
+# From text to index terms: the analyser, which is most of what makes search good.
+#
+# Words are split at camelCase, snake_case, dots and all other punctuation, folded to lower case (NFKC), rid of English
+# stop words and stemmed (Snowball English); runs of Chinese, Japanese and Korean characters become overlapping bigrams.
+# Documents and queries pass through the same code. One event loop uses it: the stemmer is not thread-safe.
+
+TEXT_MAX_CHARS: Final = 50_000
+"""What is read of one text; a description longer than this adds nothing to search by."""
+WORD_MAX_CHARS: Final = 64
+_CACHE_MAX_RUNS: Final = 200_000
+
+Entry: TypeAlias = tuple[str, str]
+"""A word in lower case, or two characters of Chinese, Japanese or Korean, and its index term."""
+
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003134f"
+_WORD: Final = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
+_IDEOGRAPH: Final = re.compile(f"[{_CJK}]")
+_ASCII_SPACED: Final = {code: " " for code in range(128) if not chr(code).isalnum()}
+
+_FUNCTION_WORDS: Final = (
+    "a about above after again against all also am an and any are aren as at be because been before being below "
+    "between but by can cannot could d did do does doing don done during each every few for from further had has "
+    "have having he her hers him his how i if in into is isn it its itself just let like ll m many may me might "
+    "more most much must my no not now of off on once one only onto or other our ours out over own please re s "
+    "same shall she should so some such t than that the their theirs them then there these they this those "
+    "through to too under until up us ve very want was we were what when where which while who whom whose why "
+    "will with within would you your yours "
+)
+# What people say around a wish ("can you help me look for a tool"). Verbs that distinguish tools, such as get, find,
+# list and show, are not among them.
+_ASKING_WORDS: Final = (
+    "anyone anything getting give go going got help keep kind know look looking lot make need needs see someone "
+    "something sort take tell thing things tool tools wanted wants way ways "
+)
+STOP_WORDS: Final = frozenset(f"{_FUNCTION_WORDS}{_ASKING_WORDS}".split())
+
+
+class Analyser:
+    """Splits text into words and maps each word to its index term, remembering what it has seen."""
+
+    def __init__(self) -> None:
+        self._stem = Stemmer.Stemmer("english").stemWord
+        self._known: dict[str, tuple[Entry, ...]] = {}
+        """What a run of letters and digits, as it was written, means."""
+
+    def entries(self, text: str) -> list[Entry]:
+        """The words of a text that say something, in order. Each entry is one shared object."""
+        known = self._known
+        entries: list[Entry] = []
+        for run in _runs(text[:TEXT_MAX_CHARS]):
+            found = known.get(run)
+            entries += self._read(run) if found is None else found
+        return entries
+
+    def term(self, word: str) -> str:
+        """The index term of a word of `entries`; empty for a stop word."""
+        entries = self._entries_of_word(word)
+        return entries[0][1] if entries else ""
+
+    def terms(self, text: str) -> list[str]:
+        """Index terms of a text in order, without stop words."""
+        return [term for _, term in self.entries(text)]
+
+    def _read(self, run: str) -> tuple[Entry, ...]:
+        if run.isascii() and run == run.lower():
+            return self._entries_of_word(run[:WORD_MAX_CHARS])
+        if _IDEOGRAPH.match(run):
+            bigrams = [run[at : at + 2] for at in range(len(run) - 1)] or [run]
+            return tuple(chain.from_iterable(map(self._entries_of_word, bigrams)))
+        words = [word[:WORD_MAX_CHARS] for word in _WORD.findall(_CAMEL.sub(" ", run).lower())]
+        entries = tuple(chain.from_iterable(map(self._entries_of_word, words)))
+        if len(run) <= WORD_MAX_CHARS:
+            self._known[run] = entries
+        return entries
+
+    def _entries_of_word(self, word: str) -> tuple[Entry, ...]:
+        """Empty for a stop word."""
+        entries = self._known.get(word)
+        if entries is None:
+            if len(self._known) >= _CACHE_MAX_RUNS:
+                self._known.clear()
+            entries = self._known[word] = () if word in STOP_WORDS else ((word, self._stem(word)),)
+        return entries
+
+
+def _runs(text: str) -> list[str]:
+    """Letters and digits that stand together."""
+    if text.isascii():
+        return text.translate(_ASCII_SPACED).split()  # three times as fast as the expression
+    return _WORD.findall(unicodedata.normalize("NFKC", text))
+
+
+# Words of like meaning: what people ask for is seldom called what a tool calls it.
+#
+# A short thesaurus of the everyday subjects of tools (travel, money, files, media, work, …), written by hand, a group a
+# line; a word may stand in several. A tool that has only a related word is found by it, at a lower weight than one that
+# has the word itself (`index.py`). It knows English; other languages are searched by their own words.
+
+_GROUPS: Final = """\
+add insert append
+advice tip guidance guide
+ai artificial intelligence
+air pollution quality smog
+analyze analysis examine evaluate assess
+animal pet dog cat
+attraction sightseeing landmark museum
+average mean
+baby child kid children infant
+bank account banking
+biology gene genetic dna protein
+birthday anniversary celebration
+book novel literature author
+bug error issue defect
+bus transit transport transportation
+buy purchase shop order acquire
+calculate compute calculation math arithmetic
+car vehicle automobile auto
+chance probability odds likelihood
+charity donation nonprofit donate
+chart diagram graph plot visualization flowchart
+cheap affordable budget inexpensive discount deal coupon bargain
+check verify validate confirm
+chemical chemistry molecule compound
+city town
+code programming program developer software script
+color colour palette
+company business firm corporation enterprise startup
+compare comparison versus
+computer pc laptop software
+convert conversion transform
+country nation
+court case lawsuit litigation
+create make generate build produce compose
+crypto cryptocurrency bitcoin blockchain token
+currency exchange money forex
+customer client buyer
+daily everyday
+database sql query
+date day calendar
+delete remove erase
+deploy publish release
+design designer creative
+distance length mileage
+doctor physician medical health clinic hospital
+document pdf file
+download export
+dream sleep
+drink beverage wine cocktail beer
+earthquake seismic quake
+edit modify change update revise alter
+election vote ballot
+email mail message inbox
+employee worker staff
+energy electricity power
+engineer engineering
+environment climate sustainability ecological
+essay article blog writing
+event concert festival show ticket
+exercise workout fitness gym training
+fashion clothing clothes apparel outfit wear style
+file folder directory
+flight plane airline airfare airport
+font typography
+food meal diet nutrition calorie
+friend contact
+furniture decor interior
+future upcoming forecast predict
+game gaming play
+gas petrol fuel gasoline
+gift present
+government politics congress political legislation
+grammar spelling proofread writing
+habit routine goal
+hack vulnerability phishing malware
+hair hairstyle haircut
+hike hiking trail outdoor
+hire recruit staff employee
+history historical past
+horoscope zodiac astrology
+hotel lodging accommodation hostel
+house home apartment flat housing property estate residence condo accommodation
+idea brainstorm suggestion inspiration
+illness disease sickness symptom condition
+instruction tutorial guide howto
+insurance coverage policy
+internet web online
+inventory stock warehouse
+invoice bill billing
+job career employment vacancy hiring resume profession
+joke humor funny meme
+language translate translation linguistic
+law legal lawyer attorney regulation statute
+learn study teach tutor educational
+list enumerate
+loan credit mortgage debt
+location place address area region
+logo design brand graphic
+love relationship dating romance
+makeup beauty cosmetic skincare
+map direction route navigation location
+marketing advertising advertisement promotion campaign ad
+math mathematics equation algebra
+medicine drug medication pill pharmaceutical
+meditation mindfulness relax relaxation
+memory remember recall store
+mental therapy therapist counseling
+message chat conversation text
+money cash fund finance financial
+movie film cinema
+news headline article journalism
+note memo reminder
+number figure amount quantity
+paper research study academic scholarly scientific publication
+party event celebration
+password credential login
+pay payment transaction checkout
+person people individual
+phone telephone mobile call
+picture image photo photograph photography illustration drawing art artwork
+plant gardening garden flower
+podcast episode audio
+poem poetry poet
+politician congress senator
+predict prediction forecast projection
+price cost fee fare
+product item goods merchandise
+productivity efficient
+prompt ai llm
+qr barcode
+quiz trivia question puzzle
+recipe cook cooking dish meal cuisine ingredient
+religion bible quran faith spiritual
+remind reminder alert notification
+rent rental lease tenant
+restaurant dining eatery cafe food
+retrieve fetch get obtain
+review rating opinion feedback
+salary wage pay income compensation
+scan scanner inspect
+schedule calendar appointment agenda plan
+school education course class lesson learning
+score result standing
+sea ocean surf wave beach
+search find lookup query seek
+secure security safe protect
+sell sale vendor
+send transmit deliver
+seo keyword ranking
+server host cloud
+shipping delivery parcel package courier
+shoe footwear sneaker
+shop store retailer
+show display present
+slide presentation powerpoint
+song music track audio playlist
+space astronomy planet star
+sport football soccer basketball match league
+start begin launch initiate
+statistics data analytics analysis
+stock share equity investment invest portfolio trading
+stop end cancel terminate
+store shop retail
+story tale narrative fiction
+student pupil learner
+sum total addition
+summarize summary overview digest
+task todo chore
+tax taxation
+teacher instructor tutor
+team club squad
+text document
+ticket booking reservation book reserve
+time clock timezone
+train railway rail
+transcript transcription subtitle caption
+trend trending popular
+trip travel vacation journey holiday tour tourism itinerary destination
+tv television show series
+university college campus
+upload import
+url link web
+user profile account
+video clip footage
+voice speech audio spoken
+weather forecast temperature climate rain
+website site web webpage
+wedding marriage bride
+word vocabulary dictionary definition
+"""
+
+
+class RelatedTerms:
+    """Index terms by index term."""
+
+    def __init__(self, analyser: Analyser) -> None:
+        related: dict[str, dict[str, None]] = defaultdict(dict)
+        for group in _GROUPS.splitlines():
+            terms = analyser.terms(group)
+            for term in terms:
+                related[term].update(dict.fromkeys(other for other in terms if other != term))
+        self._related = {term: tuple(others) for term, others in related.items()}
+
+    def of(self, term: str) -> tuple[str, ...]:
+        """Terms of like meaning, in the order of the thesaurus; empty for a word that it does not know."""
+        return self._related.get(term, ())
+
 
 QUERY_MAX_TERMS: Final = 64
 """Distinct terms of one query that are looked up: the first ones."""

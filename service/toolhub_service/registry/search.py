@@ -10,22 +10,180 @@ they do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
-from typing import Final, TypeAlias
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState, canonical_capabilities
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.catalog_index import CatalogIndex
 from toolhub_service.registry.embedding import Meaning
-from toolhub_service.registry.filter import LISTED, Test, ToolFilter
-from toolhub_service.registry.fusion import MEANING_WEIGHT, WORDS_WEIGHT, fused
-from toolhub_service.registry.hit import SearchHit, SearchResult, explained
-from toolhub_service.registry.index import InvertedIndex, Lookup, Scores, Slots
-from toolhub_service.registry.query import QueryReader
-from toolhub_service.registry.slot_map import SlotMap
-from toolhub_service.registry.usage_index import TenantUsage, UsageLookup
+from toolhub_service.registry.index import Field, InvertedIndex, Lookup, Scores, Slots, TermMatch
+from toolhub_service.registry.query import QueryReader, QueryTerm
+from toolhub_service.registry.usage_index import SlotMap, TenantUsage, UsageLookup
+
+# Which tools are meant: the filter that lists, searches and exports share.
+
+Test = Callable[[ToolSpec], bool]
+LISTED_STATES = frozenset({ToolState.ACTIVE, ToolState.UNAVAILABLE})
+"""What a list shows unless it is asked otherwise, so that a caller learns what is merely missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFilter:
+    """Fields are joined by AND, entries of one field by OR, but for capabilities. An empty field matches all."""
+
+    names: tuple[str, ...] = ()
+    """Globs such as `core/fs.*`; case counts."""
+    kinds: frozenset[ToolKind] = frozenset()
+    capabilities: frozenset[str] = frozenset()
+    """All of these; older names are understood."""
+    tags: frozenset[str] = frozenset()
+    sources: frozenset[str] = frozenset()
+    states: frozenset[ToolState] = LISTED_STATES
+
+    def compiled(self) -> Test:
+        """The filter as one test of only the fields that are set, cheapest first: for going through many tools."""
+        tests = tuple(self._tests())
+        if len(tests) == 1:
+            return tests[0]
+        return lambda spec: all(test(spec) for test in tests)
+
+    def matches(self, spec: ToolSpec) -> bool:
+        return all(test(spec) for test in self._tests())
+
+    def fingerprint(self, *scope: str) -> str:
+        """Names this filter within `scope` (query, principal): what a page token is bound to."""
+        parts = [sorted(str(entry) for entry in group) for group in astuple(self)]
+        return hashlib.sha256(repr((parts, scope)).encode()).hexdigest()[:16]
+
+    def _tests(self) -> Iterator[Test]:
+        if self.states:
+            yield lambda spec: spec.state in self.states
+        if self.kinds:
+            yield lambda spec: spec.kind in self.kinds
+        if self.sources:
+            yield lambda spec: spec.source in self.sources
+        if self.tags:
+            yield lambda spec: not self.tags.isdisjoint(spec.tags)
+        if self.capabilities:
+            wanted = canonical_capabilities(self.capabilities)
+            yield lambda spec: wanted <= canonical_capabilities(spec.capabilities)
+        if self.names:
+            yield lambda spec: any(fnmatchcase(spec.name, glob) for glob in self.names)
+
+
+LISTED = ToolFilter()
+"""Every ACTIVE or UNAVAILABLE tool."""
+
+
+# What a search answers: hits with the grounds for them.
+
+REASONS_MAX: Final = 12
+
+
+class Reason(NamedTuple):
+    """One ground for a hit."""
+
+    part: str
+    """`words`: a word of the query occurs in the tool; `related`: a word of like meaning does; `usage`: the word
+    occurs in purposes of past calls; `meaning`: the embedder says so."""
+    word: str = ""
+    """The word of the query, lower case; empty for `meaning`."""
+    found: str = ""
+    """The word of the tool that matched it; empty for `usage` and `meaning`."""
+    fields: tuple[str, ...] = ()
+    """Where in the tool it was found."""
+    score: float = 0.0
+    """Its share of the score by words and usage; 0 for `meaning`."""
+    place: int = 0
+    """In the ranking by meaning, from 1; 0 for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    tool: ToolSpec
+    score: float
+    """Above 0, comparable within one answer only; 0 when the query was empty."""
+    fields: tuple[str, ...] = ()
+    """Where it matched: `name`, `description`, `arguments`, `tags`, `capabilities`, `usage`."""
+    terms: tuple[str, ...] = ()
+    """The words that matched, as they stand in the tool, lower case."""
+    reasons: tuple[Reason, ...] = ()
+    """At most 12: meaning first, then the weightiest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    hits: tuple[SearchHit, ...]
+    """Best first, then by name."""
+    total_size: int
+    """How many tools match in all."""
+    revision: str
+    """The catalog that was searched."""
+    ranked_by: tuple[str, ...] = ()
+    """Which of `words`, `usage`, `meaning` had a say; empty when the query was empty."""
+    note: str = ""
+    """What the ranking lacks: tools that cannot be found yet; the say of meaning, where an embedder is configured."""
+
+
+def explained(
+    tool: ToolSpec,
+    score: float,
+    matches: Sequence[TermMatch],
+    lifts: Sequence[tuple[QueryTerm, float]],
+    place: int,
+) -> SearchHit:
+    """A hit and its grounds. `lifts`: what uses add, term by term; `place`: by meaning, 0: none."""
+    reasons = [
+        Reason(
+            "related" if match.is_related else "words",
+            match.wanted.word,
+            match.written,
+            _NAMES[match.fields],
+            match.score,
+        )
+        for match in matches
+    ]
+    reasons += [Reason("usage", wanted.word, "", ("usage",), gain) for wanted, gain in lifts]
+    reasons.sort(key=lambda reason: -reason.score)
+    if place:
+        reasons.insert(0, Reason("meaning", place=place))
+    fields = int(Field.USAGE) if lifts else 0
+    for match in matches:
+        fields |= match.fields
+    met = tuple(dict.fromkeys(match.written for match in matches))
+    return SearchHit(tool, score, _NAMES[fields], met, tuple(reasons[:REASONS_MAX]))
+
+
+_NAMES: Final = {
+    bits: tuple(str(field.name).lower() for field in Field if field.value & bits) for bits in range(2 * Field.USAGE)
+}
+
+
+# Reciprocal rank fusion: one ranking of several, from places alone.
+#
+# score = sum of weight / (RANK_OFFSET + place), places from 1 (Cormack, Clarke and Buettcher, SIGIR 2009, who take 60
+# for long lists). Scores of different rankings cannot be compared, places can. Words count double: on public tool
+# corpora 2 : 1 with an offset of 20 never ranks worse than words alone, while a small embedder alone, or an even mix,
+# sometimes does.
+
+RANK_OFFSET: Final = 20.0
+WORDS_WEIGHT: Final = 2.0
+MEANING_WEIGHT: Final = 1.0
+
+
+def fused(rankings: Sequence[tuple[Slots, float]]) -> tuple[Slots, Scores]:
+    """Every slot of any ranking (slots best first, and its weight) with its fused score, in order of slots."""
+    gains = [weight / (RANK_OFFSET + 1.0 + np.arange(len(slots))) for slots, weight in rankings]
+    slots, places = np.unique(np.concatenate([slots for slots, _ in rankings]), return_inverse=True)
+    return slots, np.bincount(places, np.concatenate(gains), len(slots)).astype(np.float32)
+
 
 MASKS_MAX: Final = 64
 """Filters and viewers whose masks are kept; 10 kB each for 10,000 tools."""
@@ -61,9 +219,9 @@ class ToolSearch:
         self._masks_made_for = self._index
         self._meaning_slots = SlotMap()
 
-    async def start(self, told: Callable[[str], None]) -> None:
-        """Take in many tools at once in turns from now on; `told` hears of what cannot be read. Returns at once."""
-        await self._following.start(told)
+    async def start(self, notify: Callable[[str], None]) -> None:
+        """Index many tools in slices from now on; `notify` is called with what cannot be read. Returns at once."""
+        await self._following.start(notify)
 
     async def close(self) -> None:
         """Stop following the catalog."""

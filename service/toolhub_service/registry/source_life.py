@@ -10,7 +10,8 @@ However often a source changes, its readings take no more than their share of a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,20 +19,82 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.pin import Pin, PinChange, PinState
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.domain.source import Definition, Discovery, SourceState, SourceStatus, Trust
-from toolhub_service.domain.source_ports import SourceObserver, ToolSource
+from toolhub_service.domain.source import (
+    Definition,
+    Discovery,
+    SourceObserver,
+    SourceState,
+    SourceStatus,
+    ToolSource,
+    Trust,
+)
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.guards.hidden_characters import escaped
-from toolhub_service.registry.fair_share import FairShare
-from toolhub_service.registry.offers import Offer, offers_of
+from toolhub_service.guards.descriptions import escaped
+from toolhub_service.registry.cooperative import CpuClock, CpuMeter, CpuShare
+from toolhub_service.registry.offers import Offer, SourceTools, offers_of
 from toolhub_service.registry.pin_ledger import PinLedger
-from toolhub_service.registry.quarantine import unavailable, with_problem
-from toolhub_service.registry.refresh_times import REST_S, Notices, Wait, backoff_s, refresh_delay_s
-from toolhub_service.registry.source_tools import SourceTools
-from toolhub_service.registry.turns import CpuClock, Meter
+from toolhub_service.registry.pins import unavailable, with_problem
+from toolhub_service.registry.registered import MakeRegistered, RegisteredTools
+
+# When a source is read again: after its own time to live, soon after it says that something changed, and ever more
+# seldom while it cannot be read (exponential backoff with jitter).
+
+TTL_MIN_S: Final = 30.0
+TTL_MAX_S: Final = 300.0
+QUIET_S: Final = 0.25
+"""A change is read when no other was announced for so long …"""
+PATIENCE_S: Final = 2.0
+"""… or so long after the first."""
+REST_S: Final = 1.0
+"""Between two readings because of announced changes at least, however many a source announces."""
+BACKOFF_FIRST_S: Final = 1.0
+_DOUBLINGS_MAX: Final = 20
+NEVER_S: Final = float("inf")
+
+Wait = Callable[[asyncio.Event, float], Awaitable[None]]
+"""Returns when the event is set or so many seconds have passed."""
+
+
+async def until(event: asyncio.Event, delay_s: float) -> None:
+    """`Wait` on the event loop's clock."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(delay_s):
+            await event.wait()
+
+
+def refresh_delay_s(ttl_s: float | None, refresh_s: float) -> float:
+    """What the source says, within 30 s and 5 min, else what the operator says."""
+    return refresh_s if ttl_s is None else min(max(ttl_s, TTL_MIN_S), TTL_MAX_S)
+
+
+def backoff_s(failures: int, refresh_s: float, randomness: Randomness) -> float:
+    """Before attempt `failures` + 1: between half and all of 1, 2, 4 … s, at most the refresh interval."""
+    longest_s = min(BACKOFF_FIRST_S * 2 ** min(failures - 1, _DOUBLINGS_MAX), refresh_s)
+    return randomness.uniform(longest_s / 2, longest_s)
+
+
+class Notices:
+    """Announced changes, gathered (debounced) so that a burst is one reading."""
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+        self._last_s = 0.0
+
+    def add(self, now_s: float) -> None:
+        self._first_s = now_s if self._first_s is None else self._first_s
+        self._last_s = now_s
+
+    def clear(self) -> None:
+        self._first_s = None
+
+    @property
+    def due_s(self) -> float:
+        """When to read, on the clock of `add`; infinite while there is nothing to read for."""
+        return NEVER_S if self._first_s is None else min(self._last_s + QUIET_S, self._first_s + PATIENCE_S)
+
 
 _REASON_MAX_CHARS: Final = 500
-_PROBLEMS_TOLD: Final = 3
+_PROBLEMS_SHOWN: Final = 3
 _CLOSE_S: Final = 15.0
 _NOT_READ_YET: Final = "it has not been read yet"
 _NOT_SEEN: Final = "it was not in the last reading of its source, which was not complete"
@@ -74,8 +137,10 @@ class SourceLife:
         around: Surroundings,
         *,
         restored: Restored | None = None,
+        registered: MakeRegistered | None = None,
     ) -> None:
         self._source = source
+        self.registered = RegisteredTools(source, around.ledger, around.observer, registered)
         self._terms = terms
         self._tools = tools
         self._around = around
@@ -84,7 +149,7 @@ class SourceLife:
         self._judging = asyncio.Lock()
         self._wake = asyncio.Event()
         self._notices = Notices()
-        self._share = FairShare()
+        self._share = CpuShare()
         self._asked: list[asyncio.Future[None]] = []
         self._specs: tuple[ToolSpec, ...] = ()
         self._offers: tuple[Offer, ...] = ()
@@ -172,9 +237,9 @@ class SourceLife:
         if self._down:
             return self._down
         problems = (*([self._pin_problem] if self._pin_problem else ()), *self._discovery.problems, *self._problems)
-        told = " ".join(problems[:_PROBLEMS_TOLD])
-        more = f" And {len(problems) - _PROBLEMS_TOLD} more." if len(problems) > _PROBLEMS_TOLD else ""
-        return _told(told + more)
+        shown = " ".join(problems[:_PROBLEMS_SHOWN])
+        more = f" And {len(problems) - _PROBLEMS_SHOWN} more." if len(problems) > _PROBLEMS_SHOWN else ""
+        return _as_reason(shown + more)
 
     def _changed(self) -> None:
         self._notices.add(self._around.clock.monotonic_s())
@@ -184,13 +249,13 @@ class SourceLife:
         try:
             await self._source.start()
             await self._restore()
-        except Exception as problem:  # noqa: BLE001 - reading it tells what is wrong
+        except Exception as problem:  # noqa: BLE001 - reading it says what is wrong
             self._around.observer.troubled(self._source.name, problem)
         while True:
             await self._rest(await self._read())
 
     async def _restore(self) -> None:
-        """What was approved stands there before the source has answered, though it cannot be called."""
+        """What was approved is listed before the source has answered, though it cannot be called."""
         if self._restored is None or self._source.trust is Trust.ALWAYS:
             return
         pins = await self._around.ledger.of_source(self._source.name)
@@ -201,7 +266,7 @@ class SourceLife:
 
     def _restored_spec(self, pin: Pin, restored: Restored) -> ToolSpec | None:
         try:
-            definition = restored(pin.definition)
+            definition = self.registered.restored(pin) if pin.registered else restored(pin.definition)
         except Exception as problem:  # noqa: BLE001 - the others can be restored
             self._around.observer.troubled(self._source.name, problem)
             return None
@@ -210,7 +275,7 @@ class SourceLife:
     async def _read(self) -> float:
         """One reading; how many seconds to rest after it."""
         asked = self._taken()
-        meter = Meter(self._around.cpu_s)
+        meter = CpuMeter(self._around.cpu_s)
         try:
             await meter.run(self._try_to_read())
             delay_s = self._delay_s()
@@ -270,12 +335,13 @@ class SourceLife:
     async def _failed(self, reason: str) -> None:
         async with self._judging:
             self._failures += 1
-            self._down = _told(reason)
+            self._down = _as_reason(reason)
             await self._publish()
 
     async def _judge(self, *, is_reading: bool) -> None:
         source = self._source
-        found = await self._around.ledger.verdicts(source.name, source.trust, self._offers, is_reading=is_reading)
+        offers = (*self._offers, *await self.registered.offers(self._offers))
+        found = await self._around.ledger.verdicts(source.name, source.trust, offers, is_reading=is_reading)
         self._specs, self._pin_problem = found.specs, found.problem
         await self._publish()
 
@@ -316,7 +382,7 @@ class SourceLife:
                 ended.set_result(None)
 
 
-def _told(reason: str) -> str:
+def _as_reason(reason: str) -> str:
     """Untrusted in part: on one line, hidden characters escaped, cut."""
     line = escaped(" ".join(reason[: 2 * _REASON_MAX_CHARS].split()))
     return line if len(line) <= _REASON_MAX_CHARS else f"{line[: _REASON_MAX_CHARS - 1]}…"

@@ -3,9 +3,9 @@
 A call costs an append to a bounded buffer. One task does the rest every few seconds, a little at a time: purposes are
 redacted, cut to 300 characters and to terms, put into the tenant's `TenantUsage` and added to the store; what other
 processes learnt is read from there behind a cursor, from the start at the start. Uses that read twice count once, so
-that one's own coming back are no harm. A store that is away is told once an outage and asked again; what it could not
-take is kept, the newest of it, and nothing is ever raised to the caller. Memory is bounded: the tenants and tools that
-have not been used for longest are forgotten first.
+that one's own coming back are no harm. A store that is unreachable is reported once an outage and asked again; what it
+could not take is kept, the newest of it, and nothing is ever raised to the caller. Memory is bounded: the tenants and
+tools that have not been used for longest are forgotten first.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.settled import SettledCall
+from toolhub_service.domain.result import SettledCall
 from toolhub_service.domain.usage import ToolUse, UsageStore
-from toolhub_service.registry.analyser import Analyser
+from toolhub_service.registry.query import Analyser
 from toolhub_service.registry.usage_index import IndexedUse, TenantUsage
 
 PURPOSE_MAX_CHARS: Final = 300
@@ -41,7 +43,7 @@ _RECENT_MAX: Final = 4_096
 
 
 class UsageLearning:
-    """Implements the search's `Learnt` by `of`. `redact` takes secrets out of a text; `told` hears of store outages."""
+    """Implements the search's `Learnt` by `of`. `redact` removes secrets from text; `notify` gets each store outage."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class UsageLearning:
         *,
         clock: Clock,
         redact: Callable[[str], str],
-        told: Callable[[str], None],
+        notify: Callable[[str], None],
         flush_every_s: float = FLUSH_EVERY_S,
         half_life_days: float = HALF_LIFE_DAYS,
         forget_days: float = FORGET_DAYS,
@@ -58,7 +60,7 @@ class UsageLearning:
         self._store = store
         self._clock = clock
         self._redact = redact
-        self._told = told
+        self._notify = notify
         self._flush_every_s = flush_every_s
         self._half_life_ms = round(half_life_days * _DAY_MS)
         self._forget_ms = round(forget_days * _DAY_MS)
@@ -80,7 +82,7 @@ class UsageLearning:
         call, result = settled.call, settled.result
         if result.ok and call.purpose and call.mode is Mode.EXECUTE and not result.replayed and result.job is None:
             now = self._clock.unix_ms()
-            self.used(ToolUse(call.principal.id, call.tool, call.context.agent_id, call.purpose, now))
+            self._heard.append(ToolUse(call.principal.id, call.tool, call.context.agent_id, call.purpose, now))
 
     def used(self, use: ToolUse) -> None:
         """Learn one use within seconds; the purpose need not be redacted yet. Cheap, and never raises."""
@@ -98,7 +100,7 @@ class UsageLearning:
         self._task = asyncio.create_task(self._keep_up(), name="learn from use")
 
     async def close(self) -> None:
-        """Store what was heard, then stop. The store is closed by its owner, afterwards."""
+        """Store what was received, then stop. The store is closed by its owner, afterwards."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -106,9 +108,9 @@ class UsageLearning:
         await self.flush()
 
     async def flush(self) -> None:
-        """Learn and store now what was heard, and what other processes have stored."""
+        """Learn and store now what was received, and what other processes have stored."""
         async with self._turn:
-            await self._learn_heard()
+            await self._learn_received()
             try:
                 await self._store_learnt()
                 await self._follow_others()
@@ -123,15 +125,15 @@ class UsageLearning:
             try:
                 await self.flush()
             except Exception as defect:  # noqa: BLE001 - learning must outlive a defect, and search goes on without it
-                self._told(f"learning from use failed: {type(defect).__name__}")
+                self._notify(f"learning from use failed: {type(defect).__name__}")
             await asyncio.sleep(self._flush_every_s)
 
-    async def _learn_heard(self) -> None:
+    async def _learn_received(self) -> None:
         learnt = 0
         while self._heard:
             use = self._heard.popleft()
             if self._is_news(use):
-                use = use._replace(purpose=self._redact(use.purpose)[:PURPOSE_MAX_CHARS])
+                use = replace(use, purpose=self._redact(use.purpose)[:PURPOSE_MAX_CHARS])
                 if self._learn(use):
                     self._unstored.append(use)
                 learnt += 1
@@ -141,7 +143,7 @@ class UsageLearning:
     def _is_news(self, use: ToolUse) -> bool:
         """False for what an agent does again for the same purpose, or has taught enough of: a loop costs nothing."""
         known = self._tenants.get(use.tenant)
-        if known is not None and not known.hears(use.tool, use.agent, use.at_unix_ms):
+        if known is not None and not known.accepts(use.tool, use.agent, use.at_unix_ms):
             return False
         key = (use.tenant, use.tool, use.agent, hash(use.purpose))
         last = self._recent.get(key)
@@ -214,5 +216,5 @@ class UsageLearning:
 
     def _store_failed(self, failure: ToolFailure) -> None:
         if not self._is_store_away:
-            self._told(f"what tools are used for cannot be kept or read now: {failure.error.message}")
+            self._notify(f"what tools are used for cannot be kept or read now: {failure.error.message}")
         self._is_store_away = True

@@ -7,8 +7,8 @@ purposes' and the catalog's, so that a word that occurs everywhere lifts nothing
 tools that have not been used, lest they be buried, and grows to one only as the used ones become all.
 
 Against flooding: of one tool at most `KEEP` uses count, of one agent at most `KEEP_OF_AGENT` of its newest, a purpose
-once however often it is repeated; an agent that has its fill is heard again when its oldest use is a day old, and when
-there are too many uses, the agent with most gives way.
+once however often it is repeated; an agent that has used up its share is counted again when its oldest use is a day
+old, and when there are too many uses, those of the agent with most are dropped.
 All weights are kept relative to one moment (2 ^ (age / half-life)), so that nothing is worked through as time passes.
 """
 
@@ -18,7 +18,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,7 +26,26 @@ import numpy.typing as npt
 
 from toolhub_service.registry.index import InvertedIndex, Scores, Slots
 from toolhub_service.registry.query import QueryTerm
-from toolhub_service.registry.slot_map import SlotMap
+
+# Where the index keeps a list of keys, worked out anew only when the index has moved.
+
+
+class SlotMap:
+    """Slots of the keys of one owner, in its order; -1 for a key that the index does not have."""
+
+    def __init__(self) -> None:
+        self._slots: Slots = np.zeros(0, np.int64)
+        self._made_for: tuple[InvertedIndex, int, Hashable] | None = None
+
+    def slots(self, index: InvertedIndex, keys: Iterable[str], version: Hashable) -> Slots:
+        """`version` differs whenever `keys` do."""
+        made_for = (index, index.generation, version)
+        if self._made_for != made_for:
+            slots = (index.slot(key) for key in keys)
+            self._slots = np.fromiter((-1 if slot is None else slot for slot in slots), np.int64)
+            self._made_for = made_for
+        return self._slots
+
 
 KEEP: Final = 30
 KEEP_OF_AGENT: Final = 10
@@ -145,7 +164,7 @@ class TenantUsage:
         self.size = 0
         """Uses kept."""
 
-    def hears(self, tool: str, agent: str, at_unix_ms: int) -> bool:
+    def accepts(self, tool: str, agent: str, at_unix_ms: int) -> bool:
         """False when the agent has its fill of the tool, so that a use need not even be read."""
         of_agent = [known.at_unix_ms for known in self._uses.get(tool, ()) if known.agent == agent]
         return len(of_agent) < KEEP_OF_AGENT or at_unix_ms - min(of_agent) >= REFILL_MS
@@ -162,7 +181,7 @@ class TenantUsage:
         if same is not None:
             use = use._replace(agent=same.agent, at_unix_ms=max(same.at_unix_ms, use.at_unix_ms))
             self._take(tool, uses, same)
-        elif not self._makes_room(tool, uses, use):
+        elif not self._evict_for(tool, uses, use):
             return False
         self._add(tool, use._replace(at_unix_ms=min(use.at_unix_ms, now_unix_ms)))
         return True
@@ -201,7 +220,7 @@ class TenantUsage:
             slots=self._slot_map.slots(index, self._names, self._version),
         )
 
-    def _makes_room(self, tool: str, uses: list[IndexedUse], use: IndexedUse) -> bool:
+    def _evict_for(self, tool: str, uses: list[IndexedUse], use: IndexedUse) -> bool:
         of_agent = [known for known in uses if known.agent == use.agent]
         if len(of_agent) >= KEEP_OF_AGENT:
             oldest = min(of_agent, key=_age)

@@ -7,15 +7,152 @@ comes again. Known secret values are hidden when they are shown, by what the hub
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.guards.hidden_characters import escaped
-from toolhub_service.guards.secrets import Redactor
+from toolhub_service.guards.descriptions import escaped
+from toolhub_service.guards.secrets import MARK, Redactor
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads
+
+# What a person sees of the arguments of a call: JSON of at most 16 KiB, as much of it as fits.
+#
+# Whoever agrees must see what will run, so only known secret values are hidden whole, with their length. What the
+# redactor would hide for its name or its shape is shown, but for runs of characters that look like a credential: these
+# are told by length and kind. A space, a quote, `$`, `|` or a plain word in such a value is never hidden, so that
+# `API_KEY="$(curl …)"` reads as what it is. What was left out is said where it was, with its length.
+
+SUMMARY_MAX_BYTES = 16 * 1_024
+_REST = "…"
+
+_RUN_MIN: Final = 6
+_RUN: Final = re.compile(rf"[A-Za-z0-9_+~./-]{{{_RUN_MIN},}}={{0,2}}")
+"""Characters of credentials that no shell, template or query gives a meaning."""
+_LETTERS_MIN: Final = 20
+_BASE64_MIN: Final = 32
+_DIGIT: Final = re.compile("[0-9]")
+_LETTER: Final = re.compile("[A-Za-z]")
+_PLAIN: Final = re.compile("[A-Za-z0-9]")
+
+
+class _Room(NamedTuple):
+    """How much of a value is shown: characters of a text, members of an object or a list, levels."""
+
+    text: int
+    members: int
+    depth: int
+
+
+_JUDGED = _Room(32_768, 100_000, 64)
+"""What the redactor sees: far more of a text than is ever shown, so that no secret straddles the cut."""
+_SHOWN = (_Room(8_192, 200, 32), _Room(2_048, 100, 16), _Room(512, 50, 8), _Room(128, 20, 6), _Room(64, 5, 4))
+"""From generous to narrow; the first that fits is taken."""
+
+
+def show_arguments(args: JsonValue, redactor: Redactor) -> str:
+    """JSON text of at most `SUMMARY_MAX_BYTES` of UTF-8."""
+    judged = _outline(args, _JUDGED)
+    whole = _told(judged, redactor.value(judged), redactor)
+    text = dumps(whole)
+    for room in _SHOWN:
+        if len(text) <= SUMMARY_MAX_BYTES:
+            return text.decode()
+        text = dumps(_outline(whole, room))
+    if len(text) <= SUMMARY_MAX_BYTES:
+        return text.decode()
+    return dumps({_REST: f"{len(dumps(args))} bytes of arguments, in too many parts to be shown"}).decode()
+
+
+def _told(value: JsonValue, redacted: JsonValue, redactor: Redactor) -> JsonValue:
+    """`value` as an approver sees it; `redacted`: what everybody else does, `***` for all of a hidden value."""
+    if isinstance(value, str):
+        return _told_text(value, redacted if isinstance(redacted, str) else MARK, redactor)
+    if isinstance(value, Mapping):
+        return _told_members(value, redacted, redactor)
+    if isinstance(value, Sequence):
+        others = redacted if isinstance(redacted, list) and len(redacted) == len(value) else [MARK] * len(value)
+        return [_told(item, other, redactor) for item, other in zip(value, others, strict=True)]
+    if redacted == MARK and value is not None:
+        return f"[a number of {len(str(value))} characters]"
+    return value
+
+
+def _told_members(value: Mapping[str, JsonValue], redacted: JsonValue, redactor: Redactor) -> JsonValue:
+    """Names that became one by redaction tell no more which value was hidden: then all are judged as if they were."""
+    is_whole = isinstance(redacted, Mapping) and len(redacted) == len(value)
+    others = list(redacted.values()) if isinstance(redacted, Mapping) and is_whole else [MARK] * len(value)
+    shown: dict[str, JsonValue] = {}
+    for (name, item), other in zip(value.items(), others, strict=True):
+        told_name = _told_text(name, redactor.text(name), redactor)
+        while told_name in shown:
+            told_name += "'"
+        shown[told_name] = _told(item, other, redactor)
+    return shown
+
+
+def _told_text(text: str, redacted: str, redactor: Redactor) -> str:
+    if text == redacted:
+        return text
+    return _RUN.sub(
+        lambda found: _kinds(found[0]) if found[0] not in redacted and _is_opaque(found[0]) else found[0],
+        redactor.known(text),
+    )
+
+
+def _is_opaque(run: str) -> bool:
+    """Whether it looks like a credential, or a part of one, and like no word, host, path or command."""
+    has_digit, has_both_cases = _DIGIT.search(run) is not None, run != run.lower() and run != run.upper()
+    pieces = re.split(r"[./]", run)
+    if len(pieces) == 1:
+        return has_digit or (has_both_cases and len(run) >= _LETTERS_MIN)
+    if all(len(piece) >= _RUN_MIN and _DIGIT.search(piece) for piece in pieces):
+        return True
+    return "." not in run and run[0] != "/" and has_digit and has_both_cases and len(run) >= _BASE64_MIN
+
+
+def _kinds(run: str) -> str:
+    """Such as `[40 characters: letters, digits and _]`."""
+    marks = "".join(sorted(set(_PLAIN.sub("", run))))
+    kinds = ["letters"] * (_LETTER.search(run) is not None) + ["digits"] * (_DIGIT.search(run) is not None)
+    return f"[{len(run)} characters: {', '.join(kinds)}{f' and {marks}' if marks else ''}]"
+
+
+def _outline(value: JsonValue, room: _Room) -> JsonValue:
+    if isinstance(value, str):
+        left_out = len(value) - room.text
+        return value if left_out <= 0 else f"{value[: room.text]}… [{left_out} more characters left out]"
+    if isinstance(value, Mapping):
+        return _members(value, room)
+    if isinstance(value, Sequence):
+        return _items(value, room)
+    return value
+
+
+def _members(value: Mapping[str, JsonValue], room: _Room) -> JsonValue:
+    if room.depth == 0:
+        return f"[{len(value)} members left out]"
+    names = list(value)[: room.members]
+    shown = {_cut(name, room.text): _outline(value[name], room._replace(depth=room.depth - 1)) for name in names}
+    if len(value) > len(shown):  # two names may have become one, too
+        shown[_REST] = f"[{len(value) - len(shown)} more members left out]"
+    return shown
+
+
+def _items(value: Sequence[JsonValue], room: _Room) -> JsonValue:
+    if room.depth == 0:
+        return f"[{len(value)} items left out]"
+    shown = [_outline(item, room._replace(depth=room.depth - 1)) for item in value[: room.members]]
+    if len(value) > len(shown):
+        shown.append(f"[{len(value) - len(shown)} more items left out]")
+    return shown
+
+
+def _cut(name: str, length: int) -> str:
+    return name if len(name) <= length else f"{name[:length]}… [{len(name) - length} more characters left out]"
+
 
 REVEALED_MAX_BYTES: Final = 64 * 1_024
 """Of the canonical JSON of the arguments."""

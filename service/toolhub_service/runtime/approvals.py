@@ -15,25 +15,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 from weakref import WeakValueDictionary
 
-from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
-from toolhub_service.domain.approval_ports import ApprovalStore
-from toolhub_service.domain.call import Call, PlannedCall
+from msgspec.structs import replace
+
+from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
+from toolhub_service.domain.call import Call, PlannedCall, Principal, Question, Role
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import AuditLog, Clock, Randomness
-from toolhub_service.domain.principal import Principal, Role
-from toolhub_service.domain.question import Question
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.policy.patterns import Patterns
-from toolhub_service.registry.turns import in_thread
-from toolhub_service.runtime import approval_refusals as refusals
-from toolhub_service.runtime.approval_decisions import (
+from toolhub_service.policy.document import Patterns
+from toolhub_service.registry.cooperative import in_thread
+from toolhub_service.runtime import approval_ledger as refusals
+from toolhub_service.runtime.approval_ledger import PENDING, ApprovalLedger, ApprovalObserver, Unobserved
+from toolhub_service.runtime.approval_record import (
+    OPEN_STATES,
+    Decision,
+    Posed,
+    answer_to,
+    binding_of,
+    decided,
+    differences,
+    is_over,
+    is_rerun,
+    posed,
+    question,
+    untrusted_text,
+    was_decided,
+)
+from toolhub_service.runtime.approval_reveal import REVEALED_MAX_BYTES, OpenArguments, reveal_arguments
+from toolhub_service.runtime.approval_watch import (
     already_decided,
     another_call,
     no_approver,
@@ -45,23 +60,8 @@ from toolhub_service.runtime.approval_decisions import (
     own_request,
     too_large,
 )
-from toolhub_service.runtime.approval_ledger import PENDING, ApprovalLedger, ApprovalObserver, Unobserved
-from toolhub_service.runtime.approval_questions import Posed, answer_to, posed
-from toolhub_service.runtime.approval_record import (
-    OPEN_STATES,
-    Decision,
-    binding_of,
-    decided,
-    differences,
-    is_over,
-    is_rerun,
-    question,
-    untrusted_text,
-    was_decided,
-)
-from toolhub_service.runtime.approval_reveal import REVEALED_MAX_BYTES, OpenArguments, reveal_arguments
+from toolhub_service.runtime.failures import SHOWN_AT_ONCE_BYTES
 from toolhub_service.runtime.idempotency import effect_key
-from toolhub_service.runtime.redact import SHOWN_AT_ONCE_BYTES
 
 
 class Approvals:

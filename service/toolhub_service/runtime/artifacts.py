@@ -10,30 +10,171 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
-from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRef
-from toolhub_service.domain.artifact_ports import ArtifactRecords, Blobs, BlobWriter
+from msgspec.structs import replace
+
+from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRecords, ArtifactRef, Blobs, BlobWriter
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.runtime.artifact_arguments import ResolvedArguments, resolve_arguments
-from toolhub_service.runtime.artifact_header import (
-    ArtifactHeader,
-    judge_header,
-    judge_whole,
-    plain_media_type,
-    plain_name,
-)
-from toolhub_service.runtime.artifact_room import Claim, Room
-from toolhub_service.runtime.to_its_end import to_its_end
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.runtime.artifact_references import ResolvedArguments, resolve_arguments
+from toolhub_service.runtime.execute import to_its_end
+
+# How much each principal may own in artifacts, with what is on its way counted in.
+#
+# What is recorded is asked of the records, which all hubs share; what this process is taking in is counted here, so
+# that uploads at once cannot pass the quota together. Several hubs may pass it by what they take in at the same
+# moment.
+
+_RECORD_BYTES = 1_024
+"""What an artifact counts beside its bytes, so that empty ones are not free."""
+
+
+@dataclass(slots=True)
+class _Taking:
+    """What this process is taking in for one principal."""
+
+    bytes: int = 0
+    running: int = 0
+    ended: int = 0
+
+
+class Room:
+    """`async with room.claim(principal) as claim`: `grow` with every chunk, `check` before it is recorded."""
+
+    def __init__(self, records: ArtifactRecords, quota_bytes: int) -> None:
+        self._records = records
+        self._quota_bytes = quota_bytes
+        self._taking: dict[str, _Taking] = {}
+
+    @asynccontextmanager
+    async def claim(self, principal_id: str) -> AsyncIterator[Claim]:
+        """Holds its bytes until the body ends: by then they are recorded or gone. Raises as `Claim.grow`."""
+        taking = self._taking.setdefault(principal_id, _Taking())
+        claim = Claim(taking, self._quota_bytes)
+        taking.running += 1
+        try:
+            claim.used_bytes = await self.used_bytes(principal_id)
+            claim.grow(_RECORD_BYTES)
+            yield claim
+            # The body ends when what it kept is recorded.
+        finally:
+            taking.bytes -= claim.bytes
+            taking.running -= 1
+            taking.ended += 1
+            if not taking.running:
+                self._taking.pop(principal_id, None)
+
+    async def check(self, principal_id: str, claim: Claim) -> None:
+        """Once all bytes are in: others may have been recorded meanwhile. Raises as `Claim.grow`."""
+        claim.used_bytes = await self.used_bytes(principal_id)
+        claim.grow(0)
+
+    async def used_bytes(self, principal_id: str) -> int:
+        """What is recorded, asked again when something ended meanwhile: it would be counted by neither side."""
+        taking = self._taking[principal_id]
+        while True:
+            ended = taking.ended
+            count, size_bytes = await self._records.usage(principal_id)
+            if taking.ended == ended:
+                return size_bytes + count * _RECORD_BYTES
+
+
+class Claim:
+    """Bytes on their way to one artifact."""
+
+    def __init__(self, taking: _Taking, quota_bytes: int) -> None:
+        self._taking = taking
+        self._quota_bytes = quota_bytes
+        self.used_bytes = 0
+        self.bytes = 0
+
+    def grow(self, size_bytes: int) -> None:
+        """Raises ToolFailure BUDGET_EXCEEDED beyond the quota."""
+        self.bytes += size_bytes
+        self._taking.bytes += size_bytes
+        if self.used_bytes + self._taking.bytes > self._quota_bytes:
+            raise refuse(
+                ErrorKind.BUDGET_EXCEEDED,
+                f"The artifacts of this caller would pass their quota of {self._quota_bytes} bytes. Keep less, or wait "
+                "until older ones expire.",
+                quota_bytes=self._quota_bytes,
+                used_bytes=self.used_bytes,
+            )
+
+
+# What a writer says of an artifact before its bytes: judged when a client uploads, made harmless when a tool keeps.
+
+NAME_MAX_CHARS = 255
+_MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}(;[ -~]*)?")
+"""RFC 6838, with parameters."""
+_FOLDERS = re.compile(r"[/\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactHeader:
+    """Everything may be left out."""
+
+    media_type: str = ""
+    name: str = ""
+    """For people; no folders."""
+    task_id: str = ""
+    size_bytes: int = 0
+    """Exact when it is not 0."""
+    sha256: str = ""
+    """64 lower-case hex digits, exact when not empty."""
+
+
+def judge_header(header: ArtifactHeader) -> None:
+    """Raises HubFailure INVALID_ARGUMENT for a name that could lead astray and for what is no media type."""
+    if header.name and plain_name(header.name) != header.name:
+        raise HubFailure(
+            Reason.BAD_NAME,
+            "Its name must be a file name without folders and control characters; change it or leave it out.",
+        )
+    if header.media_type and plain_media_type(header.media_type) != header.media_type:
+        raise HubFailure(
+            Reason.BAD_MEDIA_TYPE,
+            "The artifact's media type must read type/subtype, such as text/plain; change it or leave it out.",
+        )
+
+
+def judge_whole(header: ArtifactHeader, size_bytes: int, sha256: str) -> None:
+    """Whether what came is what was declared. Raises HubFailure INVALID_ARGUMENT."""
+    if header.size_bytes and size_bytes != header.size_bytes:
+        told = "more" if size_bytes > header.size_bytes else f"only {size_bytes}"
+        raise HubFailure(
+            Reason.SIZE_MISMATCH,
+            f"{header.size_bytes} bytes were declared and {told} came; nothing was kept. Send it again.",
+        )
+    if sha256 != header.sha256:
+        raise HubFailure(
+            Reason.DIGEST_MISMATCH,
+            f"What came digests to {sha256}, not to what was declared; nothing was kept. Send it again.",
+        )
+
+
+def plain_name(name: str) -> str:
+    """The last component, without control characters and direction marks; empty when nothing is left of it."""
+    last = "".join(char for char in _FOLDERS.split(name)[-1] if char.isprintable())[:NAME_MAX_CHARS]
+    return "" if last in (".", "..") else last
+
+
+def plain_media_type(media_type: str) -> str:
+    """As declared, or octets when it is no media type."""
+    return media_type if len(media_type) <= 255 and _MEDIA_TYPE.fullmatch(media_type) else OCTETS
+
 
 _ID_BYTES = 16
 _SWEPT_AT_ONCE = 100
-_AS_STATUS = {ErrorKind.FILE_TOO_LARGE: "ARTIFACT_TOO_LARGE", ErrorKind.BUDGET_EXCEEDED: "QUOTA_EXCEEDED"}
+_AS_STATUS = {ErrorKind.FILE_TOO_LARGE: Reason.ARTIFACT_TOO_LARGE, ErrorKind.BUDGET_EXCEEDED: Reason.QUOTA_EXCEEDED}
 """What an upload is refused with as RESOURCE_EXHAUSTED."""
 
 
@@ -67,7 +208,8 @@ class Artifacts:
         self, chunks: AsyncIterator[bytes], *, call: Call, media_type: str = OCTETS, name: str = ""
     ) -> Artifact:
         """Store a call's output. Raises ToolFailure FILE_TOO_LARGE beyond the cap, BUDGET_EXCEEDED beyond the quota."""
-        planned = self._planned(call.principal.id)._replace(
+        planned = replace(
+            self._planned(call.principal.id),
             media_type=plain_media_type(media_type),
             name=plain_name(name),
             task_id=call.context.task_id,
@@ -87,8 +229,11 @@ class Artifacts:
         quota; ToolFailure when the stores fail.
         """
         judge_header(header)
-        planned = self._planned(principal_id)._replace(
-            media_type=header.media_type or OCTETS, name=header.name, task_id=header.task_id
+        planned = replace(
+            self._planned(principal_id),
+            media_type=header.media_type or OCTETS,
+            name=header.name,
+            task_id=header.task_id,
         )
         try:
             return await self._store(planned, chunks, header)
@@ -96,7 +241,7 @@ class Artifacts:
             reason = _AS_STATUS.get(failure.error.kind)
             if reason is None:
                 raise
-            raise HubFailure(HubStatus.RESOURCE_EXHAUSTED, reason, failure.error.message) from failure
+            raise HubFailure(reason, failure.error.message) from failure
 
     async def open(self, principal_id: str, artifact_id: str, *, may_read_all: bool = False) -> Artifact:
         """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's; auditors may read all."""
@@ -195,7 +340,8 @@ class Artifacts:
     async def _complete(self, planned: Artifact, writer: BlobWriter) -> Artifact:
         sha256, size_bytes = await writer.finish()
         now_unix_ms = self._clock.unix_ms()
-        artifact = planned._replace(
+        artifact = replace(
+            planned,
             sha256=sha256,
             size_bytes=size_bytes,
             created_at_unix_ms=now_unix_ms,
@@ -224,8 +370,8 @@ class Artifacts:
         """Bytes without a record would never be found again."""
         left = self._planned(artifact.principal)
         await self._records.add(
-            left._replace(
-                sha256=artifact.sha256, size_bytes=artifact.size_bytes, expires_at_unix_ms=left.created_at_unix_ms
+            replace(
+                left, sha256=artifact.sha256, size_bytes=artifact.size_bytes, expires_at_unix_ms=left.created_at_unix_ms
             )
         )
 

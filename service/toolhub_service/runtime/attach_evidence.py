@@ -2,50 +2,217 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+from math import inf
+from typing import NamedTuple, TypeAlias, cast
+
+from toolhub_service.domain.artifact import ArtifactRef
+from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import Job
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.ports import CallObserver, Clock
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.cut import cut_aside
-from toolhub_service.runtime.redact import redact_evidence
-from toolhub_service.runtime.walk import Walk
-from toolhub_service.schema.canonical_json import NotJson
+from toolhub_service.registry.cooperative import in_thread
+from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.call_state import CallState, ResultSummary
+from toolhub_service.runtime.failures import redact_evidence
+from toolhub_service.runtime.record import summarise_result
+from toolhub_service.schema.canonical_json import NotJson, dumps
 
-Whole = bytes
-"""Canonical JSON of a value before it was cut."""
+# Cut a result to its inline limit: the longest strings first, then the longest lists, always marked.
+#
+# To write, hash and cut megabytes takes 2 ms each: what is so long is done in a thread, beside other calls.
+
+_MARKER_BYTES = 96
+"""Room for the marker and its JSON escapes."""
+_LONG = 256 * 1024
+"""Characters, or bytes of JSON."""
+_TOGETHER = 256
+"""Items of a list that are measured at once: one by one, small ones cost a second a million."""
+
+
+class Cut(NamedTuple):
+    """What was cut, and from what."""
+
+    evidence: Evidence
+    whole: bytes
+    """Canonical JSON of the value before."""
+
+
+CutAndSummary: TypeAlias = tuple[JsonValue, Cut | None, ResultSummary]
+
+
+def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
+    """The value with at most `max_bytes` of canonical JSON, and what was cut (None: nothing was).
+
+    Only the value's own strings and lists are shortened, so that the shape survives where it can; what does not
+    fit even then becomes a string that says so.
+    """
+    return _cut(value, dumps(value), max_bytes)[:2]
+
+
+async def cut_aside(value: JsonValue, max_bytes: int, *, is_large: bool = False) -> CutAndSummary:
+    """As `cut_to`, with what the audit log keeps of the value that is left; what has long texts, or is known to be
+    large, is done in a thread."""
+    for member in value.values() if isinstance(value, dict) else (value,):  # long texts stand at the top, where any do
+        if isinstance(member, str) and len(member) > _LONG:
+            is_large = True
+    if is_large:
+        return await in_thread(_dump_and_cut, value, max_bytes)
+    encoded = dumps(value)
+    if len(encoded) <= max_bytes and len(encoded) <= _LONG:
+        return value, None, summarise_result(value, encoded)
+    if len(encoded) <= _LONG:
+        return _cut(value, encoded, max_bytes)
+    return await in_thread(_cut, value, encoded, max_bytes)
+
+
+def _dump_and_cut(value: JsonValue, max_bytes: int) -> CutAndSummary:
+    return _cut(value, dumps(value), max_bytes)
+
+
+def _cut(value: JsonValue, encoded: bytes, max_bytes: int) -> CutAndSummary:
+    if len(encoded) <= max_bytes:
+        return value, None, summarise_result(value, encoded)
+    shortened = _shorten(value, len(encoded) - max_bytes + _MARKER_BYTES)
+    text = dumps(shortened)
+    if len(text) > max_bytes:
+        shortened = f"[result of {len(encoded)} bytes left out: the limit is {max_bytes} bytes]"
+        text = dumps(shortened)
+    whole = hashlib.sha256(encoded).hexdigest()
+    summary = f"result cut from {len(encoded)} to about {max_bytes} bytes"
+    cut = Cut(Evidence(EvidenceType.METRIC, "result", summary, sha256=whole), encoded)
+    return shortened, cut, summarise_result(shortened, text)
+
+
+def _shorten(value: JsonValue, excess_bytes: int) -> JsonValue:
+    """The value with its longest member shortened by `excess_bytes`, as far as that member goes."""
+    if isinstance(value, str):
+        return _shorten_text(value, excess_bytes)
+    if isinstance(value, dict) and value:
+        key = max(value, key=lambda name: _size(value[name])) if len(value) > 1 else next(iter(value))
+        return {**value, key: _shorten(value[key], excess_bytes)}
+    if isinstance(value, list | tuple):
+        return _shorten_list(cast("list[JsonValue]", list(value)), excess_bytes)
+    return value
+
+
+def _size(value: JsonValue) -> int:
+    """About how long its JSON is; of a text without writing it."""
+    return len(value) if isinstance(value, str) else len(dumps(value))
+
+
+def _shorten_text(text: str, excess_bytes: int) -> str:
+    encoded = text.encode()
+    kept = encoded[: max(0, len(encoded) - excess_bytes)].decode(errors="ignore")
+    return f"{kept}… [cut: {len(text) - len(kept)} of {len(text)} characters left out]"
+
+
+def _shorten_list(items: list[JsonValue], excess_bytes: int) -> JsonValue:
+    total = len(items)
+    while len(items) > _TOGETHER:
+        together = len(dumps(items[-_TOGETHER:])) - 1
+        if together > excess_bytes:
+            break
+        excess_bytes -= together
+        del items[-_TOGETHER:]
+    while len(items) > 1 and excess_bytes > 0:
+        excess_bytes -= len(dumps(items.pop())) + 1
+    if excess_bytes > 0 and items:
+        items[0] = _shorten(items[0], excess_bytes)
+    return [*items, f"[cut: {total - len(items)} of {total} items left out]"] if len(items) < total else items
+
+
+# Results over their inline limit: the answer goes out cut, and the whole is kept as an artifact beside it.
+#
+# Awaited only when something was cut. Keeping is a courtesy to an answer that stands already: when it fails or takes
+# too long, the answer goes out all the same, and its evidence says that the whole could not be kept and why.
+
+_KEEP_MAX_S = 20.0
+"""Longest wait for a store; the caller's own deadline may be nearer."""
+_EXPECTED = frozenset({ErrorKind.FILE_TOO_LARGE, ErrorKind.BUDGET_EXCEEDED})
+"""Caps and quotas at work: nothing that an operator must see."""
+
+
+async def keep_whole(
+    result: ToolResult, whole: bytes, call: Call, artifacts: Artifacts, observer: CallObserver
+) -> ToolResult:
+    """The cut result with the artifact of the whole, or with evidence of why there is none. Raises nothing but
+    cancellation."""
+    deadline_s = inf if call.deadline_s is None else call.deadline_s
+    try:
+        async with asyncio.timeout_at(min(deadline_s, asyncio.get_running_loop().time() + _KEEP_MAX_S)):
+            return _with_artifact(result, await artifacts.keep_whole(call, whole))
+    except ToolFailure as failure:
+        if failure.error.kind not in _EXPECTED:
+            observer.crashed(call, failure)
+        return _without(result, failure.error.kind)
+    except TimeoutError as late:
+        observer.crashed(call, late)
+        return _without(result, ErrorKind.TIMEOUT)
+    except Exception as defect:  # noqa: BLE001 - an effect that was had is answered, whatever becomes of its whole
+        observer.crashed(call, defect)
+        return _without(result, ErrorKind.INTERNAL)
+
+
+def _with_artifact(result: ToolResult, ref: ArtifactRef) -> ToolResult:
+    *before, cut = result.evidence
+    proof = cut._replace(summary=f"{cut.summary}; the whole is artifact {ref.artifact_id}")
+    return result._replace(artifacts=(*result.artifacts, ref), evidence=(*before, proof))
+
+
+def _without(result: ToolResult, why: ErrorKind) -> ToolResult:
+    *_, cut = result.evidence
+    told = Evidence(
+        EvidenceType.METRIC,
+        "result",
+        f"the whole result could not be kept as an artifact: {why.value}",
+        created_at_unix_ms=cut.created_at_unix_ms,
+    )
+    return result._replace(evidence=(*result.evidence, told))
+
+
+# Step 7: does the result fit the output schema? Never applied to an error.
 
 
 async def attach_evidence(
-    walk: Walk, outcome: Outcome, now_unix_ms: int, redactor: Redactor, *, show_raw: bool
-) -> tuple[ToolResult, Whole | None]:
-    """The successful answer, and where its value was cut to the tool's inline limit the whole of it, to be kept as an
-    artifact; the cut is the last evidence then. Raises OUTPUT_SCHEMA_INVALID where it is no JSON."""
-    spec = walk.spec
+    state: CallState, outcome: Outcome, clock: Clock, redactor: Redactor, *, show_raw: bool
+) -> tuple[ToolResult, bytes | None]:
+    """The successful answer, and where its value was cut to the inline limit the whole of it (canonical JSON), to be
+    kept as an artifact; the cut is the last evidence then. Raises OUTPUT_SCHEMA_INVALID where it is no JSON."""
+    spec, now_unix_ms = state.spec, clock.unix_ms()
     assert spec is not None  # the pipeline calls this step only after resolve
     try:
-        value, cut, walk.summary = await cut_aside(
+        value, cut, state.summary = await cut_aside(
             outcome.value, spec.limits.max_result_bytes, is_large=outcome.is_large
         )
     except NotJson as not_json:
         raise unwritable(spec) from not_json
-    proofs = outcome.evidence or (_call_evidence(walk, f"{spec.name} {spec.version} answered"),)
-    evidence = [_dated(redact_evidence(item, redactor), now_unix_ms) for item in proofs]
+    evidence: list[Evidence] = []
+    for proof in outcome.evidence or (_call_evidence(state, f"{spec.name} {spec.version} answered"),):
+        shown = redact_evidence(proof, redactor)
+        if not shown.created_at_unix_ms:
+            shown = Evidence(shown.type, shown.ref, shown.summary, now_unix_ms, shown.sha256, shown.attributes)
+        evidence.append(shown)
     if cut is not None:
         evidence.append(_dated(cut.evidence, now_unix_ms))
     result = ToolResult(
         ok=True,
-        call_id=walk.call.call_id,
+        call_id=state.call.call_id,
         tool=spec.name,
         value=value,
         evidence=tuple(evidence),
         artifacts=outcome.artifacts,
         tool_version=spec.version,
         tool_digest=spec.digest,
-        attempts=walk.attempts,
+        attempts=state.attempts,
         truncated=outcome.truncated or cut is not None,
-        defaults_applied=walk.planned.defaults_applied if walk.planned else (),
-        durations_us=walk.durations_us,
+        defaults_applied=state.planned.defaults_applied if state.planned else (),
+        durations_us=state.durations_us,
         raw=outcome.raw if show_raw else None,
     )
     return result, None if cut is None else cut.whole
@@ -61,42 +228,42 @@ def unwritable(spec: ToolSpec) -> ToolFailure:
     return refuse(ErrorKind.OUTPUT_SCHEMA_INVALID, message)
 
 
-def attach_refusal(walk: Walk, error: ToolError, now_unix_ms: int) -> ToolResult:
+def attach_refusal(state: CallState, error: ToolError, now_unix_ms: int) -> ToolResult:
     """The answer to a call that was refused or failed: its evidence says at which step and why."""
-    evidence = _call_evidence(walk, f"{error.kind.value} at {walk.step.value}")
+    evidence = _call_evidence(state, f"{error.kind.value} at {state.step.value}")
     return ToolResult(
         ok=False,
-        call_id=walk.call.call_id,
-        tool=walk.call.tool,
+        call_id=state.call.call_id,
+        tool=state.call.tool,
         error=error,
         evidence=(_dated(evidence, now_unix_ms),),
-        tool_version=walk.spec.version if walk.spec else "",
-        tool_digest=walk.spec.digest if walk.spec else "",
-        attempts=walk.attempts,
-        defaults_applied=walk.planned.defaults_applied if walk.planned else (),
-        durations_us=walk.durations_us,
+        tool_version=state.spec.version if state.spec else "",
+        tool_digest=state.spec.digest if state.spec else "",
+        attempts=state.attempts,
+        defaults_applied=state.planned.defaults_applied if state.planned else (),
+        durations_us=state.durations_us,
     )
 
 
-def attach_job(walk: Walk, job: Job, now_unix_ms: int, *, replayed: bool) -> ToolResult:
+def attach_job(state: CallState, job: Job, now_unix_ms: int, *, replayed: bool) -> ToolResult:
     """The answer to a call that has become a job: no value yet, but where to follow it."""
     stood = "stood already" if replayed else "accepted"
     return ToolResult(
         ok=True,
-        call_id=walk.call.call_id,
+        call_id=state.call.call_id,
         tool=job.call.tool,
-        evidence=(_dated(_call_evidence(walk, f"job {job.job_id} {stood}"), now_unix_ms),),
+        evidence=(_dated(_call_evidence(state, f"job {job.job_id} {stood}"), now_unix_ms),),
         job=job.ref,
         tool_version=job.tool_version,
         tool_digest=job.tool_digest,
         replayed=replayed,
-        defaults_applied=walk.planned.defaults_applied if walk.planned else (),
-        durations_us=walk.durations_us,
+        defaults_applied=state.planned.defaults_applied if state.planned else (),
+        durations_us=state.durations_us,
     )
 
 
-def _call_evidence(walk: Walk, summary: str) -> Evidence:
-    return Evidence(type=EvidenceType.TOOL, ref=walk.call.call_id, summary=summary)
+def _call_evidence(state: CallState, summary: str) -> Evidence:
+    return Evidence(type=EvidenceType.TOOL, ref=state.call.call_id, summary=summary)
 
 
 def _dated(item: Evidence, now_unix_ms: int) -> Evidence:

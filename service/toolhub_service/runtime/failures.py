@@ -2,8 +2,90 @@
 
 from __future__ import annotations
 
-from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError
-from toolhub_service.runtime.walk import Walk
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, cast
+
+from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError, Upstream, Violation
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.result import Evidence, Plan, StepVerdict
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.call_state import CallState
+from toolhub_service.schema.canonical_json import NotJson, dumps
+
+# What a caller is told besides the value of its answer: errors, evidence, plans; no secrets in them, plain UTF-8.
+#
+# Tools and steps write them with care; this is the last door, so that one careless text is neither a leak nor an answer
+# that cannot be sent after its effect. Schemas (`Violation.expected`) are the operator's and stay:
+# `{"password": {"type": "string"}}` is no secret.
+
+SHOWN_AT_ONCE_BYTES: Final = 16 * 1024
+"""Of arguments in which secrets are hidden on the event loop: in megabytes it takes seconds."""
+
+
+def redact_error(error: ToolError, redactor: Redactor) -> ToolError:
+    """Every text of the error; its kind and terms stay."""
+    return replace(
+        error,
+        message=_text(error.message, redactor),
+        violations=tuple(_violation(violation, redactor) for violation in error.violations),
+        details=_details(error.details, redactor),
+        upstream=Upstream(error.upstream.status, _text(error.upstream.excerpt, redactor)) if error.upstream else None,
+    )
+
+
+def redact_evidence(evidence: Evidence, redactor: Redactor) -> Evidence:
+    """The very same object when there is nothing to hide or to mend, which one search tells."""
+    text = f"{evidence.ref}\n{evidence.summary}"
+    for name, value in evidence.attributes.items():
+        text += f'\n"{name}":"{value}"'
+    if text.isascii() and not redactor.suspects(text.encode()):
+        return evidence
+    attributes = redactor.value({_text(str(n), redactor): _mended(str(v)) for n, v in evidence.attributes.items()})
+    ref, summary = _text(evidence.ref, redactor), _text(evidence.summary, redactor)
+    return evidence._replace(ref=ref, summary=summary, attributes=attributes)
+
+
+def redact_plan(plan: Plan, redactor: Redactor) -> Plan:
+    """Plans are shown to people: the digest seals the arguments as they were sent, the text shows them redacted."""
+    return replace(
+        plan,
+        args=redactor.value(plan.args),
+        steps=tuple(_step(step, redactor) for step in plan.steps),
+        effects=tuple(_text(effect, redactor) for effect in plan.effects),
+    )
+
+
+def _violation(violation: Violation, redactor: Redactor) -> Violation:
+    return replace(
+        violation,
+        path=_text(violation.path, redactor),
+        message=_text(violation.message, redactor),
+        hint=_text(violation.hint, redactor),
+    )
+
+
+def _step(step: StepVerdict, redactor: Redactor) -> StepVerdict:
+    error = None if step.error is None else redact_error(step.error, redactor)
+    return replace(step, reason=_text(step.reason, redactor), remedy=_text(step.remedy, redactor), error=error)
+
+
+def _details(details: Mapping[str, JsonValue], redactor: Redactor) -> JsonObject:
+    try:
+        dumps(dict(details))
+    except NotJson:
+        return {"left_out": "the details were not JSON"}
+    return cast(JsonObject, redactor.value(dict(details)))
+
+
+def _text(text: str, redactor: Redactor) -> str:
+    return redactor.text(_mended(text))
+
+
+def _mended(text: str) -> str:
+    """`?` for lone surrogates, such as stand in file names that are not UTF-8: they cannot be sent."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
 
 POLICY_KINDS = frozenset(
     {
@@ -37,17 +119,16 @@ def outcome_unknown(tool: str, cause: ToolError) -> ToolError:
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
         message=f"{tool} did not answer in time and may have had its effect. Check that before you call it again.",
-        retryable=False,
         details={**cause.details, "cause": cause.kind.value},
     )
 
 
-def of_a_crash(walk: Walk, error: ToolError) -> ToolError:
+def of_a_crash(state: CallState, error: ToolError) -> ToolError:
     """What a defect (INTERNAL) means for its caller: an adapter that was asked for an effect may have had it."""
-    granted = walk.granted
-    if granted is None or not walk.attempts or granted.safe_to_repeat or error.details.get(NOTHING_HAPPENED) is True:
+    granted = state.granted
+    if granted is None or not state.attempts or granted.safe_to_repeat or error.details.get(NOTHING_HAPPENED) is True:
         return error
-    return broke_off(walk.call.tool, walk.call.call_id, error)
+    return broke_off(state.call.tool, state.call.call_id, error)
 
 
 def broke_off(tool: str, call_id: str, cause: ToolError) -> ToolError:
@@ -56,6 +137,5 @@ def broke_off(tool: str, call_id: str, cause: ToolError) -> ToolError:
         kind=ErrorKind.OUTCOME_UNKNOWN,
         message=f"{tool} broke off and may have had its effect. Check that before you call it again; the operator "
         f"finds the cause in the log under call_id {call_id}.",
-        retryable=False,
         details={**cause.details, "call_id": call_id, "cause": cause.kind.value},
     )

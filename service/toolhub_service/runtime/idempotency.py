@@ -14,17 +14,69 @@ so nothing has to renew it. Why so: docs/decisions/0009.
 
 from __future__ import annotations
 
-from toolhub_service.budget.deadline import effective_deadline_s
+from dataclasses import replace
+
+from toolhub_service.budget.lease import effective_deadline_s
 from toolhub_service.domain.call import Mode, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.key import Claim, EffectKey, KeyRecord
-from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import Adapter, CallObserver, Clock, KeyStore, Randomness
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.result import Evidence, EvidenceType, Plan, ToolResult
 from toolhub_service.domain.tool import IdempotencyMode
-from toolhub_service.runtime.replay import CUT_OFF, kept, lost, replayed
-from toolhub_service.runtime.walk import Walk
+from toolhub_service.runtime.attach_evidence import attach_refusal, cut_to
+from toolhub_service.runtime.call_state import CallState
 from toolhub_service.schema.canonical_json import digest
+
+# What is kept of the answer to a call with an idempotency key, and what the answer says when it is given again.
+
+MAX_KEPT_BYTES = 1024 * 1024
+"""Of a value, canonical JSON; a longer one is kept cut, and `truncated`."""
+
+CUT_OFF = frozenset({ErrorKind.CANCELLED, ErrorKind.INTERNAL})
+"""Answers that say nothing about the effect."""
+
+
+def kept(state: CallState, answer: ToolResult | None, now_unix_ms: int) -> ToolResult:
+    """What to store: the answer without the upstream's own, or OUTCOME_UNKNOWN when it does not tell the outcome."""
+    cause = ErrorKind.CANCELLED if answer is None else answer.error.kind if answer.error else None
+    if answer is None or cause in CUT_OFF:
+        error = lost(state.call.tool, state.call.call_id, ErrorKind.CANCELLED.value if cause is None else cause.value)
+        return attach_refusal(state, error, now_unix_ms)
+    if answer.ok and state.spec is not None and state.spec.limits.max_result_bytes > MAX_KEPT_BYTES:
+        value, cut = cut_to(answer.value, MAX_KEPT_BYTES)
+        if cut is not None:
+            proof = cut.evidence._replace(created_at_unix_ms=now_unix_ms)
+            return answer._replace(value=value, truncated=True, raw=None, evidence=(*answer.evidence, proof))
+    return answer if answer.raw is None else answer._replace(raw=None)
+
+
+def replayed(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
+    """The stored answer: call_id, attempts and times of the call that ran, and last the evidence of this call.
+
+    An error that invites another try is told as final, for the same call can but get the same answer.
+    """
+    proof = Evidence(
+        type=EvidenceType.TOOL,
+        ref=call_id,
+        summary=f"answered with the stored result of call {stored.call_id}",
+        created_at_unix_ms=now_unix_ms,
+    )
+    error = stored.error
+    if error is not None and error.is_retryable:
+        advice = "This is the stored answer to the idempotency_key: check the effect, and try again with a new key."
+        error = replace(error, message=f"{error.message} {advice}", retryable=False, retry_after_s=None)
+    return stored._replace(replayed=True, error=error, evidence=(*stored.evidence, proof))
+
+
+def lost(tool: str, call_id: str, cause: str) -> ToolError:
+    """Nobody saw the end of the call that held the key."""
+    return ToolError(
+        kind=ErrorKind.OUTCOME_UNKNOWN,
+        message=f"An earlier call of {tool} with this idempotency_key was cut off and may have had its effect. "
+        "Check that; if it had none, call again with a new key.",
+        details={"cause": cause, "first_call_id": call_id},
+    )
+
 
 _GRACE_MS = 30_000
 """From a call's deadline until its runner is taken for dead: time to stop the work and to store the answer."""
@@ -51,13 +103,13 @@ class Idempotency:
         self._ttl_ms = round(ttl_s * 1_000)
         self._max_timeout_s = max_timeout_s
 
-    async def claim(self, walk: Walk, adapter: Adapter) -> tuple[Claim | None, ToolResult | None]:
+    async def claim(self, state: CallState, adapter: Adapter) -> tuple[Claim | None, ToolResult | None]:
         """The claim to `end` when the call is over, or the answer to replay; neither: the call runs without a key.
 
         Raises IDEMPOTENCY_CONFLICT, TIMEOUT, OUTCOME_UNKNOWN, BUDGET_EXCEEDED, or what the store raises when the call
         must not run without it.
         """
-        planned = walk.planned
+        planned = state.planned
         assert planned is not None  # policy has judged it
         key = effect_key(planned)
         if key is None or planned.call.mode is not Mode.EXECUTE:
@@ -74,23 +126,23 @@ class Idempotency:
             return claim, None
         return None, replayed(stored, planned.call.call_id, self._clock.unix_ms())
 
-    async def end(self, claim: Claim, walk: Walk, answer: ToolResult | Plan | None) -> None:
+    async def end(self, claim: Claim, state: CallState, answer: ToolResult | Plan | None) -> None:
         """The call is over: store its answer, or release the key where a later call may run. None: it was cut off.
 
         Never raises for a broken store: the lease runs out then, and the outcome is unknown.
         """
         result = answer if isinstance(answer, ToolResult) else None
         try:
-            if walk.attempts == 0 or walk.asks or (claim.safe_to_repeat and _may_run_again(result)):
+            if state.attempts == 0 or state.asks or (claim.safe_to_repeat and _may_run_again(result)):
                 await self._store.release(claim.key, claim.owner)
             else:
                 now_unix_ms = self._clock.unix_ms()
-                stored = kept(walk, result, now_unix_ms)
+                stored = kept(state, result, now_unix_ms)
                 await self._store.settle(claim.key, claim.owner, stored, now_unix_ms + self._ttl_ms)
         except ToolFailure as away:
-            self._observer.unkept(walk.call, away.error)
+            self._observer.unkept(state.call, away.error)
         except Exception as broken:  # noqa: BLE001 - the call has its answer, and no defect here may cost it
-            self._observer.crashed(walk.call, broken)
+            self._observer.crashed(state.call, broken)
 
     async def _claim(self, claim: Claim, planned: PlannedCall) -> ToolResult | None:
         """None once the key is claimed, else the answer that is stored under it."""

@@ -1,8 +1,8 @@
 """Work on what is large, beside the calls of others: one piece at a time in the process, principals in turn.
 
-Each piece runs in a thread that takes short turns with the loop (registry/turns.py). What it costs is charged to its
-principal (registry/fair_share.py): one that has used up its allowance is read no faster than its share of a processor
-allows, and what could not begin soon is refused, before anything of it was looked at.
+Each piece runs in a thread that takes short turns with the loop. What it costs is charged to its principal (both
+registry/cooperative.py): one that has used up its allowance is read no faster than its share of a processor allows, and
+what could not begin soon is refused, before anything of it was looked at.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.ports import Clock
-from toolhub_service.registry.fair_share import FairShare
-from toolhub_service.registry.turns import CpuClock, Meter, in_thread
+from toolhub_service.registry.cooperative import CpuClock, CpuMeter, CpuShare, in_thread
 
 SHARE: Final = 0.5
 """Of one processor, for what is large of one principal, once its allowance is used up."""
@@ -46,7 +45,7 @@ class LargeWork:
         self._is_busy = False
         self._queues: dict[str, deque[_Waiting]] = {}
         """By principal, in the order of their turns; none is empty."""
-        self._shares: dict[str, FairShare] = {}
+        self._shares: dict[str, CpuShare] = {}
         self._alarm: asyncio.TimerHandle | None = None
 
     def admit(self, principal_id: str, size_bytes: int) -> None:
@@ -82,7 +81,7 @@ class LargeWork:
         return await asyncio.shield(asyncio.ensure_future(self._done(principal_id, work, args)))
 
     async def _done(self, principal_id: str, work: Callable[..., T], args: tuple[Any, ...]) -> T:
-        meter = Meter() if self._cpu_s is None else Meter(self._cpu_s)
+        meter = CpuMeter() if self._cpu_s is None else CpuMeter(self._cpu_s)
         try:
             return await meter.run(in_thread(work, *args))
         finally:
@@ -136,12 +135,12 @@ class LargeWork:
         if not self._is_busy:
             self._go_on()
 
-    def _share(self, principal_id: str) -> FairShare:
+    def _share(self, principal_id: str) -> CpuShare:
         share = self._shares.get(principal_id)
         if share is None:
             if len(self._shares) >= _MAX_PRINCIPALS:
                 del self._shares[next(iter(self._shares))]
-            share = self._shares[principal_id] = FairShare(share=SHARE, allowance_s=ALLOWANCE_S)
+            share = self._shares[principal_id] = CpuShare(share=SHARE, allowance_s=ALLOWANCE_S)
         return share
 
 

@@ -1,17 +1,17 @@
-"""The walk of a call through the nine steps. Read this first.
+"""A call's way through the nine steps. Read this first: `Pipeline.run` reads like this table.
 
-    1 resolve          which tool, is it callable?             resolve.py
-    2 validate_input   do the arguments fit?                   validate_input.py
-    3 apply_defaults   what was left out?                      apply_defaults.py
-    4 check_policy     may this agent do this?                 check_policy.py
-    5 take_budget      is there time, rate, a slot, quota?     take_budget.py (before it, once per key: idempotency.py)
+    1 resolve          which tool, is it callable?             route.py
+    2 validate_input   do the arguments fit?                   steps.py
+    3 apply_defaults   what was left out?                      steps.py
+    4 check_policy     may this agent do this?                 steps.py (plans.py, approvals.py where one must agree)
+    5 take_budget      is there time, rate, a slot, quota?     steps.py (before it, once per key: idempotency.py)
     6 execute          run the adapter, with its retries       execute.py
-    7 validate_output  does the result fit?                    validate_output.py
+    7 validate_output  does the result fit?                    steps.py
     8 attach_evidence  what proves it?                         attach_evidence.py
     9 record           always: audit, metrics, trace           record.py
 
 `Call` becomes `PlannedCall` becomes `GrantedCall`; an adapter accepts nothing but the last. A tool that asks a person
-in step 6 ends the walk with APPROVAL_REQUIRED; the call that comes again walks all steps, and its `GrantedCall` has the
+in step 6 ends with APPROVAL_REQUIRED; the call that comes again goes through all steps, and its `GrantedCall` has the
 answer.
 """
 
@@ -21,43 +21,60 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter_ns
 from typing import Any, NoReturn, TypeVar
 
 from toolhub_service.budget.ledger import Budgets
-from toolhub_service.domain.approval_ports import ApprovalGate
-from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, Mode, PlannedCall
+from toolhub_service.domain.approval import ApprovalGate
+from toolhub_service.domain.call import NO_PRECONDITIONS, Call, GrantedCall, Mode, PlannedCall, Question, QuestionAsked
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job_ports import JobAcceptance, RunningJobs
-from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import Adapter, CallObserver, Catalog, Clock, EventSink, PolicySource
-from toolhub_service.domain.question import Question, QuestionAsked
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.step import StepName
-from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec
-from toolhub_service.domain.verdict import Verdict
+from toolhub_service.domain.result import Plan, ToolResult
+from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.apply_defaults import apply_defaults
-from toolhub_service.runtime.approval_questions import marked_unasked, reply_to
-from toolhub_service.runtime.artifact_results import keep_whole
+from toolhub_service.registry.cooperative import in_thread
+from toolhub_service.runtime.approval_record import marked_unasked
 from toolhub_service.runtime.artifacts import Artifacts
-from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal
-from toolhub_service.runtime.check_policy import approved, check_policy, enforce, is_bound, is_for_a_person
-from toolhub_service.runtime.execute import Executor
-from toolhub_service.runtime.failures import cancelled, crash, of_a_crash
+from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal, keep_whole
+from toolhub_service.runtime.call_state import (
+    APPLY_DEFAULTS,
+    ATTACH_EVIDENCE,
+    CHECK_POLICY,
+    EXECUTE,
+    RECORD,
+    TAKE_BUDGET,
+    VALIDATE_INPUT,
+    VALIDATE_OUTPUT,
+    CallState,
+)
+from toolhub_service.runtime.execute import SILENT, Executor, to_its_end, within
+from toolhub_service.runtime.failures import (
+    SHOWN_AT_ONCE_BYTES,
+    cancelled,
+    crash,
+    of_a_crash,
+    redact_error,
+    redact_plan,
+)
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.large_work import LargeWork
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
-from toolhub_service.runtime.redact import SHOWN_AT_ONCE_BYTES, redact_error, redact_plan
-from toolhub_service.runtime.resolve import Unread, all_read, resolve
-from toolhub_service.runtime.sinks import SILENT
-from toolhub_service.runtime.take_budget import take_budget
-from toolhub_service.runtime.to_its_end import to_its_end
-from toolhub_service.runtime.validate_input import validate_input
-from toolhub_service.runtime.validate_output import validate_aside
-from toolhub_service.runtime.walk import Walk
-from toolhub_service.runtime.within import within
-from toolhub_service.schema.tool_schemas import ToolSchemas, for_tool
+from toolhub_service.runtime.route import Route, Routes, Unread, all_read
+from toolhub_service.runtime.steps import (
+    apply_defaults,
+    approved,
+    check_policy,
+    enforce,
+    is_bound,
+    is_for_a_person,
+    take_budget,
+    validate_input,
+    validate_output,
+)
+from toolhub_service.schema.tool_schemas import ToolSchemas
 
 T = TypeVar("T")
 
@@ -85,91 +102,107 @@ class Pipeline:
     """Whether results carry the upstream's own answer."""
     unread: Unread = all_read
     large: LargeWork = field(init=False)
+    routes: Routes = field(init=False)
+    in_flight: dict[str, int] = field(init=False)
+    """Calls that have not been answered, oldest first: by call id, when each began by the performance counter (ns)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "large", LargeWork(self.clock))
+        object.__setattr__(self, "routes", Routes(self.catalog, self.policy, self.adapters, self.unread))
+        object.__setattr__(self, "in_flight", {})
+
+    def oldest_call_s(self) -> float:
+        """Age of the call that has been in flight longest; 0 when there is none."""
+        began_ns = next(iter(self.in_flight.values()), None)
+        return 0.0 if began_ns is None else (perf_counter_ns() - began_ns) / 1e9
 
     async def invoke(self, call: Call, sink: EventSink = SILENT) -> ToolResult | Plan:
         """Answer a call: always a ToolResult, or a Plan when it is a dry run. Only cancellation is raised."""
-        walk, answer = Walk(call), None
+        begun_ns, answer = perf_counter_ns(), None
+        state = CallState(call, call, [begun_ns, 0, 0, 0, 0, 0, 0, 0, 0], {})
+        self.in_flight[call.call_id] = begun_ns
         try:
-            answer = await self._steps(walk, sink)
+            answer = await self.run(state, sink)
         except asyncio.CancelledError:
-            self._refuse(walk, cancelled())
+            self._refuse(state, cancelled())
             raise
         except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
-            answer = self._fail(walk, failure)
+            answer = self._fail(state, failure)
         finally:
-            if walk.claim is not None and not await self._goes_on(walk, answer):
-                await to_its_end(self.keys.end(walk.claim, walk, answer))
-        return answer if isinstance(answer, ToolResult) else await self._redacted(answer, walk)
+            self.in_flight.pop(call.call_id, None)
+            if state.claim is not None and not await self._goes_on(state, answer):
+                await to_its_end(self.keys.end(state.claim, state, answer))
+        return answer if isinstance(answer, ToolResult) else await self._redacted(answer, state)
 
-    async def _steps(self, walk: Walk, sink: EventSink) -> ToolResult | Plan:  # noqa: C901 - on one page
+    async def run(self, state: CallState, sink: EventSink) -> ToolResult | Plan:  # noqa: C901, PLR0912, PLR0915 - on one page
         """The nine steps. Raises what a step refuses with."""
-        call = walk.call
-        walk.enter(StepName.RESOLVE)
-        walk.spec = spec = resolve(call, self.catalog, self.policy, self.unread)
-        adapter, schemas = self.adapters[spec.kind], for_tool(spec)
-        if spec.cost.is_async and call.mode is Mode.EXECUTE and not call.job_id:
-            walk.call = walk.asked = call = call._replace(mode=Mode.SUBMIT)
-
-        walk.enter(StepName.VALIDATE_INPUT)
+        call, begun_ns = state.call, state.begun_ns
+        route = self.routes.of(call)
+        state.spec = spec = route.spec
+        if route.becomes_job and call.mode is Mode.EXECUTE and not call.job_id:
+            state.call = state.asked = call = call._replace(mode=Mode.SUBMIT)
+        begun_ns[VALIDATE_INPUT] = perf_counter_ns()
         if call.unread_bytes or call.names_artifacts:
-            walk.call = call = await self._arguments_of(walk, spec, schemas)
-        if walk.planned is None:
-            validate_input(call, spec, schemas)
-        walk.enter(StepName.APPLY_DEFAULTS)
-        walk.planned = planned = walk.planned or apply_defaults(call, spec, schemas)
+            state.call = call = await self._arguments_of(state, spec, route.schemas)
+        if state.planned is None:
+            validate_input(call, spec, route.schemas)
+        begun_ns[APPLY_DEFAULTS] = perf_counter_ns()
+        state.planned = planned = state.planned or apply_defaults(call, spec, route.schemas)
+        begun_ns[CHECK_POLICY] = perf_counter_ns()
+        verdict = await self._decided(planned) if call.unread_bytes else check_policy(route, planned, self.policy)
+        state.verdict = verdict
+        if verdict.effect is not Effect.ALLOW or call.plan_digest or call.approval_id or call.mode is Mode.DRY_RUN:
+            planned, verdict = await self._agreed(state, route, planned, verdict)
 
-        walk.enter(StepName.CHECK_POLICY)
-        walk.verdict = verdict = await self._decided(planned) if call.unread_bytes else self.policy.decide(planned)
-        if is_bound(call, verdict):
-            planned, verdict = await self._agreed(walk, adapter, planned, verdict)
-        enforce(planned, verdict)
-
-        walk.enter(StepName.TAKE_BUDGET)
-        if call.mode is Mode.EXECUTE and (call.idempotency_key or spec.idempotency is IdempotencyMode.DERIVED):
-            walk.claim, stored = await self.keys.claim(walk, adapter)
+        begun_ns[TAKE_BUDGET] = perf_counter_ns()
+        if call.mode is Mode.EXECUTE and (call.idempotency_key or route.derives_key):
+            state.claim, stored = await self.keys.claim(state, route.adapter)
             if stored is not None:
-                return self._record(walk, stored)
-        reply, claim = reply_to(walk.approval), walk.claim
-        granted, walk.lease = await take_budget(planned, verdict, adapter, self.budgets, claim, reply)
+                return self._record(state, stored)
+        granted, state.lease = await take_budget(route, planned, verdict, self.budgets, state.claim, state.approval)
         if call.plan_digest:
-            self._refuse_stale(walk, granted, adapter)
+            self._refuse_stale(state, granted, route.adapter)
         if call.mode is not Mode.EXECUTE:
-            return await self._stop(walk, granted, adapter)
-        await self._ask(walk, granted)
+            return await self._stop(state, granted, route.adapter)
+        if spec.has_side_effects or state.approval is not None or call.job_id:
+            await self._ask(state, granted)
+        else:
+            await self.recorder.ready()
 
-        walk.enter(StepName.EXECUTE)
+        begun_ns[EXECUTE] = perf_counter_ns()
         try:
-            outcome = await self.executor.execute(walk, granted, walk.lease, adapter, sink)
+            outcome = await self.executor.execute(state, granted, state.lease, route.adapter, sink)
         except QuestionAsked as asked:
-            await self._pose(walk, granted, asked.question)
-
-        walk.enter(StepName.VALIDATE_OUTPUT)
-        await validate_aside(spec, outcome, schemas)
-
-        walk.enter(StepName.ATTACH_EVIDENCE)
-        result, rest = await attach_evidence(walk, outcome, self.clock.unix_ms(), self.redactor, show_raw=self.show_raw)
+            await self._pose(state, granted, asked.question)
+        begun_ns[VALIDATE_OUTPUT] = perf_counter_ns()
+        if outcome.is_large:
+            await in_thread(validate_output, spec, outcome, route.schemas)
+        else:
+            validate_output(spec, outcome, route.schemas)
+        begun_ns[ATTACH_EVIDENCE] = perf_counter_ns()
+        result, rest = await attach_evidence(state, outcome, self.clock, self.redactor, show_raw=self.show_raw)
         if rest is not None:
             result = await keep_whole(result, rest, call, self.artifacts, self.observer)
-        return self._record(walk, result)
+        return self._record(state, result)
 
     async def _agreed(
-        self, walk: Walk, adapter: Adapter, planned: PlannedCall, verdict: Verdict
+        self, state: CallState, route: Route, planned: PlannedCall, verdict: Verdict
     ) -> tuple[PlannedCall, Verdict]:
         """The call with what it would touch, and the verdict once its plan or a person has agreed to that. Raises what
         step 4 refuses with."""
         call = planned.call
-        walk.planned = planned = planned._replace(preconditions=await adapter.preconditions(planned))
-        walk.verdict = verdict = check_policy(planned, verdict, self.plans)
-        if is_for_a_person(call, verdict):
-            if not await self._only_stops(call):
-                walk.approval = await self.approvals.settle(planned, verdict)
-            walk.verdict = verdict = approved(verdict)
+        if is_bound(call, verdict):
+            state.planned = planned = planned._replace(preconditions=await route.adapter.preconditions(planned))
+            if call.mode is not Mode.DRY_RUN and call.plan_digest:
+                state.verdict = verdict = self.plans.commit(planned, verdict)
+            if is_for_a_person(call, verdict):
+                if not await self._only_stops(call):
+                    state.approval = await self.approvals.settle(planned, verdict)
+                state.verdict = verdict = approved(verdict)
+        enforce(planned, verdict)
         return planned, verdict
 
-    def _refuse_stale(self, walk: Walk, granted: GrantedCall, adapter: Adapter) -> None:
+    def _refuse_stale(self, state: CallState, granted: GrantedCall, adapter: Adapter) -> None:
         """After step 5, for a repeated call is answered under its key although its own effect has changed the state.
         Raises PLAN_REQUIRED with the plan of now."""
         planned, call = granted.planned, granted.call
@@ -179,17 +212,17 @@ class Pipeline:
         if not self.plans.is_stale(planned, verdict):
             return
         effects = adapter.effects(granted)
-        if walk.lease is not None:
-            walk.lease.refund()
+        if state.lease is not None:
+            state.lease.refund()
         raise self.plans.stale(planned, verdict, effects)
 
-    async def _goes_on(self, walk: Walk, answer: ToolResult | Plan | None) -> bool:
+    async def _goes_on(self, state: CallState, answer: ToolResult | Plan | None) -> bool:
         """Whether a job's work goes on elsewhere while this run of it was cut off, or was refused before it could look
         there: the next run takes over its key."""
-        job_id, spec = walk.call.job_id, walk.spec
-        if not job_id or spec is None or (walk.attempts and answer is not None):
+        job_id, spec = state.call.job_id, state.spec
+        if not job_id or spec is None or (state.attempts and answer is not None):
             return False
-        if walk.attempts and self.adapters[spec.kind].resumes(spec):
+        if state.attempts and self.adapters[spec.kind].resumes(spec):
             return True
         return await self.running.mark(job_id) is not None
 
@@ -205,20 +238,20 @@ class Pipeline:
         mark = await self.running.mark(job_id) if job_id else None
         return mark is not None and mark.accepted and mark.remote_id != ""
 
-    async def _arguments_of(self, walk: Walk, spec: ToolSpec, schemas: ToolSchemas) -> Call:
+    async def _arguments_of(self, state: CallState, spec: ToolSpec, schemas: ToolSchemas) -> Call:
         """The call with what its arguments refer to. Large ones are read, and walked through steps 2 and 3, beside
         other calls, and for nobody whose rate is used up."""
-        call, principal_id = walk.call, walk.call.principal.id
+        call, principal_id = state.call, state.call.principal.id
         if call.unread is not None:
             check_rate = partial(self.budgets.check_rate, self.policy.limits(principal_id, spec))
             check_rate()
             self.large.admit(principal_id, call.unread_bytes)
             args, error = await self._large(call, call.unread, before=check_rate)
-            walk.call = walk.asked = call = call._replace(args=args, args_error=error, unread=None)
+            state.call = state.asked = call = call._replace(args=args, args_error=error, unread=None)
         if call.names_artifacts and call.args_error is None:
-            walk.call = call = await self._with_artifacts(walk)
+            state.call = call = await self._with_artifacts(state)
         if call.unread_bytes:
-            walk.planned = await self._large(call, _checked, call, spec, schemas)
+            state.planned = await self._large(call, _checked, call, spec, schemas)
         return call
 
     async def _decided(self, planned: PlannedCall) -> Verdict:
@@ -238,18 +271,18 @@ class Pipeline:
             message = "The deadline passed before the arguments were read; allow more time, or send less at once."
             raise refuse(ErrorKind.TIMEOUT, message) from expired
 
-    async def _with_artifacts(self, walk: Walk) -> Call:
+    async def _with_artifacts(self, state: CallState) -> Call:
         """The call with texts in the place of references to artifacts; the audit log goes on showing references."""
-        found = await self.artifacts.resolve(walk.call.args, walk.call.principal.id)
-        walk.shown_args = found.shown
-        return walk.call._replace(args=found.args)
+        found = await self.artifacts.resolve(state.call.args, state.call.principal.id)
+        state.shown_args = found.shown
+        return state.call._replace(args=found.args)
 
-    async def _ask(self, walk: Walk, granted: GrantedCall) -> None:
+    async def _ask(self, state: CallState, granted: GrantedCall) -> None:
         """What must be durable before the effect: the approval used up, the call in the audit log, the job begun."""
-        if walk.approval is not None:
-            await self.approvals.use(walk.approval, walk.call)
-        await self.recorder.ask(walk, granted)
-        job_id = walk.call.job_id
+        if state.approval is not None:
+            await self.approvals.use(state.approval, state.call)
+        await self.recorder.ask(state, granted)
+        job_id = state.call.job_id
         if not job_id:
             return
         spec = granted.spec
@@ -258,73 +291,73 @@ class Pipeline:
         if await self.running.mark(job_id) is None:  # a mark is proof, whatever the adapter knows of the tool by now
             await self.running.begins(job_id)
 
-    async def _pose(self, walk: Walk, granted: GrantedCall, question: Question) -> NoReturn:
+    async def _pose(self, state: CallState, granted: GrantedCall, question: Question) -> NoReturn:
         """Step 6 has ended with a question: nothing happens before its answer, whoever brings it, and whatever dies
         between two of these lines. Raises APPROVAL_REQUIRED, or why nobody could be asked."""
-        walk.asks = True
-        claim, walk.claim = walk.claim, None
-        if claim is not None and not await self._is_taken(walk.call.job_id):
-            await to_its_end(self.keys.end(claim, walk, None))
+        state.asks = True
+        claim, state.claim = state.claim, None
+        if claim is not None and not await self._is_taken(state.call.job_id):
+            await to_its_end(self.keys.end(claim, state, None))
         try:
-            if walk.call.job_id:
-                await self.running.asks(walk.call.job_id)
+            if state.call.job_id:
+                await self.running.asks(state.call.job_id)
             planned = granted.planned
             if planned.preconditions is NO_PRECONDITIONS:
                 planned = planned._replace(preconditions=await self.adapters[granted.spec.kind].preconditions(planned))
-            await self.approvals.pose(planned, granted.verdict, question, walk.approval)
+            await self.approvals.pose(planned, granted.verdict, question, state.approval)
         except ToolFailure as refused:
             raise marked_unasked(refused) from refused
 
-    async def _stop(self, walk: Walk, granted: GrantedCall, adapter: Adapter) -> ToolResult | Plan:
+    async def _stop(self, state: CallState, granted: GrantedCall, adapter: Adapter) -> ToolResult | Plan:
         """After step 5: the end of a dry run, which shows its plan, and of a submission, whose job is kept."""
-        if walk.call.mode is Mode.DRY_RUN:
-            walk.enter(StepName.EXECUTE)
-            return self._show(walk, adapter.effects(granted))
-        await self.recorder.ask(walk, granted)
-        walk.enter(StepName.EXECUTE)
-        if walk.lease is not None:
-            walk.lease.refund()  # the job takes its own when it runs
-        job, stood_already = await self.jobs.accept(walk.asked, granted)
-        return self._record(walk, attach_job(walk, job, self.clock.unix_ms(), replayed=stood_already))
+        if state.call.mode is Mode.DRY_RUN:
+            state.begun_ns[EXECUTE] = perf_counter_ns()
+            return self._show(state, adapter.effects(granted))
+        await self.recorder.ask(state, granted)
+        state.begun_ns[EXECUTE] = perf_counter_ns()
+        if state.lease is not None:
+            state.lease.refund()  # the job takes its own when it runs
+        job, stood_already = await self.jobs.accept(state.asked, granted)
+        return self._record(state, attach_job(state, job, self.clock.unix_ms(), replayed=stood_already))
 
-    def _fail(self, walk: Walk, failure: Exception) -> ToolResult | Plan:
+    def _fail(self, state: CallState, failure: Exception) -> ToolResult | Plan:
         """The answer to a call that a step refused or broke: a defect is logged whole and told without its text, and in
         the middle of a side effect as what it is to the caller, an unknown outcome."""
-        error = failure.error if isinstance(failure, ToolFailure) else crash(walk.call.call_id)
+        error = failure.error if isinstance(failure, ToolFailure) else crash(state.call.call_id)
         if error.kind is ErrorKind.INTERNAL:
-            self.observer.crashed(walk.call, failure)
-            error = of_a_crash(walk, error)
-        return self._refuse(walk, error)
+            self.observer.crashed(state.call, failure)
+            error = of_a_crash(state, error)
+        return self._refuse(state, error)
 
-    def _refuse(self, walk: Walk, error: ToolError) -> ToolResult | Plan:
-        """The answer to a call that stopped at `walk.step`."""
+    def _refuse(self, state: CallState, error: ToolError) -> ToolResult | Plan:
+        """The answer to a call that stopped at `state.step`."""
         error = redact_error(error, self.redactor)
-        if walk.call.mode is Mode.DRY_RUN:
-            return self._show(walk, (), error)
-        return self._record(walk, attach_refusal(walk, error, self.clock.unix_ms()))
+        if state.call.mode is Mode.DRY_RUN:
+            return self._show(state, (), error)
+        return self._record(state, attach_refusal(state, error, self.clock.unix_ms()))
 
-    def _record(self, walk: Walk, result: ToolResult) -> ToolResult:
+    def _record(self, state: CallState, result: ToolResult) -> ToolResult:
         """Step 9, and the end of the lease."""
-        if walk.lease is not None:
-            walk.lease.release(result.error)
-        walk.enter(StepName.RECORD)
-        self.recorder.settle(walk, result)
+        if state.lease is not None:
+            state.lease.release(result.error)
+        state.begun_ns[RECORD] = perf_counter_ns()
+        self.recorder.settle(state, result)
         return result
 
-    def _show(self, walk: Walk, effects: Sequence[str], error: ToolError | None = None) -> Plan:
+    def _show(self, state: CallState, effects: Sequence[str], error: ToolError | None = None) -> Plan:
         """The end of a dry run: what was taken is given back, and the plan is recorded like any call."""
-        if walk.lease is not None:
-            walk.lease.refund()
-        plan = self.plans.show(walk, effects, error)
-        self.recorder.settle_plan(walk, error)
+        if state.lease is not None:
+            state.lease.refund()
+        plan = self.plans.show(state, effects, error)
+        self.recorder.settle_plan(state, error)
         return plan
 
-    async def _redacted(self, plan: Plan, walk: Walk) -> Plan:
+    async def _redacted(self, plan: Plan, state: CallState) -> Plan:
         """Without secrets: to hide them in a text of megabytes takes seconds."""
-        size_bytes = 0 if walk.planned is None else len(walk.planned.args_json)
+        size_bytes = 0 if state.planned is None else len(state.planned.args_json)
         if size_bytes <= SHOWN_AT_ONCE_BYTES:
             return redact_plan(plan, self.redactor)
-        return await self.large.run(walk.call.principal.id, size_bytes, redact_plan, plan, self.redactor)
+        return await self.large.run(state.call.principal.id, size_bytes, redact_plan, plan, self.redactor)
 
 
 def _checked(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> PlannedCall:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from toolhub_service.domain.call import Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
-from toolhub_service.domain.plan import Plan, StepVerdict
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import Plan, StepName, StepVerdict
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.policy import plan_digest
-from toolhub_service.runtime.walk import Walk
+from toolhub_service.runtime.call_state import CallState
 
 _SHOWN = (
     StepName.RESOLVE,
@@ -53,19 +52,19 @@ class Plans:
     def _expires_at_unix_ms(self) -> int:
         return self._clock.unix_ms() + int(self._ttl_s * 1_000)
 
-    def show(self, walk: Walk, effects: Sequence[str], error: ToolError | None) -> Plan:
+    def show(self, state: CallState, effects: Sequence[str], error: ToolError | None) -> Plan:
         """The plan of a dry run; `error` is why it stopped, None when the call could be committed."""
-        planned, verdict, spec = walk.planned, walk.verdict, walk.spec
+        planned, verdict, spec = state.planned, state.verdict, state.spec
         expires_at_unix_ms = self._expires_at_unix_ms()
         sealable = planned is not None and verdict is not None and _could_be_committed(error)
         return Plan(
-            call_id=walk.call.call_id,
-            tool=walk.call.tool,
+            call_id=state.call.call_id,
+            tool=state.call.tool,
             tool_version=spec.version if spec else "",
             tool_digest=spec.digest if spec else "",
-            args=planned.args if planned else walk.call.args,
+            args=planned.args if planned else state.call.args,
             defaults_applied=planned.defaults_applied if planned else (),
-            steps=tuple(_step_verdicts(walk, error)),
+            steps=tuple(_step_verdicts(state, error)),
             effects=tuple(effects),
             plan_digest=plan_digest.seal(planned, verdict, expires_at_unix_ms, self._key)
             if sealable and planned and verdict
@@ -79,19 +78,22 @@ def _could_be_committed(error: ToolError | None) -> bool:
     return error is None or error.kind is ErrorKind.APPROVAL_REQUIRED
 
 
-def _step_verdicts(walk: Walk, error: ToolError | None) -> list[StepVerdict]:
+def _step_verdicts(state: CallState, error: ToolError | None) -> list[StepVerdict]:
     """One verdict a step that was walked, the last one failed when `error` is given."""
-    reached = _SHOWN[: _SHOWN.index(walk.step) + 1]
+    reached = _SHOWN[: _SHOWN.index(state.step) + 1]
     if error is None and reached[-1] is StepName.EXECUTE:
         reached = reached[:-1]
-    return [_step_verdict(step, walk, error if step is reached[-1] else None) for step in reached]
+    return [_step_verdict(step, state, error if step is reached[-1] else None) for step in reached]
 
 
-def _step_verdict(step: StepName, walk: Walk, error: ToolError | None) -> StepVerdict:
-    verdict = walk.verdict
+def _step_verdict(step: StepName, state: CallState, error: ToolError | None) -> StepVerdict:
+    verdict = state.verdict
     if step is StepName.CHECK_POLICY and verdict is not None:
         reason = verdict.reason
         if verdict.effect is Effect.REQUIRE_PLAN:
             reason = f"{reason} Commit this plan by its digest."
         return StepVerdict(step, error is None, verdict.rule_id, reason, verdict.remedy, error)
     return StepVerdict(step, error is None, reason=error.message if error else "", error=error)
+
+
+# Step 4: may this agent do this, now, with these arguments? Asks the policy in force and honours plans.

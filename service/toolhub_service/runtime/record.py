@@ -1,133 +1,217 @@
-"""Step 9: always. Two audit events a call (asked, settled), then metrics and traces.
+"""Step 9: always. What happened, for the audit log, then for metrics and traces.
 
-The *asked* event of a side effect is on disk before the effect: `ask` waits for it, and a call whose record
-cannot be written is refused. Reads do not wait (group commit) but where the log has fallen far behind: a call that
-waits for it slows its caller down, a full log would refuse the next. What happens after the effect cannot be refused
-any more: a log that breaks then costs its event, which the observer is told of, and never the caller's answer.
+A call that may have an effect is two events, asked and settled, and the first is on disk before the effect: `ask` waits
+for it, and a call whose record cannot be written is refused. A read is one event, written when it settles; it is
+refused, too, where the log cannot take one, and waits only where the log has fallen far behind: a full log would refuse
+the next. What happens after the effect cannot be refused any more: a log that breaks then costs its event, which the
+observer is told of, and never the caller's answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import hashlib
+from collections.abc import Mapping
+from itertools import islice
+from time import perf_counter_ns
 
-from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.call import GrantedCall, Mode
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import AuditLog, CallObserver, Clock
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.settled import SettledCall
+from toolhub_service.domain.result import SettledCall, ToolResult
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.call_state import NO_RESULT, RESOLVE, CallState, ResultSummary, settle_steps
 from toolhub_service.runtime.failures import POLICY_KINDS
-from toolhub_service.runtime.summary import NO_RESULT, ResultSummary, summarise_for_log, summarise_large
-from toolhub_service.runtime.walk import Walk
 from toolhub_service.schema.canonical_json import dumps
+
+# The audit's short form of arguments and of results: redacted, long strings and lists cut, at most 1 KiB.
+
+SUMMARY_MAX_BYTES = 1_024
+_JUDGED_MAX = 2_048
+"""Characters of a string that the redactor sees: far more than are shown, so that no secret straddles the cut."""
+_SHOWN_MAX = 200
+_MEMBERS_MAX = 20
+_DEPTH_MAX = 6
+_TEXT_SHOWN_MAX = 64
+"""Characters of a text in the outline of a result: a longer one is told by its length alone, which shows no half of a
+secret."""
+
+
+def summarise(args: JsonValue, redactor: Redactor) -> str:
+    """Canonical JSON of the outline of `args`: enough to see what was asked, never a secret."""
+    if len(dumps(args)) <= _SHOWN_MAX:
+        return redactor.json_text(args)
+    return _outlined(args, redactor)
+
+
+def summarise_for_log(args: JsonValue, text: bytes, redactor: Redactor) -> str:
+    """The same for an event of the audit log, which hides secrets itself, of many events at once and in a thread of its
+    own: so arguments that are short leave as they are. `text` is their canonical JSON."""
+    return text.decode() if len(text) <= _SHOWN_MAX else _outlined(args, redactor)
+
+
+def summarise_large(args: JsonValue, redactor: Redactor) -> str:
+    """The same of arguments that are not written out to learn how long they are."""
+    return _outlined(args, redactor)
+
+
+def summarise_result(value: JsonValue, text: bytes) -> ResultSummary:
+    """Of a result for an event of the audit log, which hides secrets itself; `text` is its canonical JSON."""
+    shown = text if len(text) <= _SHOWN_MAX else dumps(_result_outline(value))
+    return ResultSummary(hashlib.sha256(text).hexdigest(), shown.decode())
+
+
+def _result_outline(value: JsonValue) -> JsonValue:
+    if not isinstance(value, Mapping):
+        return _size(value)
+    return {str(_size(name)): _size(value[name]) for name in islice(value, _MEMBERS_MAX)}
+
+
+def _size(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        return value if len(value) <= _TEXT_SHOWN_MAX else f"({len(value)} characters)"
+    if isinstance(value, Mapping):
+        return f"({len(value)} members)"
+    return f"({len(value)} items)" if isinstance(value, list | tuple) else value
+
+
+def _outlined(args: JsonValue, redactor: Redactor) -> str:
+    """Hidden before it is cut: half a secret would no longer be recognised."""
+    outline = _outline(redactor.value(_outline(args, _DEPTH_MAX, _JUDGED_MAX)), _DEPTH_MAX + 1, _SHOWN_MAX)
+    return dumps(outline)[:SUMMARY_MAX_BYTES].decode(errors="ignore")
+
+
+def _outline(value: JsonValue, depth: int, text_max: int) -> JsonValue:
+    if isinstance(value, str):
+        return value if len(value) <= text_max else f"{value[:text_max]}…"
+    if isinstance(value, Mapping):
+        return _members(value, depth, text_max)
+    if isinstance(value, list | tuple):
+        return (
+            f"({len(value)} items)" if depth == 0 else [_outline(v, depth - 1, text_max) for v in value[:_MEMBERS_MAX]]
+        )
+    return value
+
+
+def _members(value: Mapping[str, JsonValue], depth: int, text_max: int) -> JsonValue:
+    if depth == 0:
+        return f"({len(value)} members)"
+    return {key[:text_max]: _outline(value[key], depth - 1, text_max) for key in list(value)[:_MEMBERS_MAX]}
 
 
 class Recorder:
     """Writes what happened to the audit log and tells the observer."""
 
-    def __init__(
-        self,
-        audit: AuditLog,
-        observer: CallObserver,
-        clock: Clock,
-        redactor: Redactor,
-        *,
-        is_behind: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`is_behind` says whether the log has more to write than it should."""
+    def __init__(self, audit: AuditLog, observer: CallObserver, clock: Clock, redactor: Redactor) -> None:
         self._audit = audit
         self._observer = observer
         self._clock = clock
         self._redactor = redactor
-        self._is_behind = is_behind
+        self.ready = audit.ready
+        """Awaited before a call that has no effect: one that could not be recorded is refused with IO_ERROR."""
 
-    async def ask(self, walk: Walk, granted: GrantedCall) -> None:
-        """Record that the call is about to run. Raises ToolFailure IO_ERROR when a side effect cannot be recorded."""
-        event = self._event(EventType.TOOL_CALLED, walk)
+    async def ask(self, state: CallState, granted: GrantedCall) -> None:
+        """Record that the call is about to run, where it may have an effect. Raises ToolFailure IO_ERROR when it cannot
+        be recorded."""
+        if not _has_two_events(state):
+            await self.ready()
+            return
+        event = self._event(EventType.TOOL_CALLED, state)
         try:
-            if granted.has_side_effects or self._is_behind():
+            if granted.has_side_effects:
                 await self._audit.append_durably(event)
             else:
+                await self.ready()
                 self._audit.append(event)
         except asyncio.CancelledError:
-            walk.is_recorded = True  # the event is chained; only the wait for the disk was cut short
+            state.is_recorded = granted.has_side_effects  # it is chained; only the wait for the disk was cut short
             raise
-        walk.is_recorded = True
+        state.is_recorded = True
 
-    def retried(self, granted: GrantedCall, walk: Walk, error: ToolError, attempt: int) -> None:
+    def retried(self, granted: GrantedCall, state: CallState, error: ToolError, attempt: int) -> None:
         """Record that an attempt failed and another follows."""
         self._observer.retried(granted, error, attempt)
         attributes = {"attempt": str(attempt)}
-        self._append(walk, self._event(EventType.RETRY, walk, outcome=error.kind.value, attributes=attributes))
+        self._append(state, self._event(EventType.RETRY, state, outcome=error.kind.value, attributes=attributes))
 
-    def settle(self, walk: Walk, result: ToolResult) -> None:
+    def settle(self, state: CallState, result: ToolResult) -> None:
         """Record the answer, whatever it is. Never raises for a broken log."""
-        duration_ns = walk.elapsed_ns()
-        if not walk.is_recorded:
-            self._append(walk, self._event(EventType.TOOL_CALLED, walk))
-        self._append(walk, self._settled_event(walk, result, duration_ns))
-        self._observer.settled(SettledCall(walk.call, walk.spec, walk.verdict, result, walk.steps(), duration_ns))
-
-    def settle_plan(self, walk: Walk, error: ToolError | None) -> None:
-        """Record a dry run: it asked, and was answered with a plan or with why there is none. Never raises."""
-        duration_ns = walk.elapsed_ns()
-        mode = {"mode": walk.call.mode.value}
-        self._append(walk, self._event(EventType.TOOL_CALLED, walk, attributes=mode))
-        outcome = "planned" if error is None else error.kind.value
-        duration_us = duration_ns // 1_000
-        self._append(
-            walk, self._event(EventType.TOOL_RESULT, walk, outcome=outcome, duration_us=duration_us, attributes=mode)
-        )
-
-    def _append(self, walk: Walk, event: Event) -> None:
-        try:
-            self._audit.append(event)
-        except ToolFailure as broken:
-            self._observer.crashed(walk.call, broken)
-
-    def _settled_event(self, walk: Walk, result: ToolResult, duration_ns: int) -> Event:
-        outcome = "ok" if result.error is None else result.error.kind.value
-        denied = result.error is not None and result.error.kind in POLICY_KINDS and result.attempts == 0
-        attributes = {"attempts": str(walk.attempts)}
+        ended_ns = perf_counter_ns()
+        duration_ns = ended_ns - state.begun_ns[RESOLVE]
+        has_two = _has_two_events(state)
+        if has_two and not state.is_recorded:
+            self._append(state, self._event(EventType.TOOL_CALLED, state))
+        error = result.error
+        denied = error is not None and error.kind in POLICY_KINDS and result.attempts == 0
+        attributes = {"attempts": str(state.attempts)}
         if result.job is not None:
             attributes["job_id"] = result.job.job_id
         if result.replayed:
             attributes.update(replayed="true", first_call_id=result.call_id)
-        return self._event(
+        event = self._event(
             EventType.POLICY_DENIED if denied else EventType.TOOL_RESULT,
-            walk,
-            outcome=outcome,
+            state,
+            shows_asked=not has_two,
+            outcome="ok" if error is None else error.kind.value,
             duration_us=duration_ns // 1_000,
             attributes=attributes,
-            result=walk.summary if result.ok else NO_RESULT,
+            result=state.summary if result.ok else NO_RESULT,
         )
+        try:
+            self._audit.append(event)
+        except ToolFailure as broken:
+            self._observer.crashed(state.call, broken)
+        steps = settle_steps(state, ended_ns)
+        self._observer.settled(SettledCall(state.call, state.spec, state.verdict, result, steps, duration_ns))
+
+    def settle_plan(self, state: CallState, error: ToolError | None) -> None:
+        """Record a dry run: it asked, and was answered with a plan or with why there is none. Never raises."""
+        duration_us = (perf_counter_ns() - state.begun_ns[RESOLVE]) // 1_000
+        mode = {"mode": state.call.mode.value}
+        self._append(state, self._event(EventType.TOOL_CALLED, state, attributes=mode))
+        outcome = "planned" if error is None else error.kind.value
+        self._append(
+            state, self._event(EventType.TOOL_RESULT, state, outcome=outcome, duration_us=duration_us, attributes=mode)
+        )
+
+    def _append(self, state: CallState, event: Event) -> None:
+        try:
+            self._audit.append(event)
+        except ToolFailure as broken:
+            self._observer.crashed(state.call, broken)
 
     def _event(
         self,
         type: EventType,
-        walk: Walk,
+        state: CallState,
         *,
+        shows_asked: bool = False,
         outcome: str = "",
         duration_us: int = 0,
         attributes: dict[str, str] | None = None,
         result: ResultSummary = NO_RESULT,
     ) -> Event:
-        call, verdict = walk.call, walk.verdict
+        """`shows_asked`: with what was asked, and why, in the place of an event of its own."""
+        call, verdict, planned = state.call, state.verdict, state.planned
         context = call.context
+        shows_asked = shows_asked or type is EventType.TOOL_CALLED
+        summary = ""
+        if shows_asked:
+            is_short = planned is not None and state.shown_args is None and len(planned.args_json) <= _SHOWN_MAX
+            summary = planned.args_json.decode() if planned and is_short else self._summary(state)
         return Event(
             type=type,
             at_unix_ms=self._clock.unix_ms(),
             principal=call.principal.id,
             tool=call.tool,
-            tool_digest=walk.spec.digest if walk.spec else "",
+            tool_digest=state.spec.digest if state.spec else "",
             call_id=call.call_id,
             request_id=context.request_id,
-            args_digest=walk.planned.args_digest if walk.planned else "",
-            args_summary=self._summary(walk) if type is EventType.TOOL_CALLED else "",
-            purpose=call.purpose if type is EventType.TOOL_CALLED else "",
+            args_digest=planned.args_digest if planned else "",
+            args_summary=summary,
+            purpose=call.purpose if shows_asked else "",
             policy_revision=verdict.policy_revision if verdict else "",
             rule_id=verdict.rule_id if verdict else "",
             outcome=outcome,
@@ -142,10 +226,17 @@ class Recorder:
             result_summary=result.text,
         )
 
-    def _summary(self, walk: Walk) -> str:
-        if walk.call.unread_bytes:
-            return summarise_large(walk.call.args if walk.shown_args is None else walk.shown_args, self._redactor)
-        if walk.planned is not None and walk.shown_args is None:
-            return summarise_for_log(walk.planned.args, walk.planned.args_json, self._redactor)
-        args: JsonValue = walk.call.args if walk.shown_args is None else walk.shown_args
+    def _summary(self, state: CallState) -> str:
+        if state.call.unread_bytes:
+            return summarise_large(state.call.args if state.shown_args is None else state.shown_args, self._redactor)
+        if state.planned is not None and state.shown_args is None:
+            return summarise_for_log(state.planned.args, state.planned.args_json, self._redactor)
+        args: JsonValue = state.call.args if state.shown_args is None else state.shown_args
         return summarise_for_log(args, dumps(args), self._redactor)
+
+
+def _has_two_events(state: CallState) -> bool:
+    """Whether what was asked stands in an event of its own, which is there before the effect; also of a call that
+    becomes a job, and of one whose tool is not known. A read is one event, written when it settles."""
+    spec = state.spec
+    return spec is None or spec.has_side_effects or state.call.mode is not Mode.EXECUTE

@@ -1,6 +1,6 @@
-"""JSON and JSON Schema: read strictly, compile once, validate fast, fill defaults, tell what to repair.
+"""JSON and JSON Schema: read strictly, compile once, validate fast, fill defaults, say what to repair.
 
 `strict_json` reads and `canonical_json` writes; `compiled` judges values by schemas that `references` and `work_bound`
-have found harmless, and refuses the others (`refusal`); `violations` tells what is wrong in words for a model;
+have found harmless, and refuses the others (`references`); `violations` says what is wrong in words for a model;
 `defaults` completes arguments. `tool_schemas.for_tool` puts them together for one tool.
 """

@@ -12,12 +12,37 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from toolhub_service.domain.json import JsonValue
 
+# How large and how deep a value is, found without recursion: native validators overflow the stack on deep values.
+
+_CONTAINERS: Final = (dict, list, tuple)
+
+
+def measure(root: JsonValue, max_depth: int) -> tuple[int, int]:
+    """(values in it, depth). Stops at the first level beyond `max_depth`; `[]` and `{}` have depth 1, scalars 0."""
+    values = 1
+    depth = 0
+    level: list[Any] = [root] if isinstance(root, _CONTAINERS) else []
+    while level:
+        depth += 1
+        if depth > max_depth:
+            break
+        deeper: list[Any] = []
+        for container in level:
+            values += len(container)
+            for item in container.values() if isinstance(container, dict) else container:
+                if isinstance(item, _CONTAINERS):
+                    deeper.append(item)  # noqa: PERF401 - a comprehension is a call for every container
+        level = deeper
+    return values, depth
+
+
+_LONG_BYTES: Final = 64 * 1024
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -33,7 +58,8 @@ def dumps(value: JsonValue) -> bytes:
         text = _dump_large_integers(value)
     if b"null" in text and _has_non_finite(value):
         raise NotJson("NaN and infinity are not JSON numbers")
-    return text
+    # orjson reserves up to sixteen times the length of a long text and keeps it with the bytes: 66 MiB for 4.
+    return text if len(text) < _LONG_BYTES else bytes(memoryview(text))
 
 
 def digest(value: JsonValue) -> str:
@@ -81,7 +107,7 @@ def _plain(value: Any) -> Any:
 
 
 def _has_non_finite(value: JsonValue) -> bool:
-    """orjson writes NaN as null; only a text that holds a null is looked through."""
+    """orjson writes NaN as null; only a text that holds a null is searched."""
     pending: list[Any] = [value]
     while pending:
         item = pending.pop()

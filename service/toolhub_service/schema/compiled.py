@@ -8,27 +8,63 @@ asserted in any draft: what must hold (paths, hosts, addresses) is judged by gua
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, cast
+import sys
+from collections import OrderedDict
+from typing import Any, Final, Generic, TypeVar, cast
 
 import jsonschema_rs
 
 from toolhub_service.domain.errors import ToolFailure, Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.schema import violations
-from toolhub_service.schema.bounded_cache import BoundedCache
-from toolhub_service.schema.canonical_json import NotJson, dumps
-from toolhub_service.schema.measure import measure
-from toolhub_service.schema.pattern_bound import LINEAR_PATTERNS, bound_patterns
-from toolhub_service.schema.references import References
-from toolhub_service.schema.refusal import (
+from toolhub_service.schema.canonical_json import NotJson, dumps, measure
+from toolhub_service.schema.references import (
     MAX_SCHEMA_BYTES,
     MAX_SCHEMA_DEPTH,
     MAX_TOTAL_WORK,
+    References,
     SchemaRefused,
 )
+from toolhub_service.schema.rules import pointer
 from toolhub_service.schema.strict_json import loads
-from toolhub_service.schema.wording import pointer
-from toolhub_service.schema.work_bound import WorkBound, bound_work
+from toolhub_service.schema.work_bound import LINEAR_PATTERNS, WorkBound, bound_patterns, bound_work
+
+# A bounded map that forgets what was used least recently.
+
+Value = TypeVar("Value")
+
+
+class BoundedCache(Generic[Value]):
+    """Values by digest. A look-up costs two dictionary operations."""
+
+    def __init__(self, capacity: int, max_weight: int = sys.maxsize) -> None:
+        """At most so many values, and at most so much of what `put` says that they weigh."""
+        self._capacity = capacity
+        self._max_weight = max_weight
+        self._values: OrderedDict[str, Value] = OrderedDict()
+        self._weights: dict[str, int] = {}
+        self._weight = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, digest: str) -> Value | None:
+        value = self._values.get(digest)
+        if value is not None:
+            try:
+                self._values.move_to_end(digest)
+            except KeyError:  # another thread has just forgotten it; the value is as good as before
+                return value
+        return value
+
+    def put(self, digest: str, value: Value, weight: int = 1) -> None:
+        self._weight += weight - self._weights.get(digest, 0)
+        self._weights[digest] = weight
+        self._values[digest] = value
+        while len(self._values) > self._capacity or (self._weight > self._max_weight and len(self._values) > 1):
+            forgotten, _ = self._values.popitem(last=False)
+            self._weight -= self._weights.pop(forgotten, 0)
+
 
 _CACHED_SCHEMAS: Final = 4096
 _CACHED_BYTES: Final = 32 * 1024 * 1024
@@ -57,33 +93,32 @@ class CompiledSchema:
 
     def is_valid(self, value: JsonValue) -> bool:
         """Whether `value` fits and is within the bounds of the schema."""
-        return self._accepts_all or (self._beyond_bounds(value) is None and self._fits(value))
-
-    def validate(self, value: JsonValue) -> tuple[Violation, ...]:
-        """At most five broken rules, told for repair; empty when `value` fits."""
         if self._accepts_all:
-            return ()
-        beyond = self._beyond_bounds(value)
-        if beyond is not None:
-            return (beyond,)
-        try:
-            return () if self._engine.is_valid(value) else self._explain(value)
-        except ValueError:
-            return (violations.not_json(),)
-
-    def _fits(self, value: JsonValue) -> bool:
+            return True
+        values, depth = measure(value, self.bound.max_depth)
+        if depth > self.bound.max_depth or values * self.bound.chain_work > MAX_TOTAL_WORK:
+            return False
         try:
             return self._engine.is_valid(value)
         except ValueError:
             return False
 
-    def _beyond_bounds(self, value: JsonValue) -> Violation | None:
+    def validate(self, value: JsonValue) -> tuple[Violation, ...]:
+        """At most five broken rules, in words for repair; empty when `value` fits."""
+        if self._accepts_all:
+            return ()
         values, depth = measure(value, self.bound.max_depth)
+        if depth > self.bound.max_depth or values * self.bound.chain_work > MAX_TOTAL_WORK:
+            return (self._beyond_bounds(values, depth),)
+        try:
+            return () if self._engine.is_valid(value) else self._explain(value)
+        except ValueError:
+            return (violations.not_json(),)
+
+    def _beyond_bounds(self, values: int, depth: int) -> Violation:
         if depth > self.bound.max_depth:
             return violations.too_deep(self.bound.max_depth)
-        if values * self.bound.chain_work > MAX_TOTAL_WORK:
-            return violations.too_large(values, MAX_TOTAL_WORK // self.bound.chain_work)
-        return None
+        return violations.too_large(values, MAX_TOTAL_WORK // self.bound.chain_work)
 
     def _explain(self, value: JsonValue) -> tuple[Violation, ...]:
         return violations.explain(self._engine, self._hints, value, _MAX_DETAILED_WORK // self.bound.chain_work)
@@ -122,7 +157,7 @@ def _engine(text: bytes) -> jsonschema_rs.Validator:
 
 
 def _document(text: bytes, max_depth: int) -> dict[str, Any] | bool:
-    """The schema as containers of its own, its depth bounded before anything walks it recursively."""
+    """The schema as containers of its own, its depth bounded before anything reads it recursively."""
     try:
         return cast("dict[str, Any] | bool", loads(text, max_bytes=len(text), max_depth=max_depth))
     except ToolFailure:

@@ -1,6 +1,6 @@
 """Where a reference inside a schema leads, without ever leaving the document.
 
-Every subschema that stands behind a known keyword is visited once, with its base URI, and its `$id` and anchors are
+Every subschema below a known keyword is visited once, with its base URI, and its `$id` and anchors are
 noted. A reference is then a look-up; what is not found in the document is refused, whatever its scheme.
 Drafts differ in two points that matter here: up to draft 7 `$ref` hides its siblings, and an anchor is an `$id`
 that begins with `#` (JSON Schema core, sections 8.2 and 9).
@@ -8,12 +8,88 @@ that begins with `#` (JSON Schema core, sections 8.2 and 9).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
-from toolhub_service.schema.json_pointer import names_of
-from toolhub_service.schema.refusal import MAX_SUBSCHEMAS, SchemaRefused
+# What the hub does not accept as a schema, and how much of one it accepts.
+
+
+class SchemaRefused(ValueError):
+    """A schema is invalid, hostile or beyond the bounds; the tool that brings it is not callable.
+
+    `reason` is one of `invalid`, `too_large`, `too_deep`, `too_complex`, `reference`, `endless`, `pattern`,
+    `dialect`; `advice` is one sentence for the tool's author.
+    """
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}: {advice}")
+        self.reason = reason
+        self.advice = advice
+
+
+MAX_SCHEMA_BYTES: Final = 256 * 1024
+"""Canonical JSON bytes."""
+MAX_SCHEMA_DEPTH: Final = 64
+"""Arrays and objects inside one another, in the schema's own text."""
+MAX_SUBSCHEMAS: Final = 20_000
+MAX_REFERENCE_CHAIN: Final = 64
+"""Applicators and references that may follow one another on the same value."""
+MAX_INSTANCE_DEPTH: Final = 64
+MAX_CHAIN_WORK: Final = 20_000
+"""Subschema evaluations on the way from the root of an instance to any one of its leaves."""
+MAX_TOTAL_WORK: Final = 5_000_000
+"""Values in an instance times the chain work of the schema: about half a second of one core at the very worst."""
+MIN_USEFUL_DEPTH: Final = 3
+"""A schema that cannot be followed three levels down within MAX_CHAIN_WORK is refused instead of narrowed."""
+
+
+# Steps of a JSON Pointer (RFC 6901), in which `~` and `/` are written `~0` and `~1`.
+
+
+def step_of(name: str) -> str:
+    """A property's name as it is written in a pointer, with the slash before it."""
+    return "/" + name.replace("~", "~0").replace("/", "~1")
+
+
+def names_of(pointer: str) -> list[str]:
+    """The names that a pointer such as `/a/b~1c` leads through; it begins with a slash."""
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
+
+
+# The schema objects that an error or a local pointer names; used for hints only, so what is unclear is just empty.
+
+
+def schema_at(root: Any, path: Iterable[str | int]) -> dict[str, Any]:
+    found = root
+    for token in path:
+        try:
+            found = found[token]
+        except (KeyError, IndexError, TypeError):
+            return {}
+    return beside_references(root, found)
+
+
+def beside_references(root: Any, found: Any) -> dict[str, Any]:
+    """The schema behind a chain of local pointers, with their sibling keywords."""
+    merged: dict[str, Any] = {}
+    for _ in range(8):
+        if not isinstance(found, dict):
+            break
+        merged = {**found, **merged}
+        reference = found.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        found = _follow(root, names_of(reference[1:]))
+    return merged
+
+
+def _follow(root: Any, names: list[str]) -> Any:
+    found = root
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
 
 Node = dict[str, Any]
 
@@ -70,7 +146,7 @@ class References:
         return any(resource is not self.document for resource in self._resources.values())
 
     def is_embedded(self, node: Node) -> bool:
-        """Whether `node` stands in a resource of its own, where pointers from the root do not reach it for sure."""
+        """Whether `node` belongs to a resource of its own, where pointers from the root do not reach it for sure."""
         return self._bases.get(id(node)) != self._bases[id(self.document)]
 
     def _follow(self, start: Node, pointer: str, base: str, reference: str) -> Any:

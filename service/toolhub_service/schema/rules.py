@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -10,13 +11,58 @@ import jsonschema_rs
 
 from toolhub_service.domain.errors import Violation
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.guards.secret_names import is_secret_name
-from toolhub_service.schema.subschema_places import beside_references, schema_at
-from toolhub_service.schema.wording import listing, nearest, pointer, shorten, subject, type_name
+from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.schema.references import beside_references, schema_at, step_of
+
+# Names, values and places in words, short enough for a message.
+
+_MAX_SHOWN: Final = 64
+_MAX_POINTER: Final = 256
+_MAX_NAMES: Final = 200
+_TYPE_NAMES: Final = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+def pointer(path: Iterable[str | int]) -> str:
+    """RFC 6901, cut at 256 characters."""
+    text = "".join(step_of(str(token)) for token in path)
+    return text if len(text) <= _MAX_POINTER else text[: _MAX_POINTER - 1] + "…"
+
+
+def subject(path: Iterable[str | int]) -> str:
+    return f"`{readable(where)}`" if (where := pointer(path)) else "The value"
+
+
+def shorten(text: str, limit: int = _MAX_SHOWN) -> str:
+    shown = readable(text[: limit + 1])
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def readable(text: str) -> str:
+    """Line breaks, control and invisible characters as escapes: names in messages may come from strangers."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def nearest(wanted: object, known: Iterable[object]) -> Any:
+    """The known name or value closest to `wanted`, ignoring case; None when nothing is close."""
+    names = {str(name).casefold(): name for name in list(known)[:_MAX_NAMES]}
+    found = difflib.get_close_matches(shorten(str(wanted)).casefold(), names, n=1, cutoff=0.6)
+    return names[found[0]] if found else None
+
+
+def listing(values: list[Any]) -> str:
+    """JSON texts, each at most 64 characters, joined by commas."""
+    return ", ".join(shorten(json.dumps(value, ensure_ascii=False)) for value in values)
+
+
+def type_name(value: Any) -> str:
+    return "null" if value is None else _TYPE_NAMES.get(type(value), type(value).__name__)
+
 
 _MAX_OPTIONS: Final = 20
 _MAX_EXPECTED: Final = 2000
-Told = tuple[str, JsonValue, str]
+Wording = tuple[str, JsonValue, str]
 """What the value must be or must not do (continues "<subject> …"), expected, hint."""
 
 
@@ -45,7 +91,7 @@ class Rule:
         return f"{name} {listing([value])}"
 
     def parent_schema(self) -> dict[str, Any]:
-        """The schema object that holds the broken keyword; empty when it cannot be told."""
+        """The schema object that holds the broken keyword; empty when it is unknown."""
         return schema_at(self.root, self.error.schema_path[:-1])
 
 
@@ -53,14 +99,14 @@ def describe_rule(rule: Rule, name_error: jsonschema_rs.ValidationError | None =
     """The violation that `rule` is; `name_error` is what was wrong with a property's name."""
     keyword = rule.error.kind.name
     if name_error is not None:
-        told = _property_name(name_error)
+        wording = _property_name(name_error)
     else:
-        told = _FIXED.get(keyword) or _TELLERS.get(keyword, _other)(rule)
-    text, expected, hint = told
+        wording = _FIXED.get(keyword) or _WORDINGS.get(keyword, _other)(rule)
+    text, expected, hint = wording
     return Violation(pointer(rule.path), keyword, f"{subject(rule.path)} {text}.", _bounded(expected), hint)
 
 
-def _type(rule: Rule) -> Told:
+def _type(rule: Rule) -> Wording:
     types = null_last(rule.facts["types"])
     expected: JsonValue = types[0] if len(types) == 1 else types
     return f"must be {' or '.join(types)}, not {rule.got()}", expected, type_hint(rule, types)
@@ -89,7 +135,7 @@ def type_hint(rule: Rule, types: list[str]) -> str:
     return ""
 
 
-def _enum(rule: Rule) -> Told:
+def _enum(rule: Rule) -> Wording:
     options: list[Any] = rule.facts["options"]
     shown = options[:_MAX_OPTIONS]
     more = f" (the first {_MAX_OPTIONS} of {len(options)})" if len(options) > _MAX_OPTIONS else ""
@@ -98,12 +144,12 @@ def _enum(rule: Rule) -> Told:
     return text, shown, hint
 
 
-def _const(rule: Rule) -> Told:
+def _const(rule: Rule) -> Wording:
     expected = rule.facts["expected_value"]
     return f"must be {listing([expected])}, not {rule.got()}", expected, ""
 
 
-def _required(rule: Rule) -> Told:
+def _required(rule: Rule) -> Wording:
     name = rule.facts["property"]
     declared = _declared(rule, name)
     facts: dict[str, JsonValue] = {key: declared[key] for key in ("type", "enum", "default") if key in declared}
@@ -118,7 +164,7 @@ def _required(rule: Rule) -> Told:
     return f"lacks the required property `{shorten(name)}`", {"property": name, **facts}, hint
 
 
-def _additional(rule: Rule) -> Told:
+def _additional(rule: Rule) -> Wording:
     unknown: list[str] = rule.facts["unexpected"]
     declared = [name for name in rule.parent_schema().get("properties", {}) if isinstance(name, str)]
     present = rule.value if isinstance(rule.value, dict) else {}
@@ -129,72 +175,72 @@ def _additional(rule: Rule) -> Told:
     return f"has no property {names}", declared[:_MAX_OPTIONS], hint
 
 
-def _property_name(error: jsonschema_rs.ValidationError) -> Told:
+def _property_name(error: jsonschema_rs.ValidationError) -> Wording:
     name = shorten(str(error.instance))
     rule_name = error.kind.name
     return f"has a property whose name breaks `{rule_name}`: `{name}`", _limit(error.kind.as_dict()), ""
 
 
-def _limit_teller(text: str) -> Callable[[Rule], Told]:
-    def tell(rule: Rule) -> Told:
+def _limit_wording(text: str) -> Callable[[Rule], Wording]:
+    def wording(rule: Rule) -> Wording:
         limit = _limit(rule.facts)
         return f"{text.format(limit)}, not {rule.got()}", limit, ""
 
-    return tell
+    return wording
 
 
-def _count_teller(text: str, counted: str) -> Callable[[Rule], Told]:
-    def tell(rule: Rule) -> Told:
+def _count_wording(text: str, counted: str) -> Callable[[Rule], Wording]:
+    def wording(rule: Rule) -> Wording:
         limit = _limit(rule.facts)
         return f"{text.format(limit)} {counted}, not {len(rule.value):,}", limit, ""
 
-    return tell
+    return wording
 
 
-def _pattern(rule: Rule) -> Told:
+def _pattern(rule: Rule) -> Wording:
     pattern = shorten(rule.facts["pattern"], 200)
     return f"must match the pattern {pattern}, not {rule.got()}", pattern, ""
 
 
-def _format(rule: Rule) -> Told:
+def _format(rule: Rule) -> Wording:
     return f"must be a {rule.facts['format']}, not {rule.got()}", rule.facts["format"], ""
 
 
-def _one_of(rule: Rule) -> Told:
+def _one_of(rule: Rule) -> Wording:
     fitting = [position for position, errors in enumerate(rule.facts.get("context", ())) if not errors]
     text = "fits more than one of the alternatives, exactly one must fit"
     return text, None, f"Alternatives {listing(list(fitting))} fit: leave out what makes it fit one of them."
 
 
-def _other(rule: Rule) -> Told:
+def _other(rule: Rule) -> Wording:
     return f"breaks the rule `{rule.error.kind.name}`", _limit(rule.facts), ""
 
 
-_TELLERS: Final[dict[str, Callable[[Rule], Told]]] = {
+_WORDINGS: Final[dict[str, Callable[[Rule], Wording]]] = {
     "type": _type,
     "enum": _enum,
     "const": _const,
     "required": _required,
     "additionalProperties": _additional,
     "unevaluatedProperties": _additional,
-    "minimum": _limit_teller("must be at least {}"),
-    "maximum": _limit_teller("must be at most {}"),
-    "exclusiveMinimum": _limit_teller("must be more than {}"),
-    "exclusiveMaximum": _limit_teller("must be less than {}"),
-    "multipleOf": _limit_teller("must be a multiple of {}"),
-    "minLength": _count_teller("must have at least {}", "characters"),
-    "maxLength": _count_teller("must have at most {}", "characters"),
-    "minItems": _count_teller("must have at least {}", "items"),
-    "maxItems": _count_teller("must have at most {}", "items"),
-    "minProperties": _count_teller("must have at least {}", "properties"),
-    "maxProperties": _count_teller("must have at most {}", "properties"),
+    "minimum": _limit_wording("must be at least {}"),
+    "maximum": _limit_wording("must be at most {}"),
+    "exclusiveMinimum": _limit_wording("must be more than {}"),
+    "exclusiveMaximum": _limit_wording("must be less than {}"),
+    "multipleOf": _limit_wording("must be a multiple of {}"),
+    "minLength": _count_wording("must have at least {}", "characters"),
+    "maxLength": _count_wording("must have at most {}", "characters"),
+    "minItems": _count_wording("must have at least {}", "items"),
+    "maxItems": _count_wording("must have at most {}", "items"),
+    "minProperties": _count_wording("must have at least {}", "properties"),
+    "maxProperties": _count_wording("must have at most {}", "properties"),
     "pattern": _pattern,
     "format": _format,
     "oneOf": _one_of,
 }
 
 
-_FIXED: Final[dict[str, Told]] = {
+_FIXED: Final[dict[str, Wording]] = {
     "unevaluatedItems": ("has more items than the schema describes", None, "Leave the last ones out."),
     "additionalItems": ("has more items than the schema describes", None, "Leave the last ones out."),
     "uniqueItems": ("must not hold the same item twice", "unique items", "Send each item once."),

@@ -3,7 +3,7 @@
 Refused: NaN and infinities, duplicate keys, a byte order mark, invalid UTF-8, lone surrogates, doubles out of range,
 integers of more than 4,300 digits, more bytes or levels than allowed. Integers are exact at any size.
 
-Fast path: orjson parses, one level-by-level walk counts object members and depth. A duplicate key leaves fewer
+Fast path: orjson parses, one level-by-level traversal counts object members and depth. A duplicate key leaves fewer
 members than the text has colons outside strings, so equal counts prove that there is none; colons inside strings
 are discounted by a linear pattern. Only then, or when an integer may have left 64 bits (orjson reads it as a
 double), the standard parser reads the text again, exactly, and names what is wrong.
@@ -14,14 +14,126 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from string import digits
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import orjson
 
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.schema.structure import bound_structure, lexical_depth, outside_strings
+
+# How much structure a JSON text has, counted before any parser makes an object of it.
+#
+# A parser makes its objects in one step that nothing interrupts: 4 MiB can be two million arrays, for which every other
+# call would wait a second. Counting costs a few milliseconds: first all signs, strings included, each in one scan; only
+# a text that has too many of them is counted again without its strings, slice by slice, until it has too many.
+
+_SLICE_BYTES: Final = 64 * 1024
+_NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class Structure(NamedTuple):
+    """Signs outside of strings."""
+
+    containers: int
+    """Arrays and objects."""
+    members: int
+    """Of all objects."""
+    separators: int
+    """Commas: there are at most so many values and one for each container."""
+
+    def is_within(self, most: Structure) -> bool:
+        return (
+            self.containers <= most.containers and self.members <= most.members and self.separators <= most.separators
+        )
+
+
+MOST: Final = Structure(containers=100_000, members=250_000, separators=500_000)
+"""Of one call's arguments: what an orjson parse makes in about 50 ms, and a table of 4 MiB does not come to."""
+LITTLE: Final = Structure(containers=1_000, members=4_000, separators=8_000)
+"""What is parsed, checked and written in about 5 ms, however long its texts are."""
+
+
+def has_little(data: bytes) -> bool:
+    """Whether the text has so little structure that it can be read at once; False says nothing."""
+    return _signs(data).is_within(LITTLE)
+
+
+def has_many_values(value: JsonValue, most: int = LITTLE.separators) -> bool:
+    """Whether there are more than `most` values in the value; counts no further than that."""
+    pending, values = [value], 0
+    while pending:
+        container = pending.pop()
+        if isinstance(container, Mapping):
+            items: Iterable[JsonValue] = container.values()
+        elif isinstance(container, list | tuple):
+            items = container
+        else:
+            continue
+        values += len(container)
+        if values > most:
+            return True
+        pending.extend(items)
+    return False
+
+
+def bound_structure(data: bytes, most: Structure = MOST) -> None:
+    """Raises ToolFailure INVALID_INPUT, reason `too_many_values`, for a text that has more than `most`."""
+    if _signs(data).is_within(most):
+        return
+    containers = members = separators = 0
+    for outside in outside_strings(data):
+        signs = _signs(outside)
+        containers += signs.containers
+        members += signs.members
+        separators += signs.separators
+        if not Structure(containers, members, separators).is_within(most):
+            raise _too_many(most)
+
+
+def lexical_depth(data: bytes, enough: int) -> int:
+    """The deepest nesting of brackets outside strings; stops once it is more than `enough`."""
+    depth = deepest = 0
+    for outside in outside_strings(data):
+        for bracket in outside.translate(None, _NOT_BRACKETS):
+            if bracket in b"[{":
+                depth += 1
+                if depth > deepest:
+                    deepest = depth
+                    if deepest > enough:
+                        return deepest
+            else:
+                depth -= 1
+    return deepest
+
+
+def outside_strings(data: bytes) -> Iterator[bytes]:
+    """The text without its strings, in pieces made of at most 64 KiB."""
+    at, is_inside = 0, 0
+    while at < len(data):
+        piece = data[at : at + _SLICE_BYTES]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape is not torn in two
+            piece = data[at : at + len(piece) + 1]
+        at += len(piece)
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        yield b"".join(parts[is_inside::2])
+        is_inside = (is_inside + len(parts) - 1) % 2
+
+
+def _signs(data: bytes) -> Structure:
+    return Structure(data.count(b"[") + data.count(b"{"), data.count(b":"), data.count(b","))
+
+
+def _too_many(most: Structure) -> ToolFailure:
+    message = (
+        f"The JSON has too many small parts: at most {most.containers:,} arrays and objects, {most.members:,} members "
+        f"and {most.separators:,} items are read in one call. Send it as one text, upload it as an artifact and refer "
+        "to that, or split it into several calls."
+    )
+    details = {"reason": "too_many_values", **most._asdict()}
+    return ToolFailure(ToolError(ErrorKind.INVALID_INPUT, message, details=details))
+
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 64
@@ -65,7 +177,7 @@ def struct_numbers(value: JsonValue, *, max_depth: int = MAX_DEPTH) -> JsonValue
     """A value that came through google.protobuf.Struct, with integral doubles turned into integers.
 
     Raises:
-        ToolFailure: INVALID_INPUT for |n| >= 2^53 (a double no longer tells neighbours apart), NaN and infinity, and
+        ToolFailure: INVALID_INPUT for |n| >= 2^53 (a double no longer distinguishes neighbours), NaN and infinity, and
             for what is nested deeper than `max_depth`.
     """
     return _with_integers(value, max_depth, max_depth)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from toolhub_service.domain.errors import Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.schema.bounded_cache import BoundedCache
-from toolhub_service.schema.compiled import CompiledSchema, compile_schema
+from toolhub_service.schema.canonical_json import measure
+from toolhub_service.schema.compiled import BoundedCache, CompiledSchema, compile_schema
+from toolhub_service.schema.default_plan import Fill
 from toolhub_service.schema.defaults import DefaultsPlan, compile_defaults
-from toolhub_service.schema.measure import measure
-from toolhub_service.schema.refusal import MAX_INSTANCE_DEPTH
+from toolhub_service.schema.references import MAX_INSTANCE_DEPTH
 
 _CACHED_TOOLS: Final = 16_384
+_OF_SINGLE_PROPERTIES: Final = frozenset(
+    "$schema $comment $defs definitions title description examples default type properties required "
+    "additionalProperties".split()
+)
+"""Keywords of a schema that judge each property by itself, ask for some, or annotate."""
 _MAX_TRIED_DEFAULTS: Final = 32
 _MAX_WORK_PER_TRY: Final = 100_000
 
@@ -22,7 +27,7 @@ _MAX_WORK_PER_TRY: Final = 100_000
 class ToolSchemas:
     """The compiled contract of one tool. Immutable; safe to share between tasks and threads."""
 
-    __slots__ = ("defaults", "input", "output", "validate_input", "validate_output")
+    __slots__ = ("_scalars", "defaults", "input", "output", "validate_input", "validate_output")
 
     def __init__(self, spec: ToolSpec) -> None:
         self.input: CompiledSchema = compile_schema(spec.input_schema)
@@ -32,6 +37,8 @@ class ToolSchemas:
         self.validate_output: Callable[[JsonValue], tuple[Violation, ...]] = self.output.validate
         """Step 7: broken rules of a result; empty when it fits."""
         self.defaults: DefaultsPlan = compile_defaults(self.input)
+        self._scalars = self.defaults.scalars() if _judges_properties_alone(self.input.document) else None
+        """Defaults that each fit their property, where no rule looks at two properties: nothing has to be tried."""
 
     def complete(self, args: JsonObject) -> tuple[JsonObject, tuple[str, ...]]:
         """Step 3: valid arguments with defaults, and JSON Pointers of what was filled. The result is valid too.
@@ -42,6 +49,8 @@ class ToolSchemas:
         Raises:
             ToolFailure: INVALID_INPUT when the defaults would add more than 1 MiB.
         """
+        if self._scalars is not None:
+            return _with_scalars(args, self._scalars)
         completed, filled = self.defaults.fill(args)
         if not filled or self.input.is_valid(completed):
             return completed, filled
@@ -62,6 +71,23 @@ class ToolSchemas:
             else:
                 left_out.add(path)
         return completed, kept
+
+
+def _judges_properties_alone(document: JsonValue) -> bool:
+    """Whether an object that fits goes on to fit with one more declared property, if that fits by itself."""
+    return isinstance(document, Mapping) and document.keys() <= _OF_SINGLE_PROPERTIES
+
+
+def _with_scalars(args: JsonObject, fills: tuple[Fill, ...]) -> tuple[JsonObject, tuple[str, ...]]:
+    completed: dict[str, JsonValue] | None = None
+    filled: list[str] = []
+    for fill in fills:
+        if fill.name not in args:
+            if completed is None:
+                completed = dict(args)
+            completed[fill.name] = fill.value
+            filled.append(fill.step)
+    return args if completed is None else completed, tuple(filled)
 
 
 def for_tool(spec: ToolSpec) -> ToolSchemas:

@@ -11,9 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A group of settings; unknown names are refused."""
+from toolhub_service.adapters.source_config import Section
 
 
 class Tls(Section, frozen=True):
@@ -124,7 +122,9 @@ class Logs(Section, frozen=True):
 
 class CustomTool(Section, frozen=True):
     tool: Annotated[str, Meta(description="package.module:ClassName, below a trusted namespace.")]
-    args: Annotated[dict[str, str | int | float | bool | None], Meta(description="Constructor arguments.")] = {}
+    args: Annotated[dict[str, str | int | float | bool | None], Meta(description="Constructor arguments.")] = (
+        msgspec.field(default_factory=dict)
+    )
 
 
 class Tools(Section, frozen=True):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -24,11 +25,87 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from toolhub_service.domain.artifact_ports import BlobWriter
-from toolhub_service.stores.blobs_disk_writer import DiskWriter
+from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.stores.blobs_refusals import CHUNK_BYTES, SETTLE_S, gone, telling
-from toolhub_service.tools.off_loop import heed, off_loop
+from toolhub_service.tools.threads import raise_if_cancelled, to_thread
+
+# One blob on its way to the disk: chunks are gathered to 1 MiB, hashed and written in a thread.
+
+_GATHERED_BYTES = 1024 * 1024
+"""So that a thread is asked once a megabyte, and a small blob costs one hop in all."""
+
+
+class Folder(Protocol):
+    """What a writer needs of the store; called in a thread."""
+
+    def create(self) -> tuple[int, str]: ...
+
+    def publish(self, descriptor: int, temporary: str, sha256: str, stop: threading.Event) -> None: ...
+
+    def discard(self, temporary: str) -> None: ...
+
+
+class DiskWriter:
+    """`domain.artifact_ports.BlobWriter`."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._descriptor = -1
+        self._temporary = ""
+        self._sha256 = hashlib.sha256()
+        self._size_bytes = 0
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    async def write(self, chunk: bytes) -> None:
+        """Raises ToolFailure IO_ERROR."""
+        self._held.append(chunk)
+        self._held_bytes += len(chunk)
+        if self._held_bytes >= _GATHERED_BYTES:
+            await to_thread(self._flush)
+
+    async def finish(self) -> tuple[str, int]:
+        await to_thread(self._publish)
+        return self._sha256.hexdigest(), self._size_bytes
+
+    async def abort(self) -> None:
+        self._held.clear()
+        if self._descriptor >= 0:
+            await to_thread(lambda _: self._drop())
+
+    def _publish(self, stop: threading.Event) -> None:
+        self._flush(stop)
+        with telling():
+            self._folder.publish(self._descriptor, self._temporary, self._sha256.hexdigest(), stop)
+            self._temporary = ""
+            self._drop()
+
+    def _flush(self, stop: threading.Event) -> None:
+        held, self._held, self._held_bytes = self._held, [], 0
+        with telling():
+            if self._descriptor < 0:
+                self._descriptor, self._temporary = self._folder.create()
+            for chunk in held:
+                raise_if_cancelled(stop)
+                self._sha256.update(chunk)
+                self._size_bytes += len(chunk)
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+
+    def _drop(self) -> None:
+        """Release the descriptor, and remove what was not published."""
+        try:
+            if self._temporary:
+                with telling():
+                    self._folder.discard(self._temporary)
+                self._temporary = ""
+        finally:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
 
 _INCOMING = ".incoming"
 _LOCK = ".lock"
@@ -62,12 +139,12 @@ class DiskBlobs:
 
     async def read(self, sha256: str, offset_bytes: int, limit_bytes: int) -> AsyncIterator[bytes]:
         """Chunks of 1 to 262144 bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND, IO_ERROR."""
-        descriptor = await off_loop(lambda _: self._open(sha256))
+        descriptor = await to_thread(lambda _: self._open(sha256))
         try:
             at, end = offset_bytes, offset_bytes + limit_bytes if limit_bytes else None
             while end is None or at < end:
                 wanted = _READ_BYTES if end is None else min(_READ_BYTES, end - at)
-                data = await off_loop(partial(_pread, descriptor, wanted, at))
+                data = await to_thread(partial(_pread, descriptor, wanted, at))
                 if not data:
                     return
                 at += len(data)
@@ -78,7 +155,7 @@ class DiskBlobs:
 
     async def remove(self, sha256: str) -> None:
         """Nothing happens to bytes younger than `settle_s`, nor when they are gone."""
-        await off_loop(lambda _: self._remove(sha256))
+        await to_thread(lambda _: self._remove(sha256))
 
     async def close(self) -> None:
         """A second time does nothing."""
@@ -105,7 +182,7 @@ class DiskBlobs:
         shard = self._open_shard(sha256, make=True)
         try:
             with self._locked(fcntl.LOCK_SH):
-                heed(stop)
+                raise_if_cancelled(stop)
                 os.utime(descriptor)  # young from now on, however long the upload took
                 os.rename(temporary, sha256[2:], src_dir_fd=self._incoming, dst_dir_fd=shard)
             os.fsync(shard)
@@ -184,6 +261,6 @@ class DiskBlobs:
 
 
 def _pread(descriptor: int, size_bytes: int, at: int, stop: threading.Event) -> bytes:
-    heed(stop)
+    raise_if_cancelled(stop)
     with telling():
         return os.pread(descriptor, size_bytes, at)

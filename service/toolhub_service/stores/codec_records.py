@@ -14,16 +14,15 @@ from typing import Final
 
 import msgspec
 
-from toolhub_service.domain.approval import ApprovalState
-from toolhub_service.domain.artifact import OCTETS, ArtifactRef
-from toolhub_service.domain.call import Mode
-from toolhub_service.domain.errors import ErrorKind, Upstream
-from toolhub_service.domain.job_state import JobRef, JobState
+from toolhub_service.domain.approval import ApprovalState, Binding
+from toolhub_service.domain.artifact import ArtifactRef
+from toolhub_service.domain.call import Mode, Principal
+from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream, Violation
+from toolhub_service.domain.job import RemoteMark
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.pin import PinChange, PinState
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import EvidenceType
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import Evidence, EvidenceType, JobRef, JobState, Progress, StepName, ToolResult
+from toolhub_service.stores.codec_json import decode_json, encode_json
 
 NULL: Final = b"null"
 EMPTY: Final = b"{}"
@@ -129,14 +128,6 @@ class CallPart(Part):
     names_artifacts: bool = False
 
 
-class RemoteMarkPart(Part):
-    key: str
-    remote_id: str = ""
-    accepted: bool = False
-    endpoint: str = ""
-    details: Mapping[str, str] = {}
-
-
 class JobRecord(Record):
     """A Job, whole; or without `status` and the call's `args`, where a store keeps these apart."""
 
@@ -154,7 +145,7 @@ class JobRecord(Record):
     runner: str = ""
     runs: int = 0
     begun: bool = False
-    remote: RemoteMarkPart | None = None
+    remote: RemoteMark | None = None
     cancel_reason: str | None = None
     expires_at_unix_ms: int = 0
     trace_parent: str = ""
@@ -171,20 +162,6 @@ class KeyRecordRecord(Record):
     result: ResultRecord | None = None
 
 
-class BindingPart(Part):
-    principal: str
-    tool: str
-    tool_digest: str
-    args_digest: str
-    policy_revision: str
-    job_id: str = ""
-    agent_id: str = ""
-    user_id: str = ""
-    question_digest: str = ""
-    workspace: str = ""
-    state: str = ""
-
-
 class QuestionPart(Part):
     message: str
     schema: bytes
@@ -193,7 +170,7 @@ class QuestionPart(Part):
 
 class ApprovalRecord(Record):
     approval_id: str
-    binding: BindingPart
+    binding: Binding
     state: ApprovalState
     tool_version: str
     args_summary_json: str
@@ -222,19 +199,6 @@ class AnsweringRecord(ApprovalRecord, tag=2, kw_only=True):
     answer: bytes | None = None
 
 
-class ArtifactRecord(Record):
-    artifact_id: str
-    sha256: str
-    size_bytes: int
-    principal: str
-    created_at_unix_ms: int
-    expires_at_unix_ms: int
-    media_type: str = OCTETS
-    name: str = ""
-    task_id: str = ""
-    call_id: str = ""
-
-
 class PinRecord(Record):
     source: str
     tool: str
@@ -250,13 +214,97 @@ class PinRecord(Record):
     decided_by: str = ""
     comment: str = ""
     version: int = 1
+    registered: bool = False
 
 
-class UseRecord(Record):
-    """A ToolUse."""
+# Results and errors to their wire form and back.
 
-    tenant: str
-    tool: str
-    agent: str
-    purpose: str
-    at_unix_ms: int
+
+def result_record(result: ToolResult) -> ResultRecord:
+    error = result.error
+    return ResultRecord(
+        ok=result.ok,
+        call_id=result.call_id,
+        tool=result.tool,
+        value=NULL if result.value is None else encode_json(result.value),
+        error=None if error is None else error_part(error),
+        evidence=tuple(EvidencePart(*evidence) for evidence in result.evidence),
+        artifacts=result.artifacts,
+        job=result.job,
+        tool_version=result.tool_version,
+        tool_digest=result.tool_digest,
+        attempts=result.attempts,
+        replayed=result.replayed,
+        truncated=result.truncated,
+        defaults_applied=result.defaults_applied,
+        durations_us=result.durations_us,
+    )
+
+
+def result_of(record: ResultRecord) -> ToolResult:
+    return ToolResult(
+        ok=record.ok,
+        call_id=record.call_id,
+        tool=record.tool,
+        value=_value(record.value),
+        error=None if record.error is None else error_of(record.error),
+        evidence=tuple(_evidence_of(part) for part in record.evidence),
+        artifacts=record.artifacts,
+        job=record.job,
+        tool_version=record.tool_version,
+        tool_digest=record.tool_digest,
+        attempts=record.attempts,
+        replayed=record.replayed,
+        truncated=record.truncated,
+        defaults_applied=record.defaults_applied,
+        durations_us=record.durations_us,
+    )
+
+
+def error_part(error: ToolError) -> ErrorPart:
+    return ErrorPart(
+        kind=error.kind,
+        message=error.message,
+        retryable=error.retryable,
+        retry_after_s=error.retry_after_s,
+        violations=tuple(_violation_part(violation) for violation in error.violations),
+        details=encode_json(error.details) if error.details else EMPTY,
+        upstream=error.upstream,
+    )
+
+
+def error_of(part: ErrorPart) -> ToolError:
+    return ToolError(
+        kind=part.kind,
+        message=part.message,
+        retryable=part.retryable,
+        retry_after_s=part.retry_after_s,
+        violations=tuple(_violation_of(violation) for violation in part.violations),
+        details=object_of(part.details),
+        upstream=part.upstream,
+    )
+
+
+def object_of(text: bytes) -> JsonObject:
+    """A JSON object. Raises ValueError for any other value."""
+    value = decode_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 — it is the text that is wrong
+    return value
+
+
+def _value(text: bytes) -> JsonValue:
+    return None if text == NULL else decode_json(text)
+
+
+def _evidence_of(part: EvidencePart) -> Evidence:
+    return Evidence(part.type, part.ref, part.summary, part.created_at_unix_ms, part.sha256, part.attributes)
+
+
+def _violation_part(violation: Violation) -> ViolationPart:
+    expected = NULL if violation.expected is None else encode_json(violation.expected)
+    return ViolationPart(violation.path, violation.keyword, violation.message, expected, violation.hint)
+
+
+def _violation_of(part: ViolationPart) -> Violation:
+    return Violation(part.path, part.keyword, part.message, _value(part.expected), part.hint)

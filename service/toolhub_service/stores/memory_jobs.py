@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally
-from toolhub_service.domain.job_machine import has_new_entry
-from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally, has_new_entry
+from toolhub_service.domain.result import JobState
 
 _Scope: TypeAlias = tuple[str, str, str]
 
@@ -27,13 +26,13 @@ class MemoryJobs:
         self._histories: dict[str, list[JobStatus]] = {}
         self._by_key: dict[_Scope, str] = {}
         self._alive_until_unix_ms: dict[str, int] = {}
-        self._heard: Callable[[JobNews], None] | None = None
+        self._on_event: Callable[[JobNews], None] | None = None
 
     async def create(self, job: Job) -> Job | None:
         scope = _scope(job)
-        standing = self._jobs.get(self._by_key.get(scope, job.job_id))
-        if standing is not None:
-            return standing
+        existing = self._jobs.get(self._by_key.get(scope, job.job_id))
+        if existing is not None:
+            return existing
         if scope[-1]:
             self._by_key[scope] = job.job_id
         self._histories[job.job_id] = []
@@ -96,8 +95,8 @@ class MemoryJobs:
         by_state = Counter(job.state for job in self._open.values())
         return JobTally(dict(by_state), None if oldest is None else oldest.created_at_unix_ms)
 
-    def listen(self, heard: Callable[[JobNews], None]) -> None:
-        self._heard = heard
+    def listen(self, on_event: Callable[[JobNews], None]) -> None:
+        self._on_event = on_event
 
     async def start(self) -> None:
         """There is nothing to open."""
@@ -114,8 +113,8 @@ class MemoryJobs:
             self._open[job.job_id] = job
         if new_entry:
             self._histories[job.job_id].append(status)
-            if self._heard is not None:
-                self._heard(JobNews(job.job_id, status.sequence, status))
+            if self._on_event is not None:
+                self._on_event(JobNews(job.job_id, status.sequence, status))
 
     def _is_unattended(self, job: Job, now_unix_ms: int, queued_before_unix_ms: int) -> bool:
         state = job.state

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
-from toolhub_service.domain.key import EffectKey, KeyRecord
+from msgspec.structs import replace
+
+from toolhub_service.domain.key import EffectKey, KeyRecord, full, share_is_taken
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.share import may_take
+from toolhub_service.domain.usage import may_take
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.stores.key_refusals import full, share_is_taken
 
 _RECORD_BYTES = 2_048
 """About what a record weighs besides the value of its result."""
@@ -50,11 +50,11 @@ class MemoryKeys:
         return len(self._slots)
 
     async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
-        standing = self._live(key)
-        if standing is not None:
-            if standing.record.owner != replacing or standing.record.result is not None:
-                return standing.record
-            self._forget(key, standing)
+        existing = self._live(key)
+        if existing is not None:
+            if existing.record.owner != replacing or existing.record.result is not None:
+                return existing.record
+            self._forget(key, existing)
         self._make_room(key.principal)
         self._put(key, _Slot(record))
         return None

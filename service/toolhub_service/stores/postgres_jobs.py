@@ -14,15 +14,12 @@ from typing import Any, Final, Literal, LiteralString, TypeAlias
 
 from psycopg import AsyncConnection
 
-from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally
-from toolhub_service.domain.job_machine import ForbiddenTransition
-from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobNews, JobStatus, JobTally
+from toolhub_service.domain.result import JobState
 from toolhub_service.stores import postgres_jobs_sql as sql
 from toolhub_service.stores.codec import decode_status, readable
-from toolhub_service.stores.postgres_feed import PostgresFeed
-from toolhub_service.stores.postgres_jobs_rows import Written, columns, job_of, terms_of, text, written
-from toolhub_service.stores.postgres_lane import Lane
-from toolhub_service.stores.postgres_link import PostgresLink
+from toolhub_service.stores.postgres_jobs_sql import Written, columns, job_of, terms_of, text, written
+from toolhub_service.stores.postgres_link import BatchWriter, PostgresFeed, PostgresLink
 
 _GLOB: Final = "*?["
 _Place: TypeAlias = tuple[str, int]
@@ -34,11 +31,13 @@ class PostgresJobs:
 
     def __init__(self, link: PostgresLink) -> None:
         self._link = link
-        self._creating: Lane[Written, Job | None] = Lane(
+        self._creating: BatchWriter[Written, Job | None] = BatchWriter(
             link, self._create_all, key=lambda each: each.id, repeatable=True
         )
-        self._putting: Lane[Written, bool] = Lane(link, self._put_all, key=lambda each: each.id, repeatable=False)
-        self._heard: Callable[[JobNews], None] | None = None
+        self._putting: BatchWriter[Written, bool] = BatchWriter(
+            link, self._put_all, key=lambda each: each.id, repeatable=False
+        )
+        self._on_event: Callable[[JobNews], None] | None = None
         self._feed: PostgresFeed | None = None
         self._origin = secrets.token_hex(8)
         self._own: dict[_Place, JobStatus] = {}
@@ -93,13 +92,13 @@ class PostgresJobs:
         oldest = {state: created for state, _, created in rows}
         return JobTally({JobState(state): count for state, count, _ in rows}, oldest.get(JobState.QUEUED.value))
 
-    def listen(self, heard: Callable[[JobNews], None]) -> None:
-        self._heard = heard
+    def listen(self, on_event: Callable[[JobNews], None]) -> None:
+        self._on_event = on_event
 
     async def start(self) -> None:
         await self._link.start()
-        if self._heard is not None and self._feed is None:
-            self._feed = await self._link.listen("jobs", self._hear)
+        if self._on_event is not None and self._feed is None:
+            self._feed = await self._link.listen("jobs", self._on_payload)
 
     async def close(self) -> None:
         await self._creating.close()
@@ -122,15 +121,15 @@ class PostgresJobs:
         finally:
             self._disown(place for place in expected if place[0] not in kept)
         refused = [each for each in wanted if each.id not in kept]
-        standing = await self._standing(connection, refused) if refused else {}
-        return [None if each.id in kept else standing[each.id] for each in wanted]
+        existing = await self._existing(connection, refused) if refused else {}
+        return [None if each.id in kept else existing[each.id] for each in wanted]
 
-    async def _standing(
+    async def _existing(
         self, connection: AsyncConnection, refused: Sequence[Written]
     ) -> dict[str, Job | None | Exception]:
         """The job that stands under each one's key or id; None for one that stands itself, when an answer was lost."""
         wanted = [[each.id for each in refused], [each.key_digest for each in refused if each.key_digest]]
-        rows = await (await connection.execute(sql.STANDING, wanted, binary=True)).fetchall()
+        rows = await (await connection.execute(sql.EXISTING, wanted, binary=True)).fetchall()
         by_id = {job_id: job_of(parts) for job_id, _, *parts in rows}
         answers: dict[str, Job | None | Exception] = {
             each.id: None if by_id[each.id] == each.job else by_id[each.id] for each in refused if each.id in by_id
@@ -154,14 +153,14 @@ class PostgresJobs:
             changed = {job_id: is_new for job_id, version, is_new, _ in rows if version is None}
         finally:
             self._disown(place for place in expected if not changed.get(place[0]))
-        standing = {job_id: version for job_id, version, *_ in rows if version is not None}
-        return [each.id in changed or _refusal(each.job, standing.get(each.id)) for each in wanted]
+        existing = {job_id: version for job_id, version, *_ in rows if version is not None}
+        return [each.id in changed or _refusal(each.job, existing.get(each.id)) for each in wanted]
 
     # Telling
 
     def _expect(self, written: Sequence[Written]) -> list[_Place]:
         """What of this may come back, before it can. What is expected already is there to stay: it was committed."""
-        if self._heard is None:
+        if self._on_event is None:
             return []
         places = {(each.id, each.job.status.sequence): each.job.status for each in written}
         new = [place for place in places if place not in self._own]
@@ -172,13 +171,13 @@ class PostgresJobs:
         for place in places:
             self._own.pop(place, None)
 
-    def _hear(self, payload: str | None) -> None:
-        assert self._heard is not None
+    def _on_payload(self, payload: str | None) -> None:
+        assert self._on_event is not None
         if payload is None:
             self._own.clear()
-            self._heard(JobNews(""))
+            self._on_event(JobNews(""))
         elif (news := self._news(payload)) is not None:
-            self._heard(news)
+            self._on_event(news)
 
     def _news(self, payload: str) -> JobNews | None:
         """None for what no hub has told."""
@@ -212,7 +211,7 @@ class PostgresJobs:
         return await self._link.run(work, repeatable=True)
 
 
-def _refusal(job: Job, standing_version: int | None) -> Literal[False] | ForbiddenTransition:
-    if standing_version == job.version - 1:
+def _refusal(job: Job, existing_version: int | None) -> Literal[False] | ForbiddenTransition:
+    if existing_version == job.version - 1:
         return ForbiddenTransition(f"entry {job.status.sequence}, {job.state.value}, may not come next")
     return False

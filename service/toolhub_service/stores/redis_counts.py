@@ -1,4 +1,4 @@
-"""Rate and quota counted by all hubs together: the same sums as budget/rate.py and budget/quota.py, in Redis.
+"""Rate and quota counted by all hubs together: the same sums as budget/limits.py, in Redis.
 
 `count:<limit id>` is a hash: full_at, when the bucket is full again (GCRA), and opened_at and used of the quota's
 window; it expires when a new one would say the same. All limits of a call are looked at before any is spent, in one
@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.shared_counts import Refused, Scarce, Taken
+from toolhub_service.domain.usage import Refused, Scarce, Taken
 from toolhub_service.domain.verdict import Limit
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_script import RedisScript
+from toolhub_service.stores.redis_link import RedisLink, RedisScript
 
 _TAKE = RedisScript(
     """

@@ -14,8 +14,8 @@ list of its entries, the one with sequence n at n - 1. Sorted sets find jobs:
 
 from __future__ import annotations
 
-from toolhub_service.domain.job_state import FINAL_STATES
-from toolhub_service.stores.redis_script import RedisScript
+from toolhub_service.domain.result import FINAL_STATES
+from toolhub_service.stores.redis_link import RedisScript
 
 IN_FEED_BYTES = 4_096
 """Larger entries are told of without themselves."""
@@ -88,9 +88,9 @@ CREATE = RedisScript(
 local id, token, key, seq, state, at, runner, deadline, expires, frame, status = unpack(ARGV, 1, 11)
 local version, args, created, principal, tool, request, task = unpack(ARGV, 12)
 local job = P .. 'job:' .. id
-local standing = key ~= '' and call('GET', P .. 'jobs:key:' .. key) or call('EXISTS', job) == 1 and id
-if standing then
-  return (standing ~= id or call('HGET', job, 'by') ~= token) and read(standing)
+local existing = key ~= '' and call('GET', P .. 'jobs:key:' .. key) or call('EXISTS', job) == 1 and id
+if existing then
+  return (existing ~= id or call('HGET', job, 'by') ~= token) and read(existing)
 end
 call('HSET', job, 'by', token, 'version', version, 'seq', seq, 'state', state, 'at', at, 'runner', runner,
   'deadline', deadline, 'frame', frame, 'args', args, 'key', key, 'created', created, 'principal', principal,

@@ -11,9 +11,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally
-from toolhub_service.domain.job_machine import ForbiddenTransition, may_follow
-from toolhub_service.domain.job_state import FINAL_STATES, JobState
+from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobNews, JobStatus, JobTally, may_follow
+from toolhub_service.domain.result import FINAL_STATES, JobState
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.stores.codec import (
     decode_args,
@@ -107,8 +106,8 @@ class RedisJobs:
         by_state = {state: count for state, count in zip(_OPEN_STATES, counts, strict=True) if count}
         return JobTally(by_state, int(oldest) if oldest else None)
 
-    def listen(self, heard: Callable[[JobNews], None]) -> None:
-        self._unlisten = self._link.listen(b"job", lambda values: heard(_news_of(values)))
+    def listen(self, on_event: Callable[[JobNews], None]) -> None:
+        self._unlisten = self._link.listen(b"job", lambda values: on_event(_news_of(values)))
 
     async def start(self) -> None:
         await self._link.start()
@@ -161,7 +160,7 @@ def _key_digest(principal: str, tool: str, key: str) -> str:
     return hashlib.sha256(dumps([principal, tool, key])).hexdigest()
 
 
-def _search(where: JobFilter) -> tuple[list[str], Callable[[Facts], bool] | None]:
+def _search(where: JobFilter) -> tuple[list[str], Callable[[str, Facts], bool] | None]:
     """Lists that hold every match, and what judges; None where the only list judges by itself."""
     wanted = (("jobs:of:", where.principal), ("jobs:request:", where.request_id), ("jobs:task:", where.task_id))
     lists = [prefix + value for prefix, value in wanted if value] or ["jobs"]
@@ -169,7 +168,7 @@ def _search(where: JobFilter) -> tuple[list[str], Callable[[Facts], bool] | None
         return lists, None
     states = {state.value for state in where.states}
 
-    def matches(facts: Facts) -> bool:
+    def matches(_: str, facts: Facts) -> bool:
         principal, state, tool, request_id, task_id = facts
         return (
             where.principal in {"", principal}

@@ -1,4 +1,4 @@
-"""A process's one link to Redis: a lane for commands, a feed for news of changes, and nothing per caller.
+"""A process's one link to Redis: a pipeline for commands, a feed for news of changes, and nothing per caller.
 
 What was answered is as durable as the server is configured: `appendonly yes` with `appendfsync always` survives a loss
 of power, `everysec` a killed server, and may lose the last second when the machine goes down; replicas follow
@@ -8,6 +8,7 @@ asynchronously. Tested with Redis 6.2 and 7.0.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
@@ -16,14 +17,165 @@ from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import InvalidResponse, NoScriptError, ResponseError
 
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.ports import Randomness
-from toolhub_service.stores.redis_feed import Heard, RedisFeed
-from toolhub_service.stores.redis_lane import RedisLane
-from toolhub_service.stores.redis_script import RedisScript
-from toolhub_service.stores.redis_trouble import reason_of, unavailable
+from toolhub_service.domain.start_reasons import StartReason
+from toolhub_service.stores.redis_pipeline import Pipeline, reason_of, stay_connected, unavailable
+
+# One blocking reader for a whole process: it hears of changes by whichever hub made them.
+#
+# All stores of one prefix tell of changes in one stream, `<prefix>feed`. An entry's id is `<number>-0`; the numbers
+# come without gaps from the counter `<prefix>feed:count`, in the script that made the change. A reader that misses a
+# number knows that the stream was trimmed before it came, and one that finds the counter behind its own that data was
+# lost. After a gap, and after every new connection, listeners are told to look at everything again.
+
+Listener = Callable[[tuple[bytes, ...] | None], None]
+"""Takes the fields of one entry, or None after a gap."""
+KEPT = 10_000
+"""About how many entries the stream holds: how far a reader may lag before it has a gap."""
+_AT_ONCE = 500
+_BLOCK_S = 5.0
+
+
+class RedisFeed:
+    """Listeners by kind. They are called on the loop and must not wait."""
+
+    def __init__(
+        self, connection: AbstractConnection, prefix: str, randomness: Randomness, *, patience_s: float
+    ) -> None:
+        self._connection = connection
+        self._stream = f"{prefix}feed"
+        self._count = f"{prefix}feed:count"
+        self._randomness = randomness
+        self._patience_s = patience_s
+        self._listeners: dict[bytes, list[Listener]] = {}
+        self._following: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._last = 0
+        self._trouble = ""
+
+    def listen(self, kind: bytes, on_event: Listener) -> Callable[[], None]:
+        """Tell `on_event` of entries of this kind from now on; what is returned ends that."""
+        listeners = self._listeners.setdefault(kind, [])
+        listeners.append(on_event)
+        return lambda: listeners.remove(on_event)
+
+    async def start(self) -> None:
+        """Returns when nothing appended from then on is missed. Raises ToolFailure TOOL_UNAVAILABLE."""
+        if self._following is None or self._following.done():
+            self._following = asyncio.create_task(self._follow(), name="redis-feed")
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise unavailable(self._trouble or "no answer in time") from None
+
+    async def close(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.wait((following,))
+        await self._connection.disconnect(nowait=True)
+
+    async def _follow(self) -> None:
+        await stay_connected(
+            self._connection,
+            self._read,
+            self._broken,
+            randomness=self._randomness,
+            connect_within_s=self._patience_s,
+        )
+
+    def _broken(self, error: Exception) -> None:
+        self._trouble = reason_of(error)
+
+    async def _read(self) -> None:
+        self._last = await self._counted()
+        if self._ready.is_set():
+            self._notify_gap()
+        self._ready.set()
+        while True:
+            batch = await self._next_batch()
+            if batch is None:
+                await self._look_back()
+            else:
+                self._notify(batch)
+
+    async def _next_batch(self) -> list[tuple[bytes, list[bytes]]] | None:
+        block_ms = round(_BLOCK_S * 1_000)
+        options = ("COUNT", _AT_ONCE, "BLOCK", block_ms, "STREAMS", self._stream, f"{self._last}-0")
+        answer = await self._ask("XREAD", *options, within_s=_BLOCK_S + self._patience_s)
+        return None if answer is None else answer[0][1]
+
+    async def _look_back(self) -> None:
+        """A counter behind ours: the server has lost data, and counts again from before."""
+        counted = await self._counted()
+        if counted < self._last:
+            self._last = counted
+            self._notify_gap()
+
+    async def _counted(self) -> int:
+        return int(await self._ask("GET", self._count, within_s=self._patience_s) or 0)
+
+    async def _ask(self, *command: str | int, within_s: float) -> Any:
+        async with asyncio.timeout(within_s):
+            await self._connection.send_command(*command, check_health=False)
+            return await self._connection.read_response(disable_decoding=True)
+
+    def _notify(self, batch: list[tuple[bytes, list[bytes]]]) -> None:
+        for entry_id, fields in batch:
+            number = int(entry_id.partition(b"-")[0])
+            if number != self._last + 1:
+                self._notify_gap()
+            self._last = number
+            if len(fields) < 2:
+                raise InvalidResponse
+            kind, *values = fields[1::2]
+            self._call(self._listeners.get(kind, ()), tuple(values))
+
+    def _notify_gap(self) -> None:
+        for listeners in self._listeners.values():
+            self._call(listeners, None)
+
+    def _call(self, listeners: list[Listener] | tuple[()], values: tuple[bytes, ...] | None) -> None:
+        loop = asyncio.get_running_loop()
+        for on_event in listeners:
+            loop.call_soon(on_event, values)
+
+
+# Lua that runs in Redis as one: what must not be interleaved, and what would need many round trips.
+#
+# KEYS[1] is the prefix of all keys, which scripts append to. (A prefix with a hash tag, `{toolhub}:`, puts all keys
+# into one slot.) A script may run twice when its first answer was lost: one that changes something takes a token of
+# the call and leaves it beside what it wrote, so that the second run answers what the first one did.
+
+PRELUDE = f"""
+local P = KEYS[1]
+local call = redis.call
+
+local function tell(kind, ...)
+  local number = call('INCR', P .. 'feed:count')
+  local fields = {{'k', kind}}
+  for at, value in ipairs({{...}}) do
+    fields[#fields + 1] = at
+    fields[#fields + 1] = value
+  end
+  call('XADD', P .. 'feed', 'MAXLEN', '~', {KEPT}, number .. '-0', unpack(fields))
+  return number
+end
+"""
+
+
+class RedisScript:
+    """A script and the digest that Redis knows it by once it has seen it."""
+
+    __slots__ = ("digest", "text")
+
+    def __init__(self, *parts: str) -> None:
+        self.text = "\n".join((PRELUDE, *parts))
+        self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisLink:
@@ -45,7 +197,7 @@ class RedisLink:
         """
         self.prefix = prefix
         self._randomness = randomness
-        self._lane = RedisLane(_connection(url), randomness, patience_s=patience_s, max_waiting=max_waiting)
+        self._pipeline = Pipeline(_connection(url), randomness, patience_s=patience_s, max_waiting=max_waiting)
         self._feed = RedisFeed(_connection(url), prefix, randomness, patience_s=patience_s)
         self._starting = asyncio.Lock()
         self._is_judged = False
@@ -60,7 +212,7 @@ class RedisLink:
     async def run(self, *command: bytes | str | int) -> Any:
         """One command. Raises ToolFailure TOOL_UNAVAILABLE."""
         try:
-            return await self._lane.run(*command)
+            return await self._pipeline.run(*command)
         except ResponseError as error:
             raise unavailable(reason_of(error)) from None
 
@@ -71,15 +223,15 @@ class RedisLink:
         """
         try:
             try:
-                return await self._lane.run("EVALSHA", script.digest, 1, self.prefix, *arguments, once=once)
+                return await self._pipeline.run("EVALSHA", script.digest, 1, self.prefix, *arguments, once=once)
             except NoScriptError:
-                return await self._lane.run("EVAL", script.text, 1, self.prefix, *arguments, once=once)
+                return await self._pipeline.run("EVAL", script.text, 1, self.prefix, *arguments, once=once)
         except ResponseError as error:
             raise unavailable(reason_of(error)) from None
 
-    def listen(self, kind: bytes, heard: Heard) -> Callable[[], None]:
-        """Tell `heard` of what scripts `tell` under this kind, None after a gap; what is returned ends that."""
-        return self._feed.listen(kind, heard)
+    def listen(self, kind: bytes, on_event: Listener) -> Callable[[], None]:
+        """Tell `on_event` of what scripts `tell` under this kind, None after a gap; what is returned ends that."""
+        return self._feed.listen(kind, on_event)
 
     async def start(self) -> None:
         """Each store calls it. Raises ToolFailure TOOL_UNAVAILABLE, HubFailure for a server that forgets at will."""
@@ -91,7 +243,7 @@ class RedisLink:
 
     async def close(self) -> None:
         await self._feed.close()
-        await self._lane.close()
+        await self._pipeline.close()
 
 
 def _connection(url: str) -> AbstractConnection:
@@ -108,8 +260,7 @@ def _connection(url: str) -> AbstractConnection:
         return cast("AbstractConnection", pool.make_connection())  # type: ignore[no-untyped-call]
     except (ValueError, TypeError):
         raise HubFailure(
-            HubStatus.INVALID_ARGUMENT,
-            "REDIS_URL_INVALID",
+            StartReason.REDIS_URL_INVALID,
             "stores.redis_url is no URL of a Redis: redis://[user:password@]host[:port][/database], rediss:// for TLS "
             "(with options ?ssl_ca_certs=, ssl_certfile=, ssl_keyfile=), unix://path[?db=] for a socket.",
         ) from None
@@ -131,8 +282,7 @@ def _judge(facts: dict[str, str]) -> None:
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
         raise HubFailure(
-            HubStatus.FAILED_PRECONDITION,
-            "REDIS_EVICTS",
+            StartReason.REDIS_EVICTS,
             f"The Redis of stores.redis_url evicts keys when its memory is full (maxmemory-policy {policy}), and would "
             "forget jobs and idempotency keys at will. Set maxmemory-policy noeviction.",
         )

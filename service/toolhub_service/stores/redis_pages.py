@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_script import RedisScript
+from toolhub_service.stores.redis_link import RedisLink, RedisScript
 
 _AT_ONCE = 1_000
 
@@ -39,6 +38,20 @@ return rows
 )
 """kind, list, limit, time and id of the cursor or empty, fields → id, time and fields of each"""
 
+AT_DIGITS = 16
+_LIST_MEMBERS = RedisScript(
+    f"""
+local rows = {{}}
+for position, member in ipairs(call('ZREVRANGEBYLEX', P .. ARGV[2], ARGV[4], '-', 'LIMIT', 0, ARGV[3])) do
+  local name = string.sub(member, {AT_DIGITS + 2})
+  local facts = call('HMGET', P .. ARGV[1] .. name, unpack(ARGV, 5))
+  rows[position] = {{name, string.sub(member, 1, {AT_DIGITS}), unpack(facts)}}
+end
+return rows
+"""
+)
+"""kind, list, limit, upper bound, fields → name, time and fields of each"""
+
 Facts = Sequence[str]
 
 
@@ -52,7 +65,7 @@ class RedisPages:
     async def page(
         self,
         lists: Sequence[str],
-        matches: Callable[[Facts], bool] | None,
+        matches: Callable[[str, Facts], bool] | None,
         *,
         after: tuple[int, str] | None,
         limit: int,
@@ -67,14 +80,14 @@ class RedisPages:
         return await self._judged(await self._shortest(lists), matches, after, limit)
 
     async def _judged(
-        self, name: str, matches: Callable[[Facts], bool], after: tuple[int, str] | None, limit: int
+        self, name: str, matches: Callable[[str, Facts], bool], after: tuple[int, str] | None, limit: int
     ) -> tuple[list[str], int]:
         ids: list[str] = []
         count = 0
         cursor: tuple[int, str] | None = None
         while rows := await self._rows(name, cursor, _AT_ONCE):
             for item, at, *facts in rows:
-                if not matches(facts):
+                if not matches(item, facts):
                     continue
                 count += 1
                 if len(ids) < limit and (after is None or (int(at), item) < after):
@@ -93,4 +106,14 @@ class RedisPages:
     async def _rows(self, name: str, cursor: tuple[int, str] | None, limit: int) -> list[list[str]]:
         at, item = ("", "") if cursor is None else (str(cursor[0]), cursor[1])
         rows = await self._link.call(_LIST, self._kind, name, limit, at, item, *self._fields)
+        return [[(part or b"").decode() for part in row] for row in rows]
+
+
+class MemberPages(RedisPages):
+    """Of lists whose members are `<time> <name>` with one score: Redis keeps those in the order of their bytes, where a
+    script's own comparison of texts would follow the server's locale."""
+
+    async def _rows(self, name: str, cursor: tuple[int, str] | None, limit: int) -> list[list[str]]:
+        bound = "+" if cursor is None else f"({cursor[0]:0{AT_DIGITS}d} {cursor[1]}"
+        rows = await self._link.call(_LIST_MEMBERS, self._kind, name, limit, bound, *self._fields)
         return [[(part or b"").decode() for part in row] for row in rows]

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from toolhub_service.domain.usage import ToolUse
 from toolhub_service.stores.codec import decode_use, encode_use, readable
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_script import RedisScript
+from toolhub_service.stores.redis_link import RedisLink, RedisScript
 
 _DROP = """
 local function drop(number)

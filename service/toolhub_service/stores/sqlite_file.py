@@ -1,6 +1,6 @@
 """One SQLite file that the embedded stores share, with each other and with the other processes of the hub.
 
-Changes go to one thread, which commits them in groups (`sqlite_file_writer`). Reads go to a few threads with own
+Changes go to one thread, which commits them in groups (`sqlite_writer`). Reads go to a few threads with own
 connections, which in WAL neither wait for the writer nor hold it up. The event loop itself never touches the file.
 """
 
@@ -9,23 +9,180 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+import orjson
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.stores.codec import UnreadableRecord
-from toolhub_service.stores.sqlite_file_schema import FileTooNew, connect, connect_to_read
-from toolhub_service.stores.sqlite_file_writer import Asked, Change, FileWriter, Watch, unavailable
+from toolhub_service.stores.sqlite_schema import FileTooNew, connect, connect_to_read
+from toolhub_service.stores.sqlite_writer import Asked, Change, FileWriter, Watch, unavailable
+
+I = TypeVar("I")  # noqa: E741 — an item
+A = TypeVar("A")
+T = TypeVar("T")
+
+# Pages of a table, newest first, and how many rows match in all: a filter that grows into a WHERE clause.
+
+
+class Terms:
+    """Terms joined by AND; an empty value adds none."""
+
+    def __init__(self) -> None:
+        self._terms: list[str] = ["1"]
+        self._parameters: list[Any] = []
+
+    def equals(self, column: str, value: str) -> None:
+        if value:
+            self._terms.append(f"{column} = ?")
+            self._parameters.append(value)
+
+    def among(self, column: str, values: Iterable[str]) -> None:
+        wanted = sorted(values)
+        if wanted:
+            self._terms.append(f"{column} IN ({', '.join('?' * len(wanted))})")
+            self._parameters.extend(wanted)
+
+    def like(self, column: str, pattern: str) -> None:
+        """`pattern` is a name or a glob (fnmatch, case-sensitive)."""
+        if not any(sign in pattern for sign in "*?["):
+            self.equals(column, pattern)
+        else:
+            self._terms.append(f"matches_glob({column}, ?)")
+            self._parameters.append(pattern)
+
+    def page(
+        self,
+        connection: sqlite3.Connection,
+        rows: str,
+        table: str,
+        order: tuple[str, ...],
+        after: tuple[int | str, ...] | None,
+        limit: int,
+    ) -> tuple[list[Any], int]:
+        """`rows` is a SELECT over `table` without its WHERE; `order` the columns of the cursor."""
+        matching = " AND ".join(self._terms)
+        (count,) = connection.execute(f"SELECT count(*) FROM {table} WHERE {matching}", self._parameters).fetchone()  # noqa: S608 — fixed names
+        columns, places = ", ".join(order), ", ".join("?" * len(order))
+        cursor, parameters = ("", []) if after is None else (f" AND ({columns}) < ({places})", [*after])
+        newest_first = ", ".join(f"{column} DESC" for column in order)
+        sql = f"{rows} WHERE {matching}{cursor} ORDER BY {newest_first} LIMIT ?"
+        return connection.execute(sql, [*self._parameters, *parameters, limit]).fetchall(), count
+
+
+# Many rows a statement: the interpreter's lock is given up at each step of SQLite, and the event loop may keep it for
+# milliseconds each time, so a group of changes costs a few statements and not a few each.
+
+_CHUNKS: Final = (256, 64, 16, 4, 1)
+
+
+def insert(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], *, on_conflict: str = "") -> None:
+    """`into` is `table (columns)`; `on_conflict` the rest of the statement. Raises sqlite3.Error."""
+    done = 0
+    for size in _CHUNKS:
+        while len(rows) - done >= size:
+            chunk = rows[done : done + size]
+            done += size
+            connection.execute(
+                _insert(into, size, len(chunk[0]), on_conflict), [column for row in chunk for column in row]
+            )
+
+
+def look_up(connection: sqlite3.Connection, table: str, columns: str, key: str, keys: Iterable[str]) -> list[list[Any]]:
+    """The `columns` (no blobs) of the rows with these keys, in one step however many they are."""
+    sql = (
+        f"SELECT json_group_array(json_array({columns})) FROM {table} "  # noqa: S608 — fixed names
+        f"WHERE {key} IN (SELECT value FROM json_each(?))"
+    )
+    (found,) = connection.execute(sql, (orjson.dumps(list(keys)).decode(),)).fetchone()
+    rows: list[list[Any]] = orjson.loads(found)
+    return rows
+
+
+@lru_cache(maxsize=256)
+def _insert(into: str, rows: int, columns: int, on_conflict: str) -> str:
+    one = "(" + ", ".join("?" * columns) + ")"
+    return f"INSERT INTO {into} VALUES {', '.join([one] * rows)} {on_conflict}"  # noqa: S608 — fixed names
+
+
+# The news of one append-only table of the file, in its order, whoever appended.
+#
+# What this process committed lies in memory and is told from there while nobody else has written; else the file is read
+# from the last row told, which gives both in order. Rows are AUTOINCREMENT: never used twice, and without a gap between
+# the commits of others.
+
+_AT_ONCE: Final = 500
+
+
+class Feed(Generic[T]):
+    """Implements `Watch`. All methods but the constructor run in the writer's thread."""
+
+    def __init__(
+        self,
+        table: str,
+        columns: str,
+        decode: Callable[[Sequence[Any]], T],
+        *,
+        gap: T,
+        on_event: Callable[[T], None],
+        after_row: int,
+    ) -> None:
+        """`gap` is told for an entry that this version cannot read; `on_event` runs on the loop."""
+        self._next = f"SELECT row, {columns} FROM {table} WHERE row > ? ORDER BY row LIMIT {_AT_ONCE}"  # noqa: S608 — fixed names
+        self._decode = decode
+        self._gap = gap
+        self._on_event = on_event
+        self._row = after_row
+        self._own: list[T] = []
+
+    def added(self, news: T) -> None:
+        """This process has committed one more row; called in the order of rows."""
+        self._own.append(news)
+
+    def look(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
+        own, self._own = self._own, []
+        if foreign:
+            own = self._read(connection)
+        else:
+            self._row += len(own)
+        return partial(_each, self._on_event, own) if own else None
+
+    def _read(self, connection: sqlite3.Connection) -> list[T]:
+        news: list[T] = []
+        last = self._row
+        while rows := connection.execute(self._next, (last,)).fetchall():
+            for last, *columns in rows:  # noqa: B007 — the next query begins after it
+                try:
+                    news.append(self._decode(columns))
+                except UnreadableRecord:
+                    news.append(self._gap)
+        self._row = last
+        return news
+
+
+def last_row(table: str) -> Callable[[sqlite3.Connection], int]:
+    """Reads the number of the table's latest row, forgotten or not."""
+
+    def look(connection: sqlite3.Connection) -> int:
+        found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+        return found[0] if found else 0
+
+    return look
+
+
+def _each(on_event: Callable[[T], None], news: list[T]) -> None:
+    for one in news:
+        on_event(one)
+
 
 _DAMAGED = (
     "It is damaged: restore it from a backup; or move it away with its -wal and -shm, and what it held is forgotten: "
     "open jobs and approvals, idempotency keys, pins."
 )
-I = TypeVar("I")  # noqa: E741 — an item
-A = TypeVar("A")
-T = TypeVar("T")
 
 
 class SqliteFile:

@@ -10,21 +10,80 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.key import EffectKey, KeyRecord
+from toolhub_service.domain.key import EffectKey, KeyRecord, full, share_is_taken
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.share import may_take
+from toolhub_service.domain.usage import may_take
 from toolhub_service.stores.codec import decode_key_record, encode_key_record
-from toolhub_service.stores.key_refusals import full, share_is_taken
 from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_file_writer import Change
-from toolhub_service.stores.sqlite_keys_waiting import Waiting, held_record
+from toolhub_service.stores.sqlite_writer import Change
+
+# Who waits for the end of which claim, in this process, and the one look at the file that is taken for all of them.
+
+_HELD = (
+    "SELECT record FROM keys WHERE principal = ? AND tool = ? AND key = ? AND owner = ? AND settled = 0 "
+    "AND expires_at_unix_ms > ?"
+)
+
+
+class Waiting:
+    """Implements `Watch`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._events: dict[EffectKey, dict[asyncio.Event, str]] = {}
+        """Of each key: who is to be woken, and whose claim they wait for."""
+
+    @contextmanager
+    def on(self, key: EffectKey, owner: str) -> Iterator[asyncio.Event]:
+        """Set whenever the claim may have ended; look then."""
+        event = asyncio.Event()
+        if not self._events:
+            self._file.watch(self)
+        self._events.setdefault(key, {})[event] = owner
+        try:
+            yield event
+        finally:
+            self._leave(key, event)
+
+    def changed(self, key: EffectKey) -> None:
+        """This process has ended or replaced the claim on the key."""
+        for event in self._events.get(key, ()):
+            event.set()
+
+    def look(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
+        if not foreign:
+            return None
+        waiting = {(key, owner) for key, events in list(self._events.items()) for owner in list(events.values())}
+        over = {key for key, owner in waiting if held_record(connection, key, owner, 0) is None}
+        return partial(self._wake, over) if over else None
+
+    def _wake(self, keys: Iterable[EffectKey]) -> None:
+        for key in keys:
+            self.changed(key)
+
+    def _leave(self, key: EffectKey, event: asyncio.Event) -> None:
+        events = self._events[key]
+        del events[event]
+        if not events:
+            del self._events[key]
+        if not self._events:
+            self._file.unwatch(self)
+
+
+def held_record(connection: sqlite3.Connection, key: EffectKey, owner: str, now_unix_ms: int) -> bytes | None:
+    """The record of the owner's claim that has no result yet and has not expired."""
+    row = connection.execute(_HELD, (*key, owner, now_unix_ms)).fetchone()
+    return None if row is None else row[0]
+
 
 _RECORD_BYTES: Final = 2_048
 """About what a record weighs besides its result."""
@@ -71,10 +130,10 @@ class SqliteKeys:
         self._claiming: Change[_Claim, KeyRecord | None] = Change(self._claim_all)
 
     async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
-        standing = await self._file.change(self._claiming, _Claim(key, record, replacing, self._clock.unix_ms()))
-        if standing is None and replacing:
+        existing = await self._file.change(self._claiming, _Claim(key, record, replacing, self._clock.unix_ms()))
+        if existing is None and replacing:
             self._waiting.changed(key)
-        return standing
+        return existing
 
     async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
         return await self._end(_End(key, owner, self._clock.unix_ms(), result, expires_at_unix_ms))

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from msgspec.structs import astuple
+
 from toolhub_service.domain.usage import ToolUse
-from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_file_rows import insert
-from toolhub_service.stores.sqlite_file_writer import Change
+from toolhub_service.stores.sqlite_file import SqliteFile, insert
+from toolhub_service.stores.sqlite_writer import Change
 
 _TRIM: Final = """
     DELETE FROM tool_uses WHERE row IN (
@@ -53,7 +54,7 @@ class SqliteUsage:
 
 def _add_all(connection: sqlite3.Connection, batches: Sequence[_Added]) -> list[None]:
     for uses, keep in batches:
-        insert(connection, "tool_uses (tenant, tool, agent, purpose, at_unix_ms)", uses)
+        insert(connection, "tool_uses (tenant, tool, agent, purpose, at_unix_ms)", [astuple(use) for use in uses])
         grown = {(use.tenant, use.tool) for use in uses}
         connection.executemany(_TRIM, [(tenant, tool, keep) for tenant, tool in grown])
     return [None] * len(batches)

@@ -50,6 +50,18 @@ class _Tally:
     """Not in the audit log yet."""
     events: int = 0
     """Shown by them."""
+    from_unix_ms: int = 0
+    """The earliest moment they read from; 0: the beginning of the log."""
+    to_unix_ms: int = 0
+    """The latest moment they read to, exclusive; 0: the end of the log."""
+
+    def add(self, events: int, from_unix_ms: int, to_unix_ms: int) -> None:
+        """Count one more read of another span of time."""
+        if not self.count:
+            self.from_unix_ms, self.to_unix_ms = from_unix_ms, to_unix_ms
+        self.from_unix_ms = min(self.from_unix_ms, from_unix_ms)
+        self.to_unix_ms = max(self.to_unix_ms, to_unix_ms) if self.to_unix_ms and to_unix_ms else 0
+        self.count, self.events = self.count + 1, self.events + events
 
 
 class AccessTrace:
@@ -82,24 +94,27 @@ class AccessTrace:
         is_worn = tally.count > _PATIENCE and type is EventType.AUTH_FAILED and kind.peer != OTHERS
         return _EVERY_S if is_worn else 0.0
 
-    async def audit_read(self, principal: str, method: str, where: str, events: int) -> None:
+    async def audit_read(
+        self, principal: str, method: str, where: str, events: int, from_unix_ms: int = 0, to_unix_ms: int = 0
+    ) -> None:
         """On disk when it returns; the same reads again within a minute are counted, and become one event at its end:
-        were each page an event, a query without an end would never come to it. A log that takes no event is read all
-        the same, for it has to be looked at then; the event follows when it heals."""
+        were each page an event, a query without an end would never come to it. The times are not part of what is the
+        same, for `toolhub audit tail` looks back in ever longer spans. A log that takes no event is read all the same,
+        for it has to be looked at then; the event follows when it heals."""
         kind = _Kind(EventType.AUDIT_READ, principal, method=method, filter=where)
         if kind not in self._reads and len(self._reads) >= PEERS_MAX:
             kind = kind._replace(filter=OTHERS)
         tally = self._reads.get(kind)
         if tally is not None:
-            tally.count, tally.events = tally.count + 1, tally.events + events
+            tally.add(events, from_unix_ms, to_unix_ms)
             return
         tally = self._reads[kind] = self._new({})
-        first = _Tally(tally.first_unix_ms, tally.facts, 1, events)
+        first = _Tally(tally.first_unix_ms, tally.facts, 1, events, from_unix_ms, to_unix_ms)
         try:
             await self._audit.append_durably(self._event(kind, first))
         except ToolFailure:
             self._log.error(names.LOG_ACCESS_UNRECORDED, type=kind.type.value, principal=principal, count=1)
-            tally.count, tally.events = tally.count + 1, tally.events + events
+            tally.add(events, from_unix_ms, to_unix_ms)
 
     def flush(self) -> None:
         """Write one event for each kind of refusal or read that was counted; each minute, and at the end. What the
@@ -144,6 +159,10 @@ class AccessTrace:
         told = {"method": kind.method, "filter": kind.filter} if is_read else {"peer": kind.peer, "reason": kind.reason}
         if is_read:
             told["events"] = str(tally.events)
+            if tally.from_unix_ms:
+                told["from_unix_ms"] = str(tally.from_unix_ms)
+            if tally.to_unix_ms:
+                told["to_unix_ms"] = str(tally.to_unix_ms)
         told |= tally.facts | {"count": str(tally.count), "first_unix_ms": str(tally.first_unix_ms)}
         return Event(
             type=kind.type,

@@ -7,20 +7,31 @@ on distinct values everything is `other`. With several worker processes the valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from http import HTTPStatus
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from toolhub_service.domain.errors import HubFailure, HubStatus
-from toolhub_service.domain.settled import StepTime
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.result import StepTime
+from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.telemetry import names
+from toolhub_service.telemetry.counters import (
+    Count,
+    Counts,
+    Distributions,
+    SharedCount,
+    SharedStepTimes,
+    StepTimes,
+    TalliedStepTimes,
+)
 from toolhub_service.telemetry.names import OTHER, UNKNOWN_TOOL, Metric, MetricKind
-from toolhub_service.telemetry.step_times import SharedStepTimes, StepTimes, TalliedStepTimes
-from toolhub_service.telemetry.tallies import Counts, Distributions
 
 T = TypeVar("T")
 _MAX_REASONS: Final = 200
@@ -70,23 +81,23 @@ class _ToolMetrics:
 class RpcMetrics:
     """One method's RPCs under go-grpc-middleware's names. Kind: unary, server_stream, client_stream, bidi_stream."""
 
-    __slots__ = ("_handled", "_seconds", "received", "sent", "started")
+    __slots__ = ("handled", "received", "seconds", "sent", "started")
 
     def __init__(self, metrics: dict[str, Any], kind: str, service: str, method: str) -> None:
         labels = (kind, service, method)
-        handled = metrics[names.RPC_HANDLED.name]
-        self.started: Callable[[], None] = metrics[names.RPC_STARTED.name].labels(*labels).inc
-        self.received: Callable[..., None] = metrics[names.RPC_RECEIVED.name].labels(*labels).inc
-        """Takes how many messages; one, where nothing is said."""
-        self.sent: Callable[..., None] = metrics[names.RPC_SENT.name].labels(*labels).inc
-        """The same."""
-        self._seconds: Histogram = metrics[names.RPC_SECONDS.name].labels(*labels)
-        self._handled: _Children[Counter] = _Children(lambda code: handled.labels(*labels, code), 32)
 
-    def handled(self, code: str, seconds: float) -> None:
-        """`code` is the status name, such as `OK` or `NOT_FOUND`."""
-        self._handled[code].inc()
-        self._seconds.observe(seconds)
+        def count(metric: Metric, *more: str) -> Count | SharedCount:
+            child = metrics[metric.name].labels(*labels, *more)
+            return child if isinstance(child, Count) else SharedCount(child)
+
+        self.started = count(names.RPC_STARTED)
+        self.received = count(names.RPC_RECEIVED)
+        """Messages."""
+        self.sent = count(names.RPC_SENT)
+        """Messages."""
+        self.seconds: Histogram = metrics[names.RPC_SECONDS.name].labels(*labels)
+        self.handled = _Children(lambda code: count(names.RPC_HANDLED, code), 32)
+        """By status name, such as `OK` or `NOT_FOUND`."""
 
 
 class Metrics:
@@ -106,7 +117,7 @@ class Metrics:
         """
         if multiprocess_dir is not None and values.ValueClass.__name__ != "MmapedValue":
             message = "Set PROMETHEUS_MULTIPROC_DIR in the environment of the workers before they start."
-            raise HubFailure(HubStatus.FAILED_PRECONDITION, "METRICS_NOT_SHARED", message)
+            raise HubFailure(StartReason.METRICS_NOT_SHARED, message)
         self._multiprocess_dir = multiprocess_dir
         self._registry = CollectorRegistry()
         tallied = frozenset() if multiprocess_dir is not None else _OF_EVERY_CALL
@@ -186,6 +197,10 @@ class Metrics:
         """0 closed, 1 half-open, 2 open."""
         self._breakers[upstream].set(state)
 
+    def oldest_call(self, age_s: float) -> None:
+        """Of the calls in flight; 0 when there is none."""
+        self._all[names.OLDEST_CALL.name].set(age_s)
+
     def upstream_gone(self, upstream: str) -> None:
         """Nobody may be woken for the breaker of what is no more."""
         if upstream in self._breakers:
@@ -243,3 +258,100 @@ def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
         return "livesum"
     is_least = metric in {names.SOURCE_UP, names.SOURCE_WHOLE}  # Down for one worker is down for some callers.
     return "livemin" if is_least else "livemax"
+
+
+# The endpoint: `GET /metrics` and `GET /healthz`, as much HTTP/1.1 as a scraper and a probe need
+
+_TIMEOUT_S: Final = 5.0
+_HEAD_BYTES: Final = 8_192
+_CONNECTIONS: Final = 32
+_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsEndpoint:
+    """One request a connection; slow, long and superfluous clients are cut off.
+
+    A page in a browser reaches loopback by a name of its own that it has pointed there (DNS rebinding), and then says
+    that name as Host: only addresses and known names are answered.
+    """
+
+    def __init__(
+        self, exposition: Callable[[], bytes], healthy: Callable[[], bool], hosts: Collection[str] = ("localhost",)
+    ) -> None:
+        """`hosts`: names by which it may be asked, in lower case; `*`: any."""
+        self._exposition = exposition
+        self._hosts = frozenset(hosts)
+        self._healthy = healthy
+        self._open = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port; 0 lets the system choose one. Raises OSError when the port is taken."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=_HEAD_BYTES)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Listen no longer."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= _CONNECTIONS:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(await self._answer(head))
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
+            pass  # The client went away or sent something else than a short GET.
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method not in {b"GET", b"HEAD"}:
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"")
+        if not all(map(self._answers_to, _hosts_of(head))):
+            told = b"metrics.hosts (TOOLHUB_METRICS_HOSTS) does not name this host\n"
+            return _response(HTTPStatus.MISDIRECTED_REQUEST, told)
+        if path == b"/metrics":
+            body = await asyncio.to_thread(self._exposition)  # Thousands of series take milliseconds to write down.
+            return _response(HTTPStatus.OK, b"" if method == b"HEAD" else body)
+        if path == b"/healthz":
+            well = self._healthy()
+            return _response(
+                HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, b"ok\n" if well else b"not ready\n"
+            )
+        return _response(HTTPStatus.NOT_FOUND, b"")
+
+    def _answers_to(self, host: str) -> bool:
+        try:
+            ip_address(host)
+        except ValueError:
+            return host in self._hosts or "*" in self._hosts
+        return True
+
+
+def _hosts_of(head: bytes) -> Iterator[str]:
+    """What the request says it is for, without the port; nothing, as HTTP/1.0 may, is no browser's."""
+    target, *fields = head.decode("latin-1").split("\r\n")
+    names = [value for name, _, value in (field.partition(":") for field in fields) if name.strip().lower() == "host"]
+    asked = target.partition(" ")[2]
+    if "://" in asked.partition(" ")[0]:
+        names.append(asked.partition("://")[2].partition("/")[0])
+    for name in names:
+        bare = name.strip().lower()
+        yield bare.partition("]")[0][1:] if bare.startswith("[") else bare.partition(":")[0].rstrip(".")
+
+
+def _response(status: HTTPStatus, body: bytes) -> bytes:
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\n"
+        "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

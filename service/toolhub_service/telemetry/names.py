@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import StepName
 
 
 class MetricKind(Enum):
@@ -75,6 +75,9 @@ POLICY_DENIED: Final = Metric(
     ("tool", "reason"),
 )
 IN_FLIGHT: Final = Metric("toolhub_executions_in_flight", _G, "executions", "Executions running in adapters now.")
+OLDEST_CALL: Final = Metric(
+    "toolhub_oldest_call_seconds", _G, "s", "Age of the call that has been in flight longest; 0: none is."
+)
 RPC_STARTED: Final = Metric("grpc_server_started_total", _C, "RPCs", "RPCs started on the server.", _RPC)
 RPC_HANDLED: Final = Metric(
     "grpc_server_handled_total", _C, "RPCs", "RPCs completed on the server, by status.", (*_RPC, "grpc_code")
@@ -167,7 +170,7 @@ BUILD_INFO: Final = Metric("toolhub_build_info", _G, "1", "1, with the version t
 
 METRICS: Final = (
     *(TOOL_INVOCATIONS, TOOL_LATENCY, TOOL_STEP, TOOL_RETRIES, TOOL_REPLAYS, TOOL_ERRORS, TOOL_DEFECTS),
-    *(POLICY_DENIED, IN_FLIGHT),
+    *(POLICY_DENIED, IN_FLIGHT, OLDEST_CALL),
     *(RPC_STARTED, RPC_HANDLED, RPC_SECONDS, RPC_RECEIVED, RPC_SENT),
     *(AUDIT_EVENTS, AUDIT_FAILURES, AUDIT_DEPTH, AUDIT_COMMIT),
     *(JOBS_ACCEPTED, JOBS_ENDED, JOBS_LOST, JOBS_OPEN, JOBS_OLDEST_QUEUED, JOBS_RUNNING),

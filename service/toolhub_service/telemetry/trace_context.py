@@ -85,18 +85,14 @@ class Beginning:
             return self._drawn
 
 
-_CURRENT: ContextVar[TraceContext | Beginning | None] = ContextVar("toolhub_trace", default=None)
+CURRENT: ContextVar[TraceContext | Beginning | None] = ContextVar("toolhub_trace", default=None)
+"""Set when an RPC arrives, and never undone: its task ends with it."""
 
 
 def current() -> TraceContext | None:
     """The context that work started now belongs to."""
-    found = _CURRENT.get()
+    found = CURRENT.get()
     return found.context if isinstance(found, Beginning) else found
-
-
-def enter(context: TraceContext | Beginning) -> None:
-    """Make it current for this task and those it starts. Never undone: an RPC's task ends with the RPC."""
-    _CURRENT.set(context)
 
 
 class within:  # noqa: N801 — used as a statement
@@ -108,10 +104,10 @@ class within:  # noqa: N801 — used as a statement
         self._context = context
 
     def __enter__(self) -> None:
-        self._token = _CURRENT.set(self._context)
+        self._token = CURRENT.set(self._context)
 
     def __exit__(self, *_: object) -> None:
-        _CURRENT.reset(self._token)
+        CURRENT.reset(self._token)
 
 
 def current_traceparent() -> str:

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Final
 
+import msgspec
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
@@ -37,9 +38,9 @@ from opentelemetry.trace import (
 )
 
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure
-from toolhub_service.domain.settled import SettledCall, StepTime
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.result import SettledCall, StepName, StepTime
+from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names, trace_context
 from toolhub_service.telemetry.trace_context import Beginning, Metadata, TraceContext
@@ -54,18 +55,15 @@ _EXPORT_S: Final = 3
 UNTRACED: Final = nullcontext()
 
 
-class RpcTrace:
+class RpcTrace(msgspec.Struct, eq=False):
     """One RPC's place in its trace. Without a span when it is not recorded."""
 
-    __slots__ = ("attempts", "executing", "place", "redactor", "span")
-
-    def __init__(self, place: TraceContext | Beginning, span: Span | None, redactor: Redactor) -> None:
-        self.place = place
-        self.span = span
-        self.redactor = redactor
-        self.executing: dict[str, Span] = {}
-        """Open execute steps by call id."""
-        self.attempts: dict[str, int] = {}
+    place: TraceContext | Beginning
+    span: Span | None
+    redactor: Redactor
+    executing: dict[str, Span] = msgspec.field(default_factory=dict)
+    """Open execute steps by call id."""
+    attempts: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def context(self) -> TraceContext:
@@ -139,14 +137,18 @@ class Tracing:
 
     def rpc(self, method: str, metadata: Metadata) -> RpcTrace:
         """An RPC arrives; `method` is `package.Service/Method`. The trace is current from here on."""
-        caller = trace_context.extract(metadata)
+        caller = None
+        for name, _ in metadata:
+            if name == "traceparent":  # few callers send one, and most RPCs are spared the reading
+                caller = trace_context.extract(metadata)
+                break
         trace_id = random.getrandbits(128) or 1 if self._records and caller is None else 0
         sampled = (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound if caller is None else caller.sampled
         if self._records and sampled:
             opened = self._recorded(method, caller, trace_id)
         else:
             opened = RpcTrace(caller or Beginning(), None, self._redactor)
-        trace_context.enter(opened.place)
+        trace_context.CURRENT.set(opened.place)
         _RPC.set(opened)
         return opened
 
@@ -294,5 +296,5 @@ def _otlp_exporter(endpoint: str) -> SpanExporter:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         message = "Traces over OTLP need one more package: pip install 'tool-hub[otlp]', or set no OTLP endpoint."
-        raise HubFailure(HubStatus.FAILED_PRECONDITION, "OTLP_EXPORTER_MISSING", message) from error
+        raise HubFailure(StartReason.OTLP_EXPORTER_MISSING, message) from error
     return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)

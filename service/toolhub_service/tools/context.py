@@ -6,14 +6,12 @@ import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRef
-from toolhub_service.domain.artifact_ports import ArtifactDesk
-from toolhub_service.domain.call import Call
-from toolhub_service.domain.constraints import Constraints
+from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactDesk, ArtifactRef
+from toolhub_service.domain.call import Call, Question, QuestionAsked, Reply
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.question import Question, QuestionAsked, Reply
 from toolhub_service.domain.result import Evidence, EvidenceType
+from toolhub_service.domain.verdict import Constraints
 from toolhub_service.tools.workspace import Workspace
 
 

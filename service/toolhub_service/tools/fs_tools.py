@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolhub_service.tools.fs_copy import Copy
-from toolhub_service.tools.fs_delete_path import DeletePath
-from toolhub_service.tools.fs_edit_text import EditText
-from toolhub_service.tools.fs_find_files import FindFiles
-from toolhub_service.tools.fs_list_dir import ListDir
-from toolhub_service.tools.fs_move import Move
-from toolhub_service.tools.fs_read_text import ReadText
-from toolhub_service.tools.fs_search_text import SearchText
-from toolhub_service.tools.fs_sha256 import FileSha256
-from toolhub_service.tools.fs_stat import Stat
-from toolhub_service.tools.fs_write_text import WriteText
+from toolhub_service.tools.fs_move import Copy, DeletePath, Move
+from toolhub_service.tools.fs_read import FileSha256, ReadText, Stat
+from toolhub_service.tools.fs_search import FindFiles, ListDir, SearchText
+from toolhub_service.tools.fs_write import EditText, WriteText
 from toolhub_service.tools.tool import Tool
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import posixpath
 from datetime import UTC, datetime
 from typing import Annotated
 
 from msgspec import Meta
 
-from toolhub_service.domain.constraints import Sandbox
-from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.guards.paths import PATH_BYTES
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.guards.paths import PATH_BYTES, judge_path
+from toolhub_service.tools.files import failure_of
+from toolhub_service.tools.workspace import Status, Workspace
 
 FilePath = Annotated[
     str,
@@ -48,3 +52,35 @@ def judge_size(size_bytes: int, limit_bytes: int, what: str) -> None:
     if size_bytes > limit_bytes:
         message = f"{what} is {size_bytes} bytes; the limit is {limit_bytes}. Work with a smaller part."
         raise refuse(ErrorKind.FILE_TOO_LARGE, message, size_bytes=size_bytes, max_bytes=limit_bytes)
+
+
+# What a change of files would do now, told in plans; what would fail, fails with the words of the change itself.
+
+
+def standing(workspace: Workspace, path: str) -> Status | None:
+    """What stands at the path; None when nothing does. Raises ToolFailure for a path that cannot be looked at."""
+    try:
+        return workspace.stat(path)
+    except ToolFailure as failure:
+        if failure.error.kind is ErrorKind.NOT_FOUND:
+            return None
+        raise
+
+
+def target(workspace: Workspace, path: str, sandbox: Sandbox, *, overwrite: bool, mkdirp: bool = True) -> str:
+    """How a file that would be put there is told: as a new one, or as one that replaces another.
+
+    Raises ToolFailure ALREADY_EXISTS, INVALID_INPUT for a folder, NOT_FOUND when the folder is missing and not made.
+    """
+    judge_overwrite(overwrite, sandbox)
+    relative = judge_path(path)
+    if not mkdirp:
+        workspace.stat(posixpath.dirname(relative) or ".")
+    found = standing(workspace, relative)
+    if found is None:
+        return f'the new file "{relative}"'
+    if not overwrite:
+        raise failure_of(FileExistsError(errno.EEXIST, ""), relative)
+    if found.type == "dir":
+        raise failure_of(IsADirectoryError(errno.EISDIR, ""), relative)
+    return f'"{relative}", replacing the {"link" if found.type == "link" else f"{found.size_bytes:,} bytes"} there'

@@ -6,21 +6,207 @@ A tool adds its request (http_asking.py) and what it makes of the answer (http_a
 from __future__ import annotations
 
 import asyncio
+import codecs
 import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypeVar
 
+import msgspec
+from msgspec import Meta
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
+from toolhub_service.guards.headers import Headers, judge_request_headers
+from toolhub_service.guards.masking import shown_url
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url
 from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.decoding import MOST, JsonBodies, judge_encoding
+from toolhub_service.tools.egress.breakage import REPEATABLE
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
-from toolhub_service.tools.http_answer import Answer, prove_exchange, refuse_error_status
-from toolhub_service.tools.http_asking import effect_of, upstream_of
-from toolhub_service.tools.http_fields import DEFAULT_TIMEOUT_MS, UrlInput
-from toolhub_service.tools.json_bodies import JsonBodies
-from toolhub_service.tools.off_loop import off_loop_if_large
-from toolhub_service.tools.tool import Tool, ToolOutput
+from toolhub_service.tools.threads import to_thread_if_large
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+# What HTTP tools make of a response: text, evidence, and the refusal of an error status or of what is too large.
+
+EXCERPT_MAX_CHARS = 2_000
+_RETRY_AFTER_MAX_S = 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response and as much of its body as was to be read."""
+
+    response: HttpResponse
+    data: bytes
+    """Decoded."""
+    is_cut: bool
+    """Whether there was more than `max_bytes`."""
+    max_bytes: int
+
+
+def marked_text(answer: Answer, context: ToolContext) -> str:
+    """The text of a body; when it was cut, with a marker at its end and `context.truncated` set."""
+    text = text_of(answer.data, answer.response.header(b"content-type"), is_cut=answer.is_cut)
+    if not answer.is_cut:
+        return text
+    context.truncated = True
+    announced = answer.response.announced_bytes
+    whole = f"of {announced}" if announced is not None else "of more"
+    return f"{text}\n… [cut: the first {len(answer.data)} {whole} bytes; raise maxBytes or download the file]"
+
+
+def text_of(data: bytes, content_type: str, *, is_cut: bool) -> str:
+    """The text of a body, by its declared charset (UTF-8 when none or unknown); nothing is sniffed."""
+    decoder = codecs.getincrementaldecoder(_charset(content_type))(errors="replace")
+    text = decoder.decode(data, final=not is_cut)
+    return text.removeprefix("\ufeff")
+
+
+def prove_exchange(context: ToolContext, response: HttpResponse, size_bytes: int, sha256: str = "") -> None:
+    """Lay down what was asked, who answered from where, and what came; an answer 5xx is held against its origin."""
+    if response.status >= 500 and (not response.redirects or response.redirects[0].origin == response.url.origin):
+        context.upstream_fails = True
+    attributes = {"status": str(response.status), "address": response.address}
+    if response.redirects:
+        attributes["redirects"] = " ".join(shown_url(url) for url in response.redirects)
+    if sha256:
+        attributes["bytes"] = str(size_bytes)
+    context.proves(
+        EvidenceType.URL,
+        shown_url(response.url),
+        f"{response.method} {response.status}, {size_bytes} bytes",
+        sha256=sha256,
+        **attributes,
+    )
+
+
+_NOT_PROCESSED: Final = frozenset({408, 425, 429, 503})
+"""With these a server says that it did not process the request (RFC 9110, RFC 8470, RFC 6585)."""
+
+
+async def refuse_error_status(response: HttpResponse, redactor: Redactor) -> None:
+    """Raises ToolFailure UPSTREAM_ERROR with an excerpt unless the status is 2xx."""
+    if 200 <= response.status < 300:
+        return
+    excerpt = excerpt_of(await response.beginning(4 * EXCERPT_MAX_CHARS), response, redactor)
+    # After another 5xx the server may have done what was asked (RFC 9110 §9.2.2): only a safe method can be repeated.
+    retryable = response.status in _NOT_PROCESSED or (response.status >= 500 and response.method in REPEATABLE)
+    if retryable:
+        advice = "Try again later."
+    elif response.status >= 500:
+        advice = "It may have done what was asked: check that before you send it again."
+    else:
+        advice = "Correct the request by what the excerpt says."
+    raise refuse(
+        ErrorKind.UPSTREAM_ERROR,
+        f"{response.url.host} answered with status {response.status}. {advice}",
+        retryable=retryable,
+        retry_after_s=_retry_after_s(response) if retryable else None,
+        upstream=Upstream(response.status, excerpt),
+    )
+
+
+def excerpt_of(data: bytes, response: HttpResponse, redactor: Redactor) -> str:
+    """The beginning of a body for an error, redacted, at most 2,000 characters."""
+    text = text_of(data[: 4 * EXCERPT_MAX_CHARS], response.header(b"content-type"), is_cut=True)
+    return redactor.text(text)[:EXCERPT_MAX_CHARS]
+
+
+def too_large(response: HttpResponse, max_bytes: int) -> ToolFailure:
+    """For a body that must be whole and is not."""
+    return refuse(
+        ErrorKind.HTTP_TOO_LARGE,
+        f"The answer of {response.url.host} is larger than {max_bytes} bytes. "
+        "Raise maxBytes where the policy allows it, or ask for less.",
+        max_bytes=max_bytes,
+        announced_bytes=response.announced_bytes,
+    )
+
+
+def too_many_values(response: HttpResponse) -> ToolFailure:
+    """For JSON of so many values that nobody reads it at once."""
+    return refuse(
+        ErrorKind.UPSTREAM_ERROR,
+        f"The JSON of {response.url.host} has too many small parts: more than {MOST.containers:,} arrays and objects, "
+        f"{MOST.members:,} members or {MOST.separators:,} items. Ask for less, or use core/http.downloadFile.",
+        retryable=False,
+        reason="too_many_values",
+    )
+
+
+def _charset(content_type: str) -> str:
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            try:
+                return judge_encoding(value.strip().strip("\"'"))
+            except ToolFailure:
+                return "utf-8"
+    return "utf-8"
+
+
+def _retry_after_s(response: HttpResponse) -> float | None:
+    value = response.header(b"retry-after")
+    return float(min(int(value[:9]), _RETRY_AFTER_MAX_S)) if value.isascii() and value.isdigit() else None
+
+
+# The arguments and results that the HTTP tools share, with their bounds and defaults.
+
+DEFAULT_TIMEOUT_MS = 15_000
+DEFAULT_MAX_BYTES = 5 * 1024 * 1024
+
+Url = Annotated[
+    str,
+    Meta(
+        description="Absolute http or https URL of an allowed host; no user name or password in it.",
+        min_length=1,
+        max_length=URL_MAX_BYTES,
+        extra_json_schema={"format": "uri"},
+    ),
+]
+RequestHeaders = Annotated[
+    dict[str, str],
+    Meta(description="Request headers. Host, Content-Length and other headers of the connection are set by the hub."),
+]
+TimeoutMs = Annotated[int, Meta(description="Time for the whole exchange, redirects included.", ge=1_000, le=60_000)]
+MaxBytes = Annotated[int, Meta(description="Most bytes of the decoded body to read.", ge=1_024, le=10 * 1024 * 1024)]
+GetOrPost = Annotated[Literal["GET", "POST"], Meta(description="POST only where the policy allows it.")]
+TextBody = Annotated[
+    Annotated[str, Meta(max_length=4 * 1024 * 1024)] | None, Meta(description="Body of a POST, sent as UTF-8.")
+]
+
+GUARDED_URL = (GuardedArgument("url", ArgumentRole.URL),)
+GUARDED_URL_AND_METHOD = (*GUARDED_URL, GuardedArgument("method", ArgumentRole.METHOD))
+
+
+class UrlInput(ToolInput, frozen=True):
+    """What every HTTP tool is asked for."""
+
+    url: Url
+
+
+class FetchInput(UrlInput, frozen=True):
+    """What the tools that fetch a body are asked for."""
+
+    method: GetOrPost = "GET"
+    headers: RequestHeaders = msgspec.field(default_factory=dict)
+    body: TextBody = None
+    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS
+    max_bytes: MaxBytes = DEFAULT_MAX_BYTES
+
+
+class AnswerHead(ToolOutput, frozen=True):
+    """What a response says before its body."""
+
+    url: str
+    """Where the answer came from, after redirects."""
+    status: int
+    headers: dict[str, str]
+
 
 Input = TypeVar("Input", bound=UrlInput)
 Output = TypeVar("Output", bound=ToolOutput)
@@ -77,6 +263,46 @@ class HttpTool(Tool[Input, Output]):
                 await refuse_error_status(response, self._services.redactor)
             body = response.body(bound_bytes)
             data = await body.whole()
-        sha256 = await off_loop_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
+        sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
         prove_exchange(context, response, len(data), sha256)
         return Answer(response, data, body.is_cut, bound_bytes)
+
+
+# What HTTP tools ask: the request of arguments that have passed the schema, its effect in words, its upstream.
+
+
+def fetch_request(args: FetchInput, *, content_type: str, accept: str) -> HttpRequest:
+    """The request of a tool that fetches; `content_type` is that of its body. Raises ToolFailure INVALID_INPUT."""
+    if args.body is not None and args.method == "GET":
+        raise refuse_body("GET")
+    headers = headers_with_type(args.headers, content_type if args.body is not None else "")
+    body = (args.body or "").encode("utf-8", "replace")
+    return HttpRequest(args.url, args.method, headers, body, accept=accept)
+
+
+def headers_with_type(headers: dict[str, str], content_type: str) -> Headers:
+    """The caller's headers, judged, and a Content-Type when a body needs one and they name none."""
+    judged = judge_request_headers(headers)
+    if not content_type or any(name == "content-type" for name, _ in judged):
+        return judged
+    return (*judged, ("content-type", content_type))
+
+
+def refuse_body(method: str) -> ToolFailure:
+    """For a body with a method that has none (RFC 9110 §9.3.1)."""
+    return refuse(ErrorKind.INVALID_INPUT, f"{method} takes no body. Leave the body out, or use POST.")
+
+
+def effect_of(request: HttpRequest) -> str:
+    """One sentence for a plan, without the secrets of the URL. Raises ToolFailure for a URL that is none."""
+    what = f"{request.method} {shown_url(parse_url(request.url))}"
+    return f"Send {what} with {len(request.body):,} bytes." if request.body else f"Send {what}."
+
+
+def upstream_of(url: str) -> str:
+    """The breaker a URL belongs to: its origin, such as `https://api.example.com`; empty for what is no URL."""
+    try:
+        parsed = parse_url(url)
+    except ToolFailure:
+        return ""
+    return f"{parsed.scheme}://{parsed.authority}"

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.job_ports import JobDesk
-from toolhub_service.domain.principal import Principal
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.tools.context import ToolContext

@@ -9,12 +9,260 @@ rest, and ends a program that floods.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import os
 import signal
-from collections.abc import Callable
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import IO
 
-from toolhub_service.tools.child import Program, spawn
+# Starts programs, as asyncio's subprocesses but without a way to lose one. The only place that starts children.
+#
+# Each child has a thread of the hub's, which starts it and waits for it. That keeps three promises. A cancellation in
+# the middle of a start leaves nothing behind: asyncio's own start forgets pipes that it has not yet connected, and
+# kills the leader only, so that a sandbox that has just forked lives on. What the thread has laid upon itself
+# (Landlock, a filter of system calls) the kernel hands on to the child, and to nothing else of the hub (cred_copy,
+# fork(2)). And the signal of PR_SET_PDEATHSIG, which comes when the *thread* that started a child ends, comes when the
+# hub ends.
+#
+# Every child leads a session and a process group, and is ended as a group.
+
+_DRAIN_S = 1.0
+"""For the pipes to close after the group is dead; only a process that left the group can hold them longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is started, and how. No descriptor is inherited but `pass_fds`."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    working_directory: str | None = None
+    has_input: bool = False
+    """Whether standard input is a pipe; else it is empty."""
+    merges_errors: bool = False
+    """Whether standard error goes where standard output goes."""
+    pass_fds: Sequence[int] = ()
+    confine: Callable[[], None] | None = None
+    """Called in the child's thread before it is started. Raises OSError when it cannot confine."""
+
+
+class Child(asyncio.SubprocessTransport):
+    """A program that was started, by `spawn`. Its protocol is told what it writes and that it ended, on the loop."""
+
+    def __init__(self, protocol: asyncio.SubprocessProtocol) -> None:
+        super().__init__()
+        self.exited = asyncio.Event()
+        self.gone = asyncio.Event()
+        """It has ended and its pipes are closed."""
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[subprocess.Popen[bytes]] = self._loop.create_future()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipes: dict[int, asyncio.BaseTransport] = {}
+        self._open: set[int] = set()
+        self._code: int | None = None
+        self._is_closed = False
+
+    async def start(self, program: Program) -> None:
+        """Once. Raises OSError and ValueError when it cannot be started; cancelled, it has ended what it started."""
+        try:
+            threading.Thread(target=self._live, args=(program,), name="child", daemon=True).start()
+        except RuntimeError as full:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from full
+        cancelled: asyncio.CancelledError | None = None
+        while not self._started.done():  # A start takes milliseconds, and what it uses must stay until it is over.
+            try:
+                await asyncio.wait({self._started})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if self._started.exception() is None:
+                await self._abandon()
+            raise cancelled
+        try:
+            await self._connect(self._started.result())
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def end(self, grace_s: float) -> None:
+        """Leave nothing running: SIGTERM, a grace, SIGKILL to the group; then wait until the pipes are closed.
+
+        Cancelled, it kills at once.
+        """
+        try:
+            if not self.exited.is_set():
+                self.signal_group(signal.SIGTERM)
+                await within(grace_s, self.exited)
+        finally:
+            self.signal_group(signal.SIGKILL)
+            try:
+                await within(_DRAIN_S, self.gone)
+            finally:
+                self.close()
+
+    def signal_group(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.get_pid(), number)
+
+    def get_pid(self) -> int:
+        """Of the leader, also of its group and session."""
+        assert self._process is not None
+        return self._process.pid
+
+    def get_returncode(self) -> int | None:
+        """None while it runs, -n when signal n ended it."""
+        return self._code
+
+    def get_pipe_transport(self, fd: int) -> asyncio.BaseTransport | None:
+        return self._pipes.get(fd)
+
+    def close(self) -> None:
+        """Kill the group if the leader runs, and close the pipes."""
+        if self._process is None or self._is_closed:
+            return
+        self._is_closed = True
+        if self._code is None:
+            self.signal_group(signal.SIGKILL)
+        for fd, pipe in _pipes_of(self._process):
+            transport = self._pipes.get(fd)
+            if fd not in self._open:
+                continue
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()  # What the program did not read would keep the pipe open.
+            elif transport is not None:
+                transport.close()
+            else:
+                pipe.close()
+                self._closed(fd)
+
+    async def _abandon(self) -> None:
+        """End what nobody has been given yet."""
+        self.close()
+        with suppress(asyncio.CancelledError):
+            await within(_DRAIN_S, self.exited)
+
+    def _live(self, program: Program) -> None:
+        """The child's thread, from its start to its end."""
+        try:
+            if program.confine is not None:
+                program.confine()
+            process = subprocess.Popen(  # noqa: S603 - callers are what decides on programs
+                program.argv,
+                stdin=subprocess.PIPE if program.has_input else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if program.merges_errors else subprocess.PIPE,
+                env=dict(program.environment),
+                cwd=program.working_directory,
+                pass_fds=program.pass_fds,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except BaseException as error:  # noqa: BLE001 - goes to whoever waits
+            self._tell(self._has_failed, error)
+            return
+        if not self._tell(self._has_started, process):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        self._tell(self._has_ended, process.wait())
+
+    def _tell(self, what: Callable[..., None], *arguments: object) -> bool:
+        """False when the loop is closed."""
+        try:
+            self._loop.call_soon_threadsafe(what, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
+    def _has_failed(self, error: BaseException) -> None:
+        self._started.set_exception(error)
+
+    def _has_started(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._open = {fd for fd, _ in _pipes_of(process)}
+        self._protocol.connection_made(self)
+        self._started.set_result(process)
+
+    def _has_ended(self, code: int) -> None:
+        self._code = code
+        self.exited.set()
+        self._protocol.process_exited()
+        self._finish()
+
+    async def _connect(self, process: subprocess.Popen[bytes]) -> None:
+        for fd, pipe in _pipes_of(process):
+            connect = self._loop.connect_write_pipe if fd == 0 else self._loop.connect_read_pipe
+            closed = partial(self._closed, fd)
+            await connect(partial(_Pipe, self._protocol, self._pipes, fd, closed), pipe)
+
+    def _closed(self, fd: int, error: Exception | None = None) -> None:
+        if fd in self._open:
+            self._open.remove(fd)
+            self._protocol.pipe_connection_lost(fd, error)
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._code is not None and not self._open and not self.gone.is_set():
+            self.gone.set()
+            self._protocol.connection_lost(None)
+
+
+async def spawn(program: Program, protocol: asyncio.SubprocessProtocol) -> Child:
+    """The program, running. Raises OSError and ValueError when it cannot be started; a cancellation leaves nothing."""
+    child = Child(protocol)
+    await child.start(program)
+    return child
+
+
+async def within(seconds: float, event: asyncio.Event) -> bool:
+    """Whether the event came in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
+class _Pipe(asyncio.Protocol):
+    """One pipe of a child, which tells the child's protocol."""
+
+    def __init__(
+        self,
+        protocol: asyncio.SubprocessProtocol,
+        pipes: dict[int, asyncio.BaseTransport],
+        fd: int,
+        closed: Callable[[Exception | None], None],
+    ) -> None:
+        self._protocol = protocol
+        self._pipes = pipes
+        self._fd = fd
+        self._closed = closed
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._pipes[self._fd] = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.pipe_data_received(self._fd, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed(exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+
+def _pipes_of(process: subprocess.Popen[bytes]) -> list[tuple[int, IO[bytes]]]:
+    pipes = enumerate((process.stdin, process.stdout, process.stderr))
+    return [(fd, pipe) for fd, pipe in pipes if pipe is not None]
+
 
 FLOOD_BYTES = 64 * 1024 * 1024
 """Of output, after which a program is ended."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from math import isfinite
+from typing import Any, Final, TypeVar
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.registry.turns import beside_others
+from toolhub_service.registry.cooperative import with_short_switches
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.off_loop import off_loop
+from toolhub_service.tools.threads import to_thread
 
 AT_ONCE_STEPS: Final = 3_000
 """On the event loop: a few milliseconds."""
@@ -62,7 +63,50 @@ class LongSteps:
             context.is_large = True
 
         def aside(_: threading.Event) -> T:
-            return beside_others(lambda: work(limits))
+            return with_short_switches(lambda: work(limits))
 
         async with self._running:
-            return await off_loop(aside)
+            return await to_thread(aside)
+
+
+# How large a JSON value is when written out: nodes plus characters.
+#
+# Values built by a query share their parts (`[@,@]` holds one list twice), so the size in memory says nothing about the
+# size on the wire; this counts shared parts each time they would be written, and stops when the budget ends.
+
+CHARS_PER_STEP = 64
+"""Text is compared and joined at memory speed, so it costs less than visiting nodes."""
+
+
+def weigh(
+    value: Any, budget: StepBudget, chars_per_step: int = CHARS_PER_STEP, *, nodes: StepBudget | None = None
+) -> None:
+    """Spend a step for each node and for so many characters, and one of `nodes` for each node alone. Raises OutOfSteps
+    when either ends, ToolFailure INVALID_INPUT for what JSON cannot write."""
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            budget.spend(1 + len(node))
+            if nodes is not None:
+                nodes.spend(1 + len(node))
+            pending += node
+        elif isinstance(node, dict):
+            budget.spend(1 + len(node))
+            if nodes is not None:
+                nodes.spend(1 + len(node))
+            for key in node:
+                budget.spend(len(key) // chars_per_step)
+            pending += node.values()
+        else:
+            budget.spend(1 + len(node) // chars_per_step if isinstance(node, str) else 1)
+            _check_scalar(node)
+
+
+def _check_scalar(value: Any) -> None:
+    if isinstance(value, float) and not isfinite(value):
+        raise refuse(
+            ErrorKind.INVALID_INPUT, "The path computes a number that JSON cannot write (infinite or undefined)."
+        )
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise refuse(ErrorKind.INVALID_INPUT, "The path yields an expression (&…) where a value is due.")

@@ -21,14 +21,9 @@ from typing import Literal, TypeAlias
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.paths import judge_path
-from toolhub_service.tools.counting import Counted, count_entry
-from toolhub_service.tools.draft import Draft
-from toolhub_service.tools.entry_state import ABSENT, entry_state
-from toolhub_service.tools.io_failures import failure_of, telling
+from toolhub_service.tools.entries import ABSENT, Counted, Removed, count_entry, entry_state, remove_entry
+from toolhub_service.tools.files import AtomicFile, SourceFile, as_tool_failures, failure_of, rename
 from toolhub_service.tools.opening import O_FOLDER, O_LISTED, O_PATH_ONLY, O_READ, Opening, best_opening
-from toolhub_service.tools.removal import Removed, remove_entry
-from toolhub_service.tools.renaming import rename
-from toolhub_service.tools.source_file import SourceFile
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -101,13 +96,13 @@ class Workspace:
     def stat(self, path: str) -> Status:
         """What stands there; a link is told as a link. Raises NOT_FOUND."""
         relative = judge_path(path)
-        with telling(relative), self._opened(relative, O_PATH_ONLY | os.O_NOFOLLOW) as descriptor:
+        with as_tool_failures(relative), self._opened(relative, O_PATH_ONLY | os.O_NOFOLLOW) as descriptor:
             return status_of(os.fstat(descriptor))
 
     def open_read(self, path: str) -> SourceFile:
         """A regular file, to be closed by the caller. Raises NOT_FOUND, INVALID_INPUT for anything else."""
         relative = judge_path(path)
-        with telling(relative):
+        with as_tool_failures(relative):
             return SourceFile(self._opening.open(self._root, relative, O_READ), relative)
 
     def open_to_edit(self, path: str) -> SourceFile:
@@ -116,7 +111,7 @@ class Workspace:
         Raises IO_ERROR, retryable, when another edit holds the file or has just replaced it; refuses a link.
         """
         relative = judge_path(path)
-        with telling(relative):
+        with as_tool_failures(relative):
             file = SourceFile(self._opening.open(self._root, relative, O_READ | os.O_NOFOLLOW), relative)
         with ExitStack() as on_refusal:
             on_refusal.push(file)
@@ -130,7 +125,7 @@ class Workspace:
     def open_folder(self, path: str) -> Iterator[int]:
         """A descriptor of a folder, to list it or to make it a child's working directory."""
         relative = judge_path(path)
-        with telling(relative):
+        with as_tool_failures(relative):
             descriptor = self._opening.open(self._root, relative, O_LISTED)
         try:
             yield descriptor
@@ -149,14 +144,14 @@ class Workspace:
         max_bytes: int | None = None,
         mode: int | None = None,
         durable: bool = False,
-    ) -> Iterator[Draft]:
+    ) -> Iterator[AtomicFile]:
         """A draft that becomes the file when the body ends well and vanishes when it does not.
 
         `mode`: permission bits; None keeps those of a replaced file (0600 for a new one). `durable` waits for the disk.
         Raises ALREADY_EXISTS unless `overwrite`, PATH_OUTSIDE_SANDBOX for a file with more than one hard link.
         """
         relative = judge_path(path)
-        with telling(relative):
+        with as_tool_failures(relative):
             draft = self._draft(relative, overwrite, mkdirp, max_bytes, mode)
         try:
             yield draft
@@ -175,12 +170,12 @@ class Workspace:
     ) -> None:
         """Move a file or a folder in one step."""
         old, new = judge_path(source), judge_path(destination)
-        with telling(old):
+        with as_tool_failures(old):
             source_folder, source_name = self._open_parent(old, mkdirp=False)
         try:
-            with telling(old):
+            with as_tool_failures(old):
                 os.stat(source_name, dir_fd=source_folder, follow_symlinks=False)
-            with telling(new), self._parent(new, mkdirp) as (folder, name):
+            with as_tool_failures(new), self._parent(new, mkdirp) as (folder, name):
                 _judge_replacing(folder, name, overwrite)
                 if self._expected:
                     self._check(new, folder, name, stop)
@@ -192,7 +187,7 @@ class Workspace:
     def remove(self, path: str, *, recursive: bool = False, stop: threading.Event | None = None) -> Removed:
         """Delete a file, an empty folder, or with `recursive` a folder and all in it; a link goes, not its target."""
         relative = judge_path(path)
-        with telling(relative), self._parent(relative, False) as (folder, name):
+        with as_tool_failures(relative), self._parent(relative, False) as (folder, name):
             if self._expected:
                 self._check(relative, folder, name, stop)
             return remove_entry(folder, name, recursive=recursive, stop=stop)
@@ -200,7 +195,7 @@ class Workspace:
     def count(self, path: str) -> Counted:
         """What `remove` would take there. Raises NOT_FOUND."""
         relative = judge_path(path)
-        with telling(relative), self._parent(relative, False) as (folder, name):
+        with as_tool_failures(relative), self._parent(relative, False) as (folder, name):
             return count_entry(folder, name)
 
     @property
@@ -276,11 +271,13 @@ class Workspace:
             descriptor = inner
         return descriptor
 
-    def _draft(self, relative: str, overwrite: bool, mkdirp: bool, max_bytes: int | None, mode: int | None) -> Draft:
+    def _draft(
+        self, relative: str, overwrite: bool, mkdirp: bool, max_bytes: int | None, mode: int | None
+    ) -> AtomicFile:
         folder, name = self._open_parent(relative, mkdirp)
         try:
             kept = _judge_replacing(folder, name, overwrite)
-            return Draft(folder, name, relative, mode=kept if mode is None else mode, max_bytes=max_bytes)
+            return AtomicFile(folder, name, relative, mode=kept if mode is None else mode, max_bytes=max_bytes)
         except BaseException:
             os.close(folder)
             raise

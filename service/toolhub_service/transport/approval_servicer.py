@@ -12,7 +12,7 @@ from toolhub_service.domain.approval import ApprovalFilter
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.runtime.approval_watch import ApprovalNews
 from toolhub_service.runtime.approvals import Approvals, whose
-from toolhub_service.transport.convert.approval import (
+from toolhub_service.transport.convert.records import (
     from_approval,
     from_refused_answer,
     to_answer,

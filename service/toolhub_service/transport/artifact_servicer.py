@@ -12,15 +12,14 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
-import grpc
-
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub.v1 import artifact_service_pb2_grpc
 from toolhub_service.domain.artifact import Artifact
+from toolhub_service.domain.call import Role
 from toolhub_service.domain.errors import HubFailure, ToolFailure
-from toolhub_service.domain.principal import Role
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.runtime.artifacts import Artifacts
-from toolhub_service.transport.convert.artifact import from_artifact, to_header
+from toolhub_service.transport.convert.records import from_artifact, to_header
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 
@@ -63,7 +62,7 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     async def _write(self, requests: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext) -> Artifact:
         first = await anext(requests, None)
         if first is None or first.WhichOneof("part") != "header":
-            raise _malformed("HEADER_MISSING", "The first message must be the header; then come chunks.")
+            raise _malformed(Reason.HEADER_MISSING, "The first message must be the header; then come chunks.")
         header, chunks = to_header(first.header), _chunks(requests, context)
         return await self.artifacts.write(current_principal().id, header, chunks)
 
@@ -80,10 +79,10 @@ async def _chunks(requests: AsyncIterator[pb.WriteArtifactRequest], context: Ser
     await context.send_initial_metadata(_ACCEPTED)
     async for request in requests:
         if request.WhichOneof("part") != "chunk":
-            raise _malformed("CHUNK_MISSING", "After the header every message must be a chunk.")
+            raise _malformed(Reason.CHUNK_MISSING, "After the header every message must be a chunk.")
         yield request.chunk
     if context.cancelled():
-        raise RpcFailure(grpc.StatusCode.CANCELLED, "CANCELLED", "The client left before the artifact was whole.")
+        raise RpcFailure(Reason.CANCELLED, "The client left before the artifact was whole.")
 
 
 async def _linger(requests: AsyncIterator[pb.WriteArtifactRequest]) -> None:
@@ -98,14 +97,13 @@ async def _linger(requests: AsyncIterator[pb.WriteArtifactRequest]) -> None:
                 patience.reschedule(asyncio.get_running_loop().time() + _LINGER_S)
 
 
-def _malformed(reason: str, message: str) -> RpcFailure:
-    return RpcFailure(grpc.StatusCode.INVALID_ARGUMENT, reason, message)
+def _malformed(reason: Reason, message: str) -> RpcFailure:
+    return RpcFailure(reason, message)
 
 
 def _past_the_end(artifact: Artifact) -> RpcFailure:
     return RpcFailure(
-        grpc.StatusCode.OUT_OF_RANGE,
-        "OFFSET_PAST_END",
+        Reason.OFFSET_PAST_END,
         f"The offset lies past the end of the artifact, which has {artifact.size_bytes} bytes.",
         {"size_bytes": str(artifact.size_bytes)},
     )

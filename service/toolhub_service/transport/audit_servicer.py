@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import grpc
 from google.protobuf.json_format import MessageToJson
+from msgspec.structs import replace
 
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import audit_service_pb2_grpc, event_pb2
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.domain.ports import AccessObserver, AuditLog, EventTail
-from toolhub_service.transport.convert.event import from_event, from_verification, to_filter
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.transport.convert.records import from_event, from_verification, to_filter
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
 from toolhub_service.transport.rpc import ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure
@@ -86,8 +87,13 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
 
     async def _remember(self, method: str, where: event_pb2.EventFilter, events: int) -> None:
         """Before anything is shown: who reads leaves a trace in what is read."""
-        text = MessageToJson(where, preserving_proto_field_name=True, indent=None, sort_keys=True)
-        await self.access.audit_read(caller_id(), method, text, events)
+        timeless = event_pb2.EventFilter()
+        timeless.CopyFrom(where)
+        timeless.ClearField("since")
+        timeless.ClearField("until")
+        text = MessageToJson(timeless, preserving_proto_field_name=True, indent=None, sort_keys=True)
+        span = to_filter(where)
+        await self.access.audit_read(caller_id(), method, text, events, span.from_unix_ms, span.to_unix_ms)
 
 
 def _cursor(event: ChainedEvent) -> Cursor:
@@ -100,8 +106,7 @@ def _tail_response(event: ChainedEvent) -> pb.TailEventsResponse:
 
 def _leaving() -> RpcFailure:
     return RpcFailure(
-        grpc.StatusCode.UNAVAILABLE,
-        "DRAINING",
+        Reason.DRAINING,
         "This hub is leaving; watch again, with the last resume_token.",
         retry_after_s=0.5,
     )

@@ -12,20 +12,19 @@ from typing import Any
 
 from toolhub.v1 import tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.call import Principal, Role
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.ports import PolicySource
-from toolhub_service.domain.principal import Principal, Role
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import ToolMeanings
 from toolhub_service.registry.export import Dialect, Exporter
-from toolhub_service.registry.filter import ToolFilter
 from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools, silent_sources
-from toolhub_service.registry.search import NO_MEANING, ToolSearch
+from toolhub_service.registry.search import NO_MEANING, ToolFilter, ToolSearch
 from toolhub_service.schema import canonical_json
-from toolhub_service.transport.convert.discovery import from_hit, from_source, is_full, to_filter
-from toolhub_service.transport.convert.tool import from_spec
+from toolhub_service.transport.convert.tool import from_hit, from_source, from_spec, is_full, to_filter
 
 _DIALECTS: dict[int, Dialect] = {
     pb.EXPORT_FORMAT_OPENAI: Dialect.OPENAI,
@@ -96,15 +95,13 @@ class Discovery:
         spec = self.catalog.get(request.name)
         if spec is None or not self.policy.could_allow(principal.id, spec):
             raise HubFailure(
-                HubStatus.NOT_FOUND,
-                "TOOL_NOT_FOUND",
+                Reason.TOOL_NOT_FOUND,
                 f"There is no tool named {request.name!r} that you could call; SearchTools finds one by what it does.",
                 tool=request.name,
             )
         if spec.state is ToolState.QUARANTINED and not _oversees(principal):
             raise HubFailure(
-                HubStatus.FAILED_PRECONDITION,
-                "TOOL_QUARANTINED",
+                Reason.TOOL_QUARANTINED,
                 f"{spec.name} waits for an operator and is shown to nobody else until then. Use another tool.",
                 tool=spec.name,
             )
@@ -149,7 +146,7 @@ def _meant(message: tool_pb2.ToolFilter, principal: Principal) -> ToolFilter:
     states = where.states - {ToolState.QUARANTINED}
     if not states:
         lacks = f"{principal.id} lacks the role 'operator', which alone sees quarantined tools."
-        raise HubFailure(HubStatus.PERMISSION_DENIED, "ROLE_MISSING", lacks, role=Role.OPERATOR.value)
+        raise HubFailure(Reason.ROLE_MISSING, lacks, role=Role.OPERATOR.value)
     return replace(where, states=states)
 
 

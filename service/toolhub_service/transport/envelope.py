@@ -1,24 +1,180 @@
 """The contract's protovalidate rules (ids, sizes, counts), which every message is held to before anything reads it.
 
+Most messages are seen to keep them by a few comparisons, which are compiled from the rules in the descriptors.
+protovalidate, which copies a message and takes five times as long, is asked about the others, and it alone refuses.
+
 A message of a session is judged call by call: one that breaks the contract is answered, and costs its neighbours
 nothing. What no call can be blamed for (too many calls, a bad id to cancel) ends the session, as it ends any other RPC.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
-import grpc
 import protovalidate
+from buf.validate import validate_pb2
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.transport.plain_calls import CALLS_MAX, are_plain, is_plain
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.transport.rpc import Layer, Method
 from toolhub_service.transport.status import RpcFailure
+
+_ANYTHING, _LENGTH, _UTF8_LENGTH, _PATTERN, _ONE_OF, _RANGE, _MESSAGE, _MESSAGES, _UNJUDGED = range(9)
+"""What a value is held to, in `_Rules.fields`."""
+_UNKNOWN: Final = (_UNJUDGED, None, None, False)
+_ENDLESS: Final = 1 << 63
+_PORTABLE: Final = re.compile(r"\^((?:\[[A-Za-z0-9._:@/+-]+\](?:\{\d+,\d+\})?)+)\$")
+"""Patterns that mean the same to RE2, which protovalidate uses, and to `re`."""
+_NUMBERS: Final = frozenset({"int32", "int64", "uint32", "uint64"})
+_LENGTHS: Final = ((("string", "bytes"), "min_len", "max_len"), (("repeated",), "min_items", "max_items"))
+
+
+class _Rules:
+    """Of one type of message. What is not understood here is unjudged: protovalidate is asked."""
+
+    __slots__ = ("fields", "needed")
+
+    def __init__(self) -> None:
+        self.fields: dict[Any, tuple[int, Any, Any, bool]] = {}
+        """(what its value is held to, two bounds of that, whether it must be set), by the field's descriptor."""
+        self.needed = 0
+        """Fields that must be set."""
+
+
+class RuleBook(dict[Any, _Rules]):
+    """Rules by type of message, each compiled when it is first asked for."""
+
+    def __missing__(self, descriptor: Any) -> _Rules:
+        rules = self[descriptor] = _Rules()
+        if _is_marked(descriptor):
+            rules.needed = _ENDLESS
+        for field in descriptor.fields:
+            kind, first, second, is_needed = self._compiled(field)
+            rules.needed += is_needed
+            rules.fields[field] = kind, first, second, is_needed
+        return rules
+
+    def keeps(self, message: Message) -> bool:  # noqa: C901 - a function for each kind would be called for each field
+        """Whether the message is seen to keep every rule; False: protovalidate has to judge it."""
+        pending = [(message, self[message.DESCRIPTOR])]
+        while pending:
+            message, rules = pending.pop()
+            needed = rules.needed
+            for field, value in message.ListFields():
+                kind, first, second, is_needed = rules.fields.get(field, _UNKNOWN)
+                needed -= is_needed
+                if kind == _LENGTH:
+                    kept = first <= len(value) <= second
+                elif kind == _PATTERN:
+                    kept = first(value) is not None
+                elif kind == _ONE_OF:
+                    kept = value in first
+                elif kind == _MESSAGE:
+                    pending.append((value, first))
+                    continue
+                elif kind == _MESSAGES:
+                    kept = len(value) <= second
+                    pending.extend([(item, first) for item in value] if kept else ())
+                elif kind == _UTF8_LENGTH:
+                    kept = 4 * len(value) <= first or len(value.encode()) <= first
+                elif kind == _RANGE:
+                    kept = first <= value <= second
+                else:
+                    kept = kind == _ANYTHING
+                if not kept:
+                    return False
+            if needed:
+                return False
+        return True
+
+    def _compiled(self, field: FieldDescriptor) -> tuple[int, Any, Any, bool]:
+        """As in `_Rules.fields`."""
+        of_field = field.GetOptions().Extensions[validate_pb2.field]
+        named = {rule.name: value for rule, value in of_field.ListFields() if rule.name not in {"required", "ignore"}}
+        if len(named) <= 1:
+            of_type, bounds = next(iter(named.items()), ("", None))
+            limits = {rule.name: value for rule, value in bounds.ListFields()} if isinstance(bounds, Message) else {}
+            is_cel = bounds is not None and not isinstance(bounds, Message)
+            found = None if is_cel else self._held_to(field, of_type, limits)
+            if found is None:
+                found = _UNJUDGED, None, None, not is_cel and _may_be_empty(of_type, limits)
+        else:
+            found = _UNJUDGED, None, None, False
+        kind, first, second, holds_at_zero = found
+        is_free_unset = field.has_presence or of_field.ignore == validate_pb2.IGNORE_IF_ZERO_VALUE or holds_at_zero
+        return kind, first, second, of_field.required or not is_free_unset
+
+    def _held_to(
+        self, field: FieldDescriptor, of_type: str, limits: dict[str, Any]
+    ) -> tuple[int, Any, Any, bool] | None:
+        """(what a value is held to, two bounds of that, whether zero is within); None for what is not understood."""
+        if not of_type and (field.message_type is None or not _has_rules(field.message_type, set())):
+            return _ANYTHING, None, None, True
+        if field.message_type is not None:
+            return self._messages_held_to(field, field.message_type, limits)
+        return _value_held_to(field, of_type, limits)
+
+    def _messages_held_to(
+        self, field: FieldDescriptor, of: Descriptor, limits: dict[str, Any]
+    ) -> tuple[int, Any, Any, bool] | None:
+        if of.GetOptions().map_entry or limits.keys() - {"max_items"}:
+            return None
+        if field.is_repeated:
+            return _MESSAGES, self[of], limits.get("max_items", _ENDLESS), True
+        return _MESSAGE, self[of], None, True
+
+
+def _value_held_to(field: FieldDescriptor, of_type: str, limits: dict[str, Any]) -> tuple[int, Any, Any, bool] | None:
+    names = limits.keys()
+    if of_type == "string" and names == {"pattern"} and (portable := _PORTABLE.fullmatch(limits["pattern"])):
+        match = re.compile(portable[1]).fullmatch
+        return _PATTERN, match, None, match("") is not None
+    if of_type == "string" and names == {"max_bytes"}:
+        return _UTF8_LENGTH, limits["max_bytes"], None, True
+    for types, least, most in _LENGTHS:
+        if of_type in types and names <= {least, most}:
+            return _LENGTH, limits.get(least, 0), limits.get(most, _ENDLESS), not limits.get(least)
+    if of_type == "enum" and field.enum_type and {"defined_only"} <= names <= {"defined_only", "not_in"}:
+        allowed = {value.number for value in field.enum_type.values} - set(limits.get("not_in", ()))
+        return _ONE_OF, allowed, None, 0 in allowed
+    if of_type in _NUMBERS and names <= {"gte", "lte"}:
+        lowest, highest = limits.get("gte", -_ENDLESS), limits.get("lte", 2 * _ENDLESS)
+        return _RANGE, lowest, highest, lowest <= 0 <= highest
+    return None
+
+
+def _may_be_empty(of_type: str, limits: dict[str, Any]) -> bool:
+    """Whether rules of a list or map are kept by an empty one."""
+    return of_type in {"repeated", "map"} and not limits.keys() & {"min_items", "min_pairs"}
+
+
+def _has_rules(descriptor: Descriptor, seen: set[Descriptor]) -> bool:
+    """Whether there is a rule anywhere in messages of this type."""
+    if descriptor in seen:
+        return False
+    seen.add(descriptor)
+    if _is_marked(descriptor) or any(
+        field.GetOptions().HasExtension(validate_pb2.field) for field in descriptor.fields
+    ):
+        return True
+    return any(field.message_type is not None and _has_rules(field.message_type, seen) for field in descriptor.fields)
+
+
+def _is_marked(descriptor: Descriptor) -> bool:
+    """Whether the message has rules beside those of its fields."""
+    return descriptor.GetOptions().HasExtension(validate_pb2.message) or any(
+        oneof.GetOptions().HasExtension(validate_pb2.oneof) for oneof in descriptor.oneofs
+    )
+
 
 _SHOWN_MAX = 5
 _CALLS = "calls"
-_CALLS_BY_THEMSELVES = (pb.InvokeRequest, pb.InvokeStreamRequest)
+_CALLS_MAX = 256
+"""Of one message of a session, as in the contract."""
 
 
 class Envelope:
@@ -26,20 +182,19 @@ class Envelope:
 
     def __init__(self) -> None:
         self._validator = protovalidate.Validator()
+        self.rules = RuleBook()
 
     def check(self, message: Message) -> None:
-        """Raises RpcFailure INVALID_ARGUMENT with BadRequest field violations."""
-        if isinstance(message, _CALLS_BY_THEMSELVES) and is_plain(message):
-            return
+        """In full. Raises RpcFailure INVALID_ARGUMENT with BadRequest field violations."""
         violations = self._validator.collect_violations(message)
         if violations:
             raise _malformed(violations)
 
     def check_calls(self, message: pb.InvokeSessionRequest) -> dict[int, str]:
         """What is wrong with which call, by place. Raises RpcFailure INVALID_ARGUMENT for the message itself."""
-        if are_plain(message):
+        if self.rules.keeps(message):
             return {}
-        is_overfull = len(message.calls) > CALLS_MAX  # every call of thousands would be judged first
+        is_overfull = len(message.calls) > _CALLS_MAX  # every call of thousands would be judged first
         violations = self._validator.collect_violations(message, fail_fast=is_overfull)
         if not violations:
             return {}
@@ -57,9 +212,7 @@ class Envelope:
 
 def _malformed(violations: Sequence[protovalidate.Violation]) -> RpcFailure:
     fields = _shown(violations)
-    return RpcFailure(
-        grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST", _told("The request", fields), field_violations=fields
-    )
+    return RpcFailure(Reason.MALFORMED_REQUEST, _told("The request", fields), field_violations=fields)
 
 
 def _told(what: str, fields: Iterable[tuple[str, str]]) -> str:
@@ -83,3 +236,20 @@ def _place(violation: protovalidate.Violation) -> int | None:
     if first is None or first.field_name != _CALLS or first.subscript is None or first.subscript.field != "index":
         return None
     return int(first.subscript.value)
+
+
+class ValidationLayer(Layer):
+    """INVALID_ARGUMENT with BadRequest field violations; only toolhub's own messages have rules."""
+
+    def __init__(self) -> None:
+        self._envelope = Envelope()
+        self._rules = self._envelope.rules
+
+    def concerns(self, hook: str, method: Method) -> bool:
+        """A session judges its calls itself."""
+        is_ours = method.service.startswith("toolhub.") and method.name != "InvokeSession"
+        return super().concerns(hook, method) and is_ours
+
+    def received(self, method: Method, state: None, message: Message) -> None:
+        if not self._rules.keeps(message):
+            self._envelope.check(message)

@@ -6,7 +6,8 @@ import base64
 import binascii
 import json
 
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.reasons import Reason
 
 _INT64 = range(-(2**63), 2**63)
 
@@ -55,6 +56,4 @@ def _is_int64(value: object) -> bool:
 
 def forged() -> HubFailure:
     """What is raised for a token that the hub did not make."""
-    return HubFailure(
-        HubStatus.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID", "The token is not one of ours; start at the first page."
-    )
+    return HubFailure(Reason.PAGE_TOKEN_INVALID, "The token is not one of ours; start at the first page.")

@@ -2,28 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from toolhub.v1 import pin_pb2, registry_service_pb2_grpc, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
-from toolhub.v1 import registry_service_pb2_grpc, source_pb2, tool_pb2
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.pin import Pin
 from toolhub_service.domain.ports import AuditLog, Clock
-from toolhub_service.domain.source import SourceStatus
-from toolhub_service.domain.source_ports import SourceDesk
-from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
-from toolhub_service.registry.catalog import ToolCatalog, ToolReport
-from toolhub_service.registry.names import CORE_NAMESPACE
-from toolhub_service.transport.convert.discovery import from_snapshot, from_source, is_full
-from toolhub_service.transport.convert.tool import from_spec, to_spec
-from toolhub_service.transport.pin_pages import PinPages
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.source import SourceDesk, SourceStatus
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter
+from toolhub_service.transport.convert.tool import from_snapshot, from_source, from_spec, is_full, to_spec
+from toolhub_service.transport.page_tokens import read_pin_cursor, write_pin_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.tool_watch import ToolNews
 
-_SOURCED = frozenset({ToolKind.MCP, ToolKind.LANGCHAIN})
-"""Kinds that only a source can offer: without one nobody knows where such a tool runs."""
+# Pins
+
+_PAGE_DEFAULT = 100
+_PAGE_MAX = 1_000
+_WHOLE_PAGE_MAX = 100
+_WHOLE_PAGE_BYTES = 2 * 1024 * 1024
+"""After which a page of whole pins ends, so that it fits the 4 MiB a client takes by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinPages:
+    desk: SourceDesk
+    catalog: ToolCatalog
+
+    async def page(self, request: pb.ListPinsRequest) -> pb.ListPinsResponse:
+        """Newest first. Raises HubFailure INVALID_ARGUMENT for a token that the hub did not make."""
+        whole = request.view == tool_pb2.TOOL_VIEW_FULL
+        limit = min(request.page_size or _PAGE_DEFAULT, _WHOLE_PAGE_MAX if whole else _PAGE_MAX)
+        after = read_pin_cursor(request.page_token)
+        found, total = await self.desk.pins(to_pin_filter(request), after=after, limit=limit + 1)
+        shown = await self._whole(found[:limit]) if whole else [from_pin(pin) for pin in found[:limit]]
+        return pb.ListPinsResponse(
+            pins=shown,
+            next_page_token=_cursor(found[len(shown) - 1]) if len(shown) < len(found) else "",
+            total_size=total,
+        )
+
+    async def decided(self, request: pb.DecidePinRequest, *, by: str) -> pb.DecidePinResponse:
+        """Raises HubFailure NOT_FOUND, or ToolFailure when the pins cannot be reached."""
+        pin = await self.desk.decide(
+            request.source,
+            request.tool,
+            request.digest,
+            approve=is_approval(request.decision),
+            by=by,
+            comment=request.comment,
+        )
+        message = from_whole_pin(pin, await self.desk.approved(pin))
+        spec = self.catalog.get(pin.tool)
+        if spec is not None:
+            message.tool_spec.CopyFrom(from_spec(spec, full=True))
+        return pb.DecidePinResponse(pin=message, revision=self.catalog.revision)
+
+    async def _whole(self, pins: Sequence[Pin]) -> list[pin_pb2.Pin]:
+        """As many from the beginning as a page holds, one at least."""
+        shown: list[pin_pb2.Pin] = []
+        size = 0
+        for pin in pins:
+            message = from_whole_pin(pin, await self.desk.approved(pin))
+            size += message.ByteSize()
+            if shown and size > _WHOLE_PAGE_BYTES:
+                break
+            shown.append(message)
+            await asyncio.sleep(0)  # a difference takes milliseconds; calls go between two of them
+        return shown
+
+
+def _cursor(last: Pin) -> str:
+    return write_pin_cursor((last.seen_at_unix_ms, last.source, last.tool, last.digest))
 
 
 @dataclass(slots=True)
@@ -32,10 +90,8 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     audit: AuditLog
     clock: Clock
     desk: SourceDesk
-    adapted: Collection[ToolKind]
-    """Kinds of tools that an adapter runs; a tool of another kind is kept as UNAVAILABLE until there is one."""
     alone: bool = True
-    """False when several processes share the port: a registration would reach one of them only."""
+    """False when several processes share the port: what is removed from the catalog alone is removed in one of them."""
     news: ToolNews = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,10 +110,11 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     async def UnregisterTool(
         self, request: pb.UnregisterToolRequest, context: ServicerContext
     ) -> pb.UnregisterToolResponse:
-        self._check_alone()
         spec = self.catalog.get(request.name)
-        self.catalog.unregister(request.name)
-        await self._remember(EventType.TOOL_UNREGISTERED, [spec] if spec else [])
+        if not await self.desk.unregister(request.name):
+            self._check_alone()
+            self.catalog.unregister(request.name)
+        await self._audit(EventType.TOOL_UNREGISTERED, [spec] if spec else [])
         return pb.UnregisterToolResponse(revision=self.catalog.revision)
 
     async def GetSnapshot(self, request: pb.GetSnapshotRequest, context: ServicerContext) -> pb.GetSnapshotResponse:
@@ -88,46 +145,20 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
                 yield message
 
     async def _register(self, messages: Iterable[tool_pb2.ToolSpec], *, upsert: bool) -> list[tool_pb2.ToolSpec]:
-        self._check_alone()
-        specs = [self._runnable(to_spec(message)) for message in messages]
-        self._check_unsourced(specs)
-        report = self.catalog.register_all(specs, replace=upsert)
-        if not report.applied:
-            raise _refused(report.refused)
-        await self._remember(EventType.TOOL_REGISTERED, specs)
+        wanted = [to_spec(message) for message in messages]
+        specs = await self.desk.register(wanted, replace=upsert, by=current_principal().id)
+        await self._audit(EventType.TOOL_REGISTERED, specs)
         return [from_spec(spec, full=True) for spec in specs]
-
-    def _runnable(self, spec: ToolSpec) -> ToolSpec:
-        """The built-in adapter runs only what it was started with, sources theirs; other kinds need an adapter."""
-        if spec.kind in self.adapted and spec.kind is not ToolKind.CORE and spec.kind not in _SOURCED:
-            return spec
-        reason = f"no adapter of this hub runs {spec.kind.value} tools that are registered over the wire"
-        return replace(spec, state=ToolState.UNAVAILABLE, state_reason=reason)
-
-    def _check_unsourced(self, specs: Iterable[ToolSpec]) -> None:
-        """What a source offers is read from it and pinned; nobody may slip a definition in under its name."""
-        sources = {status.name for status in self.desk.statuses()} - {CORE_NAMESPACE}  # the catalog guards that
-        for spec in specs:
-            owner = spec.name.partition("/")[0]
-            if owner in sources or (owner := spec.source) in sources:
-                raise HubFailure(
-                    HubStatus.PERMISSION_DENIED,
-                    "SOURCE_OWNS_NAME",
-                    f"{spec.name} would stand among the tools of the source {owner!r}, which are read from it alone: "
-                    "choose another namespace and leave `source` empty.",
-                    tool=spec.name,
-                    source=owner,
-                )
 
     def _check_alone(self) -> None:
         if not self.alone:
             raise HubFailure(
-                HubStatus.FAILED_PRECONDITION,
-                "SEVERAL_WORKERS",
-                "This hub runs several workers and a registration would reach one only: configure the tool.",
+                Reason.SEVERAL_WORKERS,
+                "This hub runs several workers and one only would lose the tool: leave it out in the configuration of "
+                "its source (`tools: {NAME: {offered: false}}`).",
             )
 
-    async def _remember(self, type: EventType, specs: Iterable[ToolSpec]) -> None:
+    async def _audit(self, type: EventType, specs: Iterable[ToolSpec]) -> None:
         principal = current_principal()
         for spec in specs:
             await self.audit.append_durably(
@@ -140,15 +171,6 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
                     outcome="ok",
                 )
             )
-
-
-def _refused(reports: Sequence[ToolReport]) -> HubFailure:
-    """The first refusal, which names its tool; all or nothing was asked for."""
-    first = reports[0].refusal
-    assert first is not None  # a refused report carries its refusal
-    more = f" ({len(reports) - 1} more were refused; nothing was registered.)" if len(reports) > 1 else ""
-    message = first.message + more
-    return HubFailure(first.status, first.reason, message, retry_after_s=first.retry_after_s, **first.metadata)
 
 
 def _told(statuses: Sequence[SourceStatus]) -> list[source_pb2.SourceStatus]:

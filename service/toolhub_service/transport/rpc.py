@@ -1,4 +1,4 @@
-"""The RPC being served, for interceptors and servicers: its method and, once verified, its principal.
+"""The RPC being served, for interceptors and servicers: method, verified principal, deadline and ids of its calls.
 
 A ContextVar carries it: interceptor and handler run in the same task, and each RPC has a context of its own.
 It is set once and never reset, for a reset in an async generator may run in another context (grpc/grpc#42295).
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import grpc.aio
+import msgspec
 
-from toolhub_service.domain.principal import Principal
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.ports import Clock, Randomness
 
 ServicerContext = grpc.aio.ServicerContext[Any, Any]
 
@@ -35,34 +37,104 @@ class Method:
         object.__setattr__(self, "is_open", self.service.startswith(("grpc.health.", "grpc.reflection.")))
 
 
-@dataclass(slots=True, eq=False)
-class Caller:
+class Caller(msgspec.Struct, eq=False):
     """Who makes an RPC: one object for all of its tasks, so that each sees the rights of now."""
 
     principal: Principal
 
 
-_caller: ContextVar[Caller] = ContextVar("toolhub_caller")
+CALLER: ContextVar[Caller] = ContextVar("toolhub_caller")
+"""Set by the auth interceptor alone, which keeps it in step with the policy."""
 
 
 def set_principal(principal: Principal) -> Caller:
-    """Called by the auth interceptor alone, which keeps what it returns in step with the policy."""
+    """For tests, which have no credentials."""
     caller = Caller(principal)
-    _caller.set(caller)
+    CALLER.set(caller)
     return caller
 
 
 def current_caller() -> Caller:
     """For what outlives a reload of the policy. Raises LookupError outside of an authenticated RPC."""
-    return _caller.get()
+    return CALLER.get()
 
 
 def current_principal() -> Principal:
     """The verified caller. Raises LookupError outside of an authenticated RPC: never answer without one."""
-    return _caller.get().principal
+    return CALLER.get().principal
 
 
 def caller_id() -> str:
     """Whose RPC it is, for shares of what all have in common; empty for one that needs no credential."""
-    caller = _caller.get(None)
+    caller = CALLER.get(None)
     return caller.principal.id if caller is not None else ""
+
+
+# Deadlines
+
+_RESERVE_S = 0.1
+"""Kept back from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult."""
+
+
+def answer_deadline_s(clock: Clock, context: ServicerContext) -> float | None:
+    """Loop clock: when a call of this RPC must have ended; None when its caller set no deadline."""
+    remaining_s: float | None = context.time_remaining()  # typed as if there always were one
+    if remaining_s is None:
+        return None
+    return clock.monotonic_s() + remaining_s - min(_RESERVE_S, remaining_s / 10)
+
+
+# Call ids: sortable by time (like UUIDv7, RFC 9562), unguessable, short enough to read out
+
+_TAIL_BYTES = 8
+_DRAWN = 64
+
+
+def new_call_id(clock: Clock, randomness: Randomness) -> str:
+    """`call_` + 12 hex digits of Unix milliseconds + 16 random ones."""
+    return f"call_{clock.unix_ms():012x}{randomness.token_hex(_TAIL_BYTES)}"
+
+
+class CallIds:
+    """The same, many at a time: each draw of randomness is a call of the system that lets go of the interpreter."""
+
+    def __init__(self, clock: Clock, randomness: Randomness) -> None:
+        self._clock = clock
+        self._randomness = randomness
+        self._tails: list[str] = []
+
+    def next(self) -> str:
+        if not self._tails:
+            drawn = self._randomness.token_hex(_DRAWN * _TAIL_BYTES)
+            self._tails = [drawn[at : at + 2 * _TAIL_BYTES] for at in range(0, len(drawn), 2 * _TAIL_BYTES)]
+        return f"call_{self._clock.unix_ms():012x}{self._tails.pop()}"
+
+
+# Layers
+
+
+HOOKS: Final = ("enter", "received", "sent", "failure", "leave")
+
+
+class Layer:
+    """Subclasses override what concerns them; what `enter` returns comes back in the other hooks. Hooks never wait."""
+
+    def concerns(self, hook: str, method: Method) -> bool:
+        """Whether the layer has something to do at one of `HOOKS` of the method's RPCs; asked once."""
+        return getattr(type(self), hook) is not getattr(Layer, hook)
+
+    def enter(self, method: Method, context: ServicerContext) -> Any:
+        """Before the handler. Raise to refuse the RPC."""
+
+    def received(self, method: Method, state: Any, message: Any) -> None:
+        """Each request message. Raise to refuse it."""
+
+    def sent(self, method: Method, state: Any) -> None:
+        """Each response message of a generator or unary handler."""
+
+    def failure(self, method: Method, context: ServicerContext, error: Exception) -> Exception:
+        """The error that the next layer out, and in the end the caller, is told instead of `error`."""
+        return error
+
+    def leave(self, method: Method, state: Any, context: ServicerContext, error: BaseException | None) -> None:
+        """After the RPC, whatever happened; cancellation too. Only when `enter` returned."""

@@ -10,6 +10,9 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha._async import ReflectionServicer
+from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
 from toolhub.v1 import (
     approval_service_pb2,
@@ -26,12 +29,30 @@ from toolhub.v1 import (
     tool_service_pb2_grpc,
 )
 from toolhub_service.transport.audit_servicer import AuditServicer
+from toolhub_service.transport.front import Front
 from toolhub_service.transport.interceptors.admission import AdmissionLayer
-from toolhub_service.transport.interceptors.layer import Layer
-from toolhub_service.transport.interceptors.stack import Stack
-from toolhub_service.transport.reflection import add_reflection
 from toolhub_service.transport.registry_servicer import RegistryServicer
+from toolhub_service.transport.rpc import Layer
 from toolhub_service.transport.tool_servicer import ToolServicer
+
+# Server reflection, v1 and v1alpha. grpcio-reflection ships v1alpha only (grpc/grpc#38576); the messages of v1 are
+# the same on the wire, so that the same servicer answers under both names.
+
+V1 = "grpc.reflection.v1.ServerReflection"
+V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
+
+
+def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
+    """Answer what `services` (full names) look like."""
+    servicer = ReflectionServicer(service_names=[*services, V1, V1ALPHA])
+    add_ServerReflectionServicer_to_server(servicer, server)
+    behaviour = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    server.add_registered_method_handlers(V1, {"ServerReflectionInfo": behaviour})
+
 
 _REQUEST_MAX_BYTES = 4 * 1024 * 1024
 _ENVELOPE_BYTES = 128 * 1024
@@ -101,7 +122,7 @@ class Server:
         self._effects: Any = _SERVING
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=_options(listening))
-        governed: Any = Stack(layers)  # stands in for the server where servicers are added
+        governed: Any = Front(layers)  # stands in for the server where servicers are added
         self._grpc.add_generic_rpc_handlers((governed,))
         tool_service_pb2_grpc.add_ToolServiceServicer_to_server(tools, governed)
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, governed)

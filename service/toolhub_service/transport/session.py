@@ -14,16 +14,42 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol
 
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.call import Mode
+from toolhub_service.domain.call import Call, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
-from toolhub_service.transport.session_call import SessionedCall
-from toolhub_service.transport.session_outbox import Outbox
-from toolhub_service.transport.session_room import Room
-from toolhub_service.transport.session_terms import SessionTerms
+from toolhub_service.domain.ports import Clock, Invoker
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
+from toolhub_service.runtime.failures import cancelled
+from toolhub_service.transport.convert.call import MODES, to_call
+from toolhub_service.transport.envelope import Envelope
+from toolhub_service.transport.rpc import CallIds, ServicerContext, answer_deadline_s, current_caller
+from toolhub_service.transport.session_calls import Limiter, SendQueue, SessionedCall, SharedLimit
+from toolhub_service.transport.status import RpcFailure
+
+# A session itself answers a call that breaks the contract, which never begins, and one that its caller cancelled, which
+# the pipeline has recorded by then.
+
+_NAME_MAX = 128
+
+
+def malformed(request: pb.SessionCall, call_id: str, problem: str, now_unix_ms: int) -> ToolResult:
+    return _refused(call_id, request.intent.tool[:_NAME_MAX], ToolError(ErrorKind.INVALID_INPUT, problem), now_unix_ms)
+
+
+def cancelled_by_caller(call: Call, now_unix_ms: int) -> ToolResult:
+    return _refused(call.call_id, call.tool, cancelled(), now_unix_ms)
+
+
+def _refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int) -> ToolResult:
+    evidence = Evidence(EvidenceType.TOOL, ref=call_id, summary=error.kind.value, created_at_unix_ms=now_unix_ms)
+    return ToolResult(ok=False, call_id=call_id, tool=tool, error=error, evidence=(evidence,))
+
 
 _CALLS_A_TURN = 32
 """Run in one go before the loop gets its turn, so that a large message holds up no other RPC for long."""
@@ -41,12 +67,12 @@ class Session:
     def __init__(self, requests: AsyncIterator[pb.InvokeSessionRequest], terms: SessionTerms) -> None:
         self._requests = requests
         self._terms = terms
-        self._outbox = Outbox(self._sent)
+        self._queue = SendQueue(self._sent)
         self._calls: dict[str, SessionedCall] = {}
         """By the caller's name, from being read to having been answered."""
         self._waiting: deque[SessionedCall] = deque()
         """Read and not begun: of one message at most."""
-        self._room = Room(terms.crowd, terms.max_in_flight, self._outbox)
+        self._limiter = Limiter(terms.shared, terms.max_in_flight, self._queue)
         """For those that were begun, and whose answers were not handed over yet."""
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,7 +92,7 @@ class Session:
 
     async def next_message(self) -> bytes | None:
         """A serialised InvokeSessionResponse; None once all is answered. Raises what broke the session."""
-        message = await self._outbox.next_message()
+        message = await self._queue.next_message()
         if message is None and self._failure is not None:
             raise self._failure
         return message
@@ -88,7 +114,7 @@ class Session:
         """Stop everything that still runs, and wait until it has been recorded."""
         self._is_read = self._is_over = True
         self._waiting.clear()
-        self._room.close()
+        self._limiter.close()
         running = list(self._tasks)
         for task in running:
             task.cancel()
@@ -127,7 +153,7 @@ class Session:
         self._is_calling = True
         asyncio.get_running_loop().call_soon(self._relieve, me)
         left = _CALLS_A_TURN
-        while left and self._waiting and self._room.has_room():
+        while left and self._waiting and self._limiter.has_room():
             await self._run(self._waiting.popleft(), me)
             if self._leader is not me:
                 return
@@ -138,9 +164,9 @@ class Session:
 
     async def _has_work(self) -> bool:
         """Wait for a call that can begin; False when there will be none."""
-        while not (self._waiting and self._room.has_room()):
+        while not (self._waiting and self._limiter.has_room()):
             if self._waiting:
-                await self._room.wait()
+                await self._limiter.wait()
             elif self._is_read:
                 return False
             else:
@@ -166,7 +192,7 @@ class Session:
         """Calls first, so that a message may start a call and cancel it."""
         malformed = self._terms.check(message)
         for place, request in enumerate(message.calls):
-            call = SessionedCall(request, self._outbox)
+            call = SessionedCall(request, self._queue)
             self._waiting.append(call)
             if place in malformed:
                 call.malformed = malformed[place]
@@ -179,7 +205,7 @@ class Session:
     # Calls
 
     async def _run(self, asked: SessionedCall, task: asyncio.Task[None]) -> None:
-        self._room.take(asked.size_bytes)
+        self._limiter.take(asked.size_bytes)
         if asked.malformed is not None:
             asked.answer(asked.malformed)
             return
@@ -200,18 +226,156 @@ class Session:
             self._close_when_done()
 
     def _sent(self, call: SessionedCall) -> None:
-        """The outbox has handed the call's answer over."""
+        """The queue has handed the call's answer over."""
         if self._calls.get(call.name) is call:
             del self._calls[call.name]
-        self._room.give_back(call.size_bytes)
+        self._limiter.give_back(call.size_bytes)
 
     def _close_when_done(self) -> None:
         if self._is_read and not self._running and not self._waiting:
-            self._outbox.close()
+            self._queue.close()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = self._failure or error
             self._is_read = self._is_over = True
-            self._outbox.close()
+            self._queue.close()
+
+
+# Terms: principal and deadline of the stream, contract, bounds
+
+MAX_IN_FLIGHT = 256
+MAX_OF_ALL = 1_000
+"""Calls in flight of all sessions of a process, but for the first of each."""
+
+
+class Journal(Protocol):
+    """The log in which every call is recorded. A session is faster than a disk: it waits where the log falls behind."""
+
+    def is_behind(self) -> bool: ...
+
+    async def flush(self) -> None:
+        """Return when what was recorded so far is written. Raises ToolFailure when it cannot be."""
+        ...
+
+
+class NoJournal:
+    """Never behind."""
+
+    def is_behind(self) -> bool:
+        return False
+
+    async def flush(self) -> None:
+        """Nothing waits."""
+
+
+NO_JOURNAL = NoJournal()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    invoker: Invoker
+    begin: Callable[[pb.SessionCall], Call]
+    """The call as the runtime takes it."""
+    check: Callable[[pb.InvokeSessionRequest], Mapping[int, ToolResult]]
+    """The calls of a message, by place, that break the contract, answered. Raises RpcFailure when the message does."""
+    cancelled: Callable[[Call], ToolResult]
+    """The answer to a call that its caller cancelled."""
+    journal: Journal
+    shared: SharedLimit
+    """Of all sessions of this process."""
+    max_in_flight: int = MAX_IN_FLIGHT
+
+
+# All sessions of a hub
+
+_LAST_WORDS_S = 0.25
+"""Kept back from the grace, so that calls that do not end in it are still answered."""
+
+
+class Sessions:
+    """Opens sessions, and lets them leave."""
+
+    def __init__(
+        self,
+        invoker: Invoker,
+        clock: Clock,
+        call_ids: CallIds,
+        journal: Journal,
+        *,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        max_of_all: int = MAX_OF_ALL,
+    ) -> None:
+        """`max_in_flight` bounds the calls that are in flight in one session, `max_of_all` those of all but the first
+        of each."""
+        self._shared = SharedLimit(max_of_all)
+        self._journal = journal
+        self._invoker = invoker
+        self._clock = clock
+        self._call_ids = call_ids
+        self._max_in_flight = max_in_flight
+        self._envelope = Envelope()
+        self._open: set[Session] = set()
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    @asynccontextmanager
+    async def opened(
+        self, requests: AsyncIterator[pb.InvokeSessionRequest], context: ServicerContext
+    ) -> AsyncIterator[Session]:
+        """A session that has begun; nothing of it runs any more at the end. Raises RpcFailure when the hub left."""
+        session = Session(requests, self._terms(context))
+        self._open.add(session)
+        session.begin()
+        try:
+            yield session
+        finally:
+            try:
+                await session.end()
+            finally:
+                self._open.discard(session)
+        if session.is_cut_short:
+            message = "This hub is leaving and takes no more calls; what you sent has been answered. Connect again."
+            raise RpcFailure(Reason.DRAINING, message, retry_after_s=0.5)
+
+    def drain(self, grace_s: float) -> None:
+        """Read no more calls; what runs has so long to end, then it is cancelled. Each session ends UNAVAILABLE."""
+        for session in self._open:
+            session.stop_reading()
+        asyncio.get_running_loop().call_later(max(0.0, grace_s - _LAST_WORDS_S), self._cut_off)
+
+    def _cut_off(self) -> None:
+        for session in self._open:
+            session.cancel_all()
+
+    def _terms(self, context: ServicerContext) -> SessionTerms:
+        caller, deadline_s = current_caller(), answer_deadline_s(self._clock, context)
+
+        def begin(request: pb.SessionCall) -> Call:
+            return to_call(
+                request,
+                caller.principal,
+                call_id=self._call_ids.next(),
+                deadline_s=deadline_s,
+                mode=MODES[request.mode],
+            )
+
+        return SessionTerms(
+            invoker=self._invoker,
+            begin=begin,
+            check=self._check,
+            cancelled=lambda call: cancelled_by_caller(call, self._clock.unix_ms()),
+            journal=self._journal,
+            shared=self._shared,
+            max_in_flight=self._max_in_flight,
+        )
+
+    def _check(self, message: pb.InvokeSessionRequest) -> Mapping[int, ToolResult]:
+        problems = self._envelope.check_calls(message)
+        return {place: self._malformed(message.calls[place], problem) for place, problem in problems.items()}
+
+    def _malformed(self, request: pb.SessionCall, problem: str) -> ToolResult:
+        return malformed(request, self._call_ids.next(), problem, self._clock.unix_ms())

@@ -3,29 +3,73 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import Clock, Invoker, Randomness
-from toolhub_service.domain.progress import Chunk, Progress
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.runtime.sinks import SILENT
-from toolhub_service.transport.call_ids import CallIds
-from toolhub_service.transport.convert.call import AsksForCall, to_call, wants_struct
-from toolhub_service.transport.convert.result import from_chunk, from_plan, from_progress, write_result
-from toolhub_service.transport.deadlines import answer_deadline_s
+from toolhub_service.domain.result import Chunk, Progress
+from toolhub_service.runtime.execute import SILENT
+from toolhub_service.transport.convert.call import MODES, to_call, wants_struct
+from toolhub_service.transport.convert.result import from_chunk, from_progress, write_answer
 from toolhub_service.transport.discovery import Discovery
-from toolhub_service.transport.rpc import ServicerContext, current_principal
-from toolhub_service.transport.session_terms import MAX_IN_FLIGHT, MAX_OF_ALL, NO_JOURNAL, Journal
-from toolhub_service.transport.sessions import Sessions
-from toolhub_service.transport.stream_sink import StreamSink
+from toolhub_service.transport.rpc import CALLER, CallIds, ServicerContext, answer_deadline_s, current_principal
+from toolhub_service.transport.session import MAX_IN_FLIGHT, MAX_OF_ALL, NO_JOURNAL, Journal, Sessions
 
-Response = TypeVar("Response", pb.InvokeResponse, pb.InvokeStreamResponse)
+# Events of one call, on their way to its stream: bounded, and never blocking the execution
+
+_EVENTS_MAX = 1_024
+_HELD_MAX_BYTES = 1024 * 1024
+"""Of output that waits for the reader; a stream that nobody reads costs no more."""
+
+
+class StreamSink:
+    """A reader that is too slow loses the oldest events; the result still carries the whole output."""
+
+    def __init__(self) -> None:
+        self._events: deque[Progress | Chunk] = deque()
+        self._held_bytes = 0
+        self._ready = asyncio.Event()
+        self._closed = False
+
+    def progress(self, progress: Progress) -> None:
+        if self._events and isinstance(self._events[-1], Progress):
+            self._events.pop()  # only the newest matters
+        self._hold(progress, 0)
+
+    def chunk(self, chunk: Chunk) -> None:
+        self._hold(chunk, len(chunk.data))
+
+    def _hold(self, event: Progress | Chunk, size_bytes: int) -> None:
+        self._events.append(event)
+        self._held_bytes += size_bytes
+        while len(self._events) > _EVENTS_MAX or (self._held_bytes > _HELD_MAX_BYTES and len(self._events) > 1):
+            self._next()
+        self._ready.set()
+
+    def _next(self) -> Progress | Chunk:
+        event = self._events.popleft()
+        if isinstance(event, Chunk):
+            self._held_bytes -= len(event.data)
+        return event
+
+    def close(self) -> None:
+        """No event comes any more: the iteration ends when it has caught up."""
+        self._closed = True
+        self._ready.set()
+
+    async def __aiter__(self) -> AsyncIterator[Progress | Chunk]:
+        while True:
+            while self._events:
+                yield self._next()
+            if self._closed:
+                return
+            self._ready.clear()
+            await self._ready.wait()
 
 
 @dataclass(slots=True)
@@ -58,7 +102,9 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
 
     async def Invoke(self, request: pb.InvokeRequest, context: ServicerContext) -> pb.InvokeResponse:
         answer = await self.invoker.invoke(self._call(request, context), SILENT)
-        return _answered(pb.InvokeResponse(), answer, as_struct=wants_struct(request))
+        response = pb.InvokeResponse()
+        write_answer(response, answer, as_struct=wants_struct(request))
+        return response
 
     async def InvokeStream(
         self, request: pb.InvokeStreamRequest, context: ServicerContext
@@ -69,11 +115,13 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         try:
             async for event in sink:
                 yield _stream_event(event)
-            yield _answered(pb.InvokeStreamResponse(), await running, as_struct=wants_struct(request))
+            response = pb.InvokeStreamResponse()
+            write_answer(response, await running, as_struct=wants_struct(request))
+            yield response
         finally:
             await _cancelled(running)
 
-    async def InvokeSession(  # type: ignore[override]  # its messages come serialised; interceptors/stack.py lets them pass
+    async def InvokeSession(  # type: ignore[override]  # its messages come serialised; front.py lets them pass
         self, request_iterator: AsyncIterator[pb.InvokeSessionRequest], context: ServicerContext
     ) -> AsyncIterator[bytes]:
         async with self.sessions.opened(request_iterator, context) as session:
@@ -92,23 +140,21 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     async def ExportTools(self, request: pb.ExportToolsRequest, context: ServicerContext) -> pb.ExportToolsResponse:
         return self.discovery.export_tools(request, current_principal())
 
-    def _call(self, request: AsksForCall, context: ServicerContext) -> Call:
+    def _call(self, request: pb.InvokeRequest | pb.InvokeStreamRequest, context: ServicerContext) -> Call:
         deadline_s = answer_deadline_s(self.clock, context)
-        return to_call(request, current_principal(), call_id=self.call_ids.next(), deadline_s=deadline_s)
+        return to_call(
+            request,
+            CALLER.get().principal,
+            call_id=self.call_ids.next(),
+            deadline_s=deadline_s,
+            mode=MODES[request.mode],
+        )
 
 
 def _stream_event(event: Progress | Chunk) -> pb.InvokeStreamResponse:
     if isinstance(event, Progress):
         return pb.InvokeStreamResponse(progress=from_progress(event))
     return pb.InvokeStreamResponse(chunk=from_chunk(event))
-
-
-def _answered(response: Response, answer: ToolResult | Plan, *, as_struct: bool) -> Response:
-    if isinstance(answer, Plan):
-        response.plan.CopyFrom(from_plan(answer, as_struct=as_struct))
-    else:
-        write_result(response.result, answer, as_struct=as_struct)
-    return response
 
 
 async def _cancelled(running: asyncio.Task[Any]) -> None:

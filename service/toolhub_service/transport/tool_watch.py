@@ -11,9 +11,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Self
 
-import grpc
-
 from toolhub.v1 import registry_service_pb2 as pb
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.transport.convert.tool import from_spec
@@ -151,8 +150,7 @@ def _change(name: str, step: Step, *, full: bool) -> pb.ToolChange:
 
 def _leaving() -> RpcFailure:
     return RpcFailure(
-        grpc.StatusCode.UNAVAILABLE,
-        "DRAINING",
+        Reason.DRAINING,
         "This hub is leaving; watch again, with the last revision.",
         retry_after_s=0.5,
     )

@@ -1,4 +1,5 @@
-"""A server that does as it should: `python -m tests.fakes.mcp_servers.plain [--http PORT] [--era ERA] [--json]`.
+"""A server that does as it should: `python -m tests.fakes.mcp_servers.plain [--http PORT] [--era ERA] [--json]
+[--unlisted NAME …]`.
 
 Over HTTP it prints `listening on PORT` on standard output once it listens; PORT 0 takes a free one. It speaks both
 eras; with `--http` and `--era 2025-11-25` it does not know server/discover, so that clients shake hands.
@@ -18,12 +19,21 @@ from typing import Any
 import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import Tool
 
 _SLEEPS = {"begun": 0, "cancelled": 0}
 
 
-def server() -> MCPServer:  # noqa: C901  a list of tools
-    mcp = MCPServer("plain", version="1.0", log_level="CRITICAL")
+class Plain(MCPServer):
+    unlisted: frozenset[str] = frozenset()
+    """Tools that can be called and are not told of."""
+
+    async def list_tools(self) -> list[Tool]:
+        return [tool for tool in await super().list_tools() if tool.name not in self.unlisted]
+
+
+def server() -> Plain:  # noqa: C901  a list of tools
+    mcp = Plain("plain", version="1.0", log_level="CRITICAL")
 
     @mcp.tool()
     def echo(text: str) -> str:
@@ -119,8 +129,10 @@ def main() -> None:
     parser.add_argument("--http", type=int)
     parser.add_argument("--era", default="both")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--unlisted", nargs="*", default=())
     options = parser.parse_args()
     mcp = server()
+    mcp.unlisted = frozenset(options.unlisted)
     if options.era == "2025-11-25":
         mcp._lowlevel_server._request_handlers.pop("server/discover")
     if options.http is None:

@@ -9,8 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.domain.progress import Chunk, Progress
-from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.result import Chunk, EvidenceType, Progress
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput

@@ -8,12 +8,10 @@ import pytest
 from tests.fakes.artifacts import kept_in, whole
 from tests.ports.adapter_suite import SILENT, AdapterSuite, ListeningSink, Prepared, granted
 from tests.unit.adapters.small_tools import Asks, Crashes, Echo, Keeps, Proves, Refuses, Waits
-from toolhub_service.adapters.core import CoreAdapter
-from toolhub_service.adapters.workspaces import Workspaces, WorkspaceSharing
-from toolhub_service.domain.call import ExecContext
+from toolhub_service.adapters.core import CoreAdapter, Workspaces, WorkspaceSharing
+from toolhub_service.domain.call import ExecContext, QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.question import QuestionAsked, Reply
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.tools.tool import spec_of

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.ports.adapter_suite import SILENT, granted
-from toolhub_service.adapters.core import CoreAdapter
+from toolhub_service.adapters.core import CoreAdapter, Workspaces
 from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trusted, load_custom_tools
-from toolhub_service.adapters.workspaces import Workspaces
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.schema.compiled import compile_schema

@@ -17,13 +17,11 @@ from tests.fakes.job_server_faults import How, Op
 from tests.fakes.outcomes import outcome_of
 from tests.fakes.remote_stage import BRISK, JOB_ID, SOON, WITHIN_S, LoopClock, Stage, ToldSink, a_client, remote_call
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks
-from toolhub_service.adapters.remote import RemoteExecutor
+from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller
-from toolhub_service.adapters.remote_terms import RemoteTerms
-from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.call import GrantedCall, Question, QuestionAsked
 from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
 from toolhub_service.domain.job import RemoteMark
-from toolhub_service.domain.question import Question, QuestionAsked
 from toolhub_service.domain.result import Outcome
 
 HELD = {"holds": True, "result": "made"}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.clock import FixedRandomness
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Question, Unreachable
-from toolhub_service.adapters.retry_after import retry_after_s
+from toolhub_service.adapters.upstream import retry_after_s
 from toolhub_service.domain.errors import RemoteUnclear
 
 EVEN = FixedRandomness(0.5)

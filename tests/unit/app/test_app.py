@@ -11,14 +11,13 @@ import pytest
 import yaml
 
 from tests.hub import settings_of
-from toolhub_service.app.key_file import KeyFile, KeyFileInvalid
+from toolhub_service.app.deps import SystemClock, SystemRandomness
+from toolhub_service.app.files import KeyFile, KeyFileInvalid, read_or_make_key
 from toolhub_service.app.listening import is_local
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.policy_file import PolicyFile
-from toolhub_service.app.secret_file import read_or_make_key
-from toolhub_service.app.system import SystemClock, SystemRandomness
+from toolhub_service.app.policy_files import PolicyFile
 from toolhub_service.app.workers import reserve_port
-from toolhub_service.policy.live import LivePolicy
+from toolhub_service.policy.snapshot import LivePolicy
 
 DENY = "rules: [{id: never, effect: DENY}]\n"
 

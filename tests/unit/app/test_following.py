@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.hub import settings_of
-from toolhub_service.app.following import follow
 from toolhub_service.app.hub import open_hub
-from toolhub_service.app.policy_file import PolicyFile
-from toolhub_service.policy.live import Change, LivePolicy
+from toolhub_service.app.policy_files import PolicyFile
+from toolhub_service.app.serving import follow
+from toolhub_service.policy.snapshot import Change, LivePolicy
 
 DENY = "rules: [{id: %s, effect: DENY, reason: Not now.}]"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.app import machine_checks
-from toolhub_service.app.findings import State
-from toolhub_service.app.machine_checks import data_dir_checks, file_system_of
+from toolhub_service.app.doctor import machine
+from toolhub_service.app.doctor.findings import State
+from toolhub_service.app.doctor.machine import data_dir_checks, file_system_of
 
 
 def states(folder: Path) -> list[State]:
@@ -35,7 +35,7 @@ def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path) -> None:
 
 
 def test_a_network_file_system_is_no_place_for_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks, "file_system_of", lambda folder: "nfs4")
+    monkeypatch.setattr(machine, "file_system_of", lambda folder: "nfs4")
     assert states(tmp_path)[0] is State.FAIL
 
 

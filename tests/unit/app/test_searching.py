@@ -1,4 +1,4 @@
-"""Which embedder a configuration means, and what is told of one that cannot be had."""
+"""Which embedder a configuration deps, and what is told of one that cannot be had."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from tests.hub import settings_of
-from toolhub_service.app.means import Means
-from toolhub_service.app.observing import open_observing
+from toolhub_service.app.deps import Deps, SystemClock, SystemRandomness
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.searching import Searching, make_searching
-from toolhub_service.app.storing import make_stores
-from toolhub_service.app.system import SystemClock, SystemRandomness
+from toolhub_service.app.wiring_stores import make_stores
+from toolhub_service.app.wiring_telemetry import open_observing
+from toolhub_service.app.wiring_tools import Searching, make_searching
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog
@@ -43,8 +42,8 @@ def searching(folder: Path, embedder: str = "", trusted: tuple[str, ...] = ("acm
         folder, {"stores": {"kind": "memory"}, "search": search, "tools": {"trusted_namespaces": trusted}}
     )
     paths, observing = Paths(settings), open_observing(settings, Redactor(), is_worker=True)
-    means = Means(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing)
-    return make_searching(means, ToolCatalog(check_schema=compile_schema), make_stores(means))
+    deps = Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing)
+    return make_searching(deps, ToolCatalog(check_schema=compile_schema), make_stores(deps))
 
 
 @pytest.mark.parametrize("path", ["acme_embedding:made", "acme_embedding:Made"])

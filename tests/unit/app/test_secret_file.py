@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from toolhub_service.app.secret_file import SecretFileInvalid, read_or_make_key
+from toolhub_service.app.files import SecretFileInvalid, read_or_make_key
 
 STARTERS = 16
 

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.app.sources_file import read_sources, resolve_value
-from toolhub_service.settings.source_terms import SecretRef
-from toolhub_service.settings.sources import LangChainSource, McpSource
-from toolhub_service.settings.workflow_sources import ComfyUiSource, N8nSource
+from toolhub_service.adapters.comfyui.kind import ComfyUiSource
+from toolhub_service.adapters.langchain.kind import LangChainSource
+from toolhub_service.adapters.mcp.kind import McpSource
+from toolhub_service.adapters.n8n.kind import N8nSource
+from toolhub_service.adapters.source_config import SecretRef
+from toolhub_service.adapters.source_values import resolve_value
+from toolhub_service.app.sources_file import read_sources
 
 TEXT = """
 sources:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.app.source_rules import SourceInvalid, values_of
-from toolhub_service.app.sources_file import to_source
-from toolhub_service.settings.source_terms import SecretRef
+from toolhub_service.adapters.source_config import SecretRef, SourceInvalid
+from toolhub_service.app.sources_file import to_source, values_of
 
 N8N: dict[str, Any] = {"kind": "n8n", "url": "https://n8n.example.com", "workflows": {"send": {"webhook": "send"}}}
 COMFYUI: dict[str, Any] = {"kind": "comfyui", "url": "http://gpu:8188", "templates": ["/srv/templates"]}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.app.source_values import SourceValues
+from toolhub_service.adapters.source_config import SecretRef
+from toolhub_service.adapters.source_values import SourceValues
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.settings.source_terms import SecretRef
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.app.sources_file import SourcesFile, ValueMissing, parse_sources, read_sources, resolve_value
+from toolhub_service.adapters.langchain.kind import LangChainSource
+from toolhub_service.adapters.mcp.kind import McpSource
+from toolhub_service.adapters.source_config import SecretRef
+from toolhub_service.adapters.source_values import ValueMissing, resolve_value
+from toolhub_service.app.sources_file import SourcesFile, parse_sources, read_sources
 from toolhub_service.settings.loading import SettingsInvalid
-from toolhub_service.settings.source_terms import SecretRef
-from toolhub_service.settings.sources import LangChainSource, McpSource
 
 GOOD = """
 sources:

@@ -15,8 +15,8 @@ from tests.hub import RunningHub, running_hub
 from tests.rpc.real_servers import POLICY, program, write_sources
 from tests.unit.adapters.mcp.stage import ROOT
 from toolhub.v1 import error_pb2
-from toolhub_service.app.following import follow
-from toolhub_service.app.sourcing import Sourcing
+from toolhub_service.app.serving import follow
+from toolhub_service.app.wiring_sources import SourceRuntime
 from toolhub_service.domain.source import SourceState, SourceStatus, Trust
 
 SCRIPTED = program(sys.executable, str(ROOT / "tests/fakes/mcp_servers/scripted.py"), "modern")
@@ -32,7 +32,7 @@ class Followed:
         self.running = running
 
     @property
-    def sourcing(self) -> Sourcing:
+    def sourcing(self) -> SourceRuntime:
         return self.running.hub.sourcing
 
     async def write(self, **sources: Mapping[str, Any]) -> None:
@@ -126,7 +126,7 @@ async def test_source_is_opened_anew_when_somebody_asks_after_its_secret_or_cert
 async def test_extra_that_is_not_installed_is_told_and_its_source_alone_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, f"toolhub_service.app.{kind}_opening", None)
+    monkeypatch.setitem(sys.modules, f"toolhub_service.adapters.{kind}.opening", None)
     entries = {"mcp": NOBODY, "langchain": {"kind": "langchain", "load": ["tests.none:it"]}}
     async with following(tmp_path, bare=entries[kind]) as hub:
         assert hub.status("bare").state is SourceState.DOWN
@@ -181,7 +181,7 @@ async def test_revoked_keys_do_not_wait_for_a_source_that_takes_its_time_to_go(
             await may_go.wait()
 
         monkeypatch.setattr(hub.sourcing.sources, "remove", remove)
-        monkeypatch.setattr("toolhub_service.app.following.reload_keys", lambda *_: looks.put_nowait(None))
+        monkeypatch.setattr("toolhub_service.app.serving.reload_keys", lambda *_: looks.put_nowait(None))
         reload = asyncio.Event()
         follower = asyncio.create_task(follow(hub.running.hub, reload))
         write_sources(tmp_path, {})

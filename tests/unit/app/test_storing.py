@@ -1,4 +1,4 @@
-"""Which stores a configuration means, and that they are opened all or none."""
+"""Which stores a configuration deps, and that they are opened all or none."""
 
 from __future__ import annotations
 
@@ -10,27 +10,23 @@ from typing import Any
 import pytest
 
 from tests.hub import settings_of
-from toolhub_service.app.means import Means
-from toolhub_service.app.observing import open_observing
+from toolhub_service.app.deps import Deps, SystemClock, SystemRandomness
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.storing import Stores, make_stores
-from toolhub_service.app.system import SystemClock, SystemRandomness
+from toolhub_service.app.wiring_stores import Stores, make_stores
+from toolhub_service.app.wiring_telemetry import open_observing
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.memory_approvals import MemoryApprovals
-from toolhub_service.stores.memory_artifacts import MemoryArtifacts
+from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryPins, MemoryUsage
 from toolhub_service.stores.memory_jobs import MemoryJobs
 from toolhub_service.stores.memory_keys import MemoryKeys
-from toolhub_service.stores.memory_pins import MemoryPins
-from toolhub_service.stores.memory_usage import MemoryUsage
 
 
-def _means(folder: Path, **sections: Any) -> Means:
+def _deps(folder: Path, **sections: Any) -> Deps:
     settings = settings_of(folder, sections)
     paths = Paths(settings)
     paths.make()
     observing = open_observing(settings, Redactor(), is_worker=True)
-    return Means(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing)
+    return Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing)
 
 
 def _kinds(stores: Stores) -> list[str]:
@@ -56,14 +52,14 @@ REDIS, POSTGRES = "redis://127.0.0.1:1/0", "postgresql://127.0.0.1:1/hub"
     ],
 )
 async def test_configuration_names_the_stores(tmp_path: Path, stores: dict[str, str], kinds: list[str]) -> None:
-    made = make_stores(_means(tmp_path, stores=stores))
+    made = make_stores(_deps(tmp_path, stores=stores))
     assert _kinds(made) == kinds
     assert (made.counts is not None) == ("redis_url" in stores)
 
 
 async def test_memory_is_not_shared_by_workers(tmp_path: Path) -> None:
     with pytest.raises(HubFailure) as refused:
-        make_stores(_means(tmp_path, stores={"kind": "memory"}, server={"workers": 2}))
+        make_stores(_deps(tmp_path, stores={"kind": "memory"}, server={"workers": 2}))
     assert refused.value.reason == "STORES_NOT_SHARED"
 
 
@@ -79,7 +75,7 @@ async def test_missing_packages_are_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(HubFailure) as missing:
-        make_stores(_means(tmp_path, stores=stores))
+        make_stores(_deps(tmp_path, stores=stores))
     assert missing.value.reason == "EXTRA_MISSING"
     assert extra in str(missing.value)
 

@@ -15,7 +15,7 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.call import BudgetRequest, Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
-from toolhub_service.domain.shared_counts import Refused, Taken
+from toolhub_service.domain.usage import Refused, Taken
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 
 CALL = a_call(TIME_NOW, request_id="r-1")

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolhub_service.budget.breaker import BreakerState, Health
+from toolhub_service.budget.breaker import PRINCIPALS_MAX, SPENT, BreakerState, Health, UpstreamBreaker
 from toolhub_service.budget.terms import BreakerTerms
-from toolhub_service.budget.upstream_breaker import PRINCIPALS_MAX, SPENT, UpstreamBreaker
 
 TERMS = BreakerTerms(window_s=30.0, min_calls=4, failure_ratio=0.5, cooldown_s=5.0, max_cooldown_s=20.0, probes=2)
 SAID = {".": Health.WELL, "x": Health.ILL, "?": Health.SILENT}

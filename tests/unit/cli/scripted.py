@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import grpc
 
-from toolhub_service.cli.connection import Connection, connected
+from toolhub_service.cli.client import Connection, connected
 
 
 @contextmanager

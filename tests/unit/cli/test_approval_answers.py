@@ -14,7 +14,8 @@ from tests.fakes.asking_adapter import CANARY, COLOUR, a_question
 from tests.unit.cli.test_approvals import cli, typed
 from tests.unit.runtime.question_door import Asking, asking
 from tests.unit.transport.approval_server import ApprovalHub, approval_hub
-from toolhub_service.cli.approval_answers import describe_field, given_answer
+from toolhub_service.cli.approval_view import describe_field
+from toolhub_service.cli.approvals import given_answer
 from toolhub_service.domain.approval import ApprovalState
 
 
@@ -34,7 +35,7 @@ async def test_question_is_shown_as_the_tools_words_and_its_fields(
 ) -> None:
     approval_id = await it.asks()
     shown = await typed(hub, tmp_path, "show", approval_id)
-    assert "in the tool's own words; untrusted" in shown.text
+    assert "untrusted text of the tool" in shown.text
     assert "Which colour?\\u202e Say \\u001b[31mred." in shown.text
     assert "colour (string, required): red | green" in shown.text
     assert 'password (string, optional, default "none")' in shown.text
@@ -81,7 +82,7 @@ async def test_terminal_asks_for_each_field_then_whether_it_may_run(
     assert await it.door.state(approval_id) is ApprovalState.PENDING
     yes = await typed(hub, tmp_path, *words, keys=b"\nblue\nred\nopen\ny\n", after=after)
     assert yes.code == 0, yes.text
-    assert "This one is needed." in yes.text
+    assert "This field is required." in yes.text
     assert "One of: red, green" in yes.text
     assert (await it.call(approval_id)).ok
     assert it.adapter.done == [{"colour": "red", "password": "open"}]

@@ -19,13 +19,12 @@ from tests.e2e.terminal import Screen, Shown, environment, in_terminal, terminal
 from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, REJECTED, an_approval_door
 from tests.unit.transport.approval_server import AUDITOR, ApprovalHub, approval_hub
 from toolhub.v1 import approval_pb2
-from toolhub_service.cli.approval_following import Following
-from toolhub_service.cli.approval_view import row, state_of, time_left
-from toolhub_service.cli.connection import Connection, connected
+from toolhub_service.cli.approval_view import ApprovalWatch, row, state_of, time_left
+from toolhub_service.cli.client import Connection, connected
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.approval import ApprovalState
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.principal import Principal
 from toolhub_service.guards.secrets import Redactor
 
 PROGRAM = [sys.executable, "-c", "from toolhub_service.cli.approvals import approvals; approvals()"]
@@ -79,7 +78,7 @@ class TestList:
 
     async def test_table_tells_who_wants_what_and_how_long_it_waits(self, hub: ApprovalHub, tmp_path: Path) -> None:
         empty = await typed(hub, tmp_path, "list")
-        assert "Nothing waits for a decision" in empty.text
+        assert "No approval waits for a decision" in empty.text
         approval_id = await hub.door.ask("hello")
         shown = await typed(hub, tmp_path, "list")
         assert "APPROVAL" in shown.text
@@ -95,12 +94,12 @@ class TestShow:
         for words in (
             approval_id,
             "PENDING",
-            "who asks",
+            "caller",
             "local",
             "writes-need-a-yes: Writing changes what others read.",
             '"text": "hello"',
-            "secrets told by their length; written by the caller",
-            "untrusted:",
+            "arguments sent by the caller (secrets are replaced by their length)",
+            "untrusted text of the caller",
             "time left",
         ):
             assert words in shown.text
@@ -114,7 +113,7 @@ class TestShow:
         assert hub.door.events(EventType.APPROVAL_REVEALED) == []
         shown = await typed(hub, tmp_path, "show", approval_id, "--reveal")
         assert f"{run} \\u202etxt" in shown.text
-        assert "as they were sent" in shown.text
+        assert "arguments as sent by the caller" in shown.text
         piped = (await cli(hub, "show", approval_id, "--reveal")).stdout
         assert "\u202e" not in piped
         told = json.loads(piped)
@@ -161,12 +160,12 @@ class TestDecide:
     async def test_terminal_shows_the_call_and_asks_first(self, hub: ApprovalHub, tmp_path: Path) -> None:
         approval_id = await hub.door.ask("hello")
         words = ("approve", approval_id)
-        no = await typed(hub, tmp_path, *words, keys=b"n\n", after="Let it run, once?")
+        no = await typed(hub, tmp_path, *words, keys=b"n\n", after="Approve this call, once?")
         assert no.code == 1
         assert '"text": "hello"' in no.text
         assert "Nothing was decided" in no.text
         assert await hub.door.state(approval_id) is ApprovalState.PENDING
-        yes = await typed(hub, tmp_path, *words, keys=b"y\n", after="Let it run, once?")
+        yes = await typed(hub, tmp_path, *words, keys=b"y\n", after="Approve this call, once?")
         assert yes.code == 0
         assert await hub.door.state(approval_id) is ApprovalState.APPROVED
 
@@ -181,7 +180,7 @@ class TestDecide:
             CliRunner().invoke, toolhub, ["approvals", "watch", "--address", "127.0.0.1:1"]
         )
         assert result.exit_code == 3
-        assert "no hub answers" in result.stderr
+        assert "No hub answers" in result.stderr
 
 
 @contextlib.contextmanager
@@ -191,10 +190,10 @@ def connection_to(address: str, by: Principal = ANN) -> Iterator[Connection]:
 
 
 class Follower:
-    """`Following`, read in a thread of its own."""
+    """`ApprovalWatch`, read in a thread of its own."""
 
     def __init__(self, connection: Connection, **told: Any) -> None:
-        self._answers = iter(Following(connection, "", **told))
+        self._answers = iter(ApprovalWatch(connection, "", **told))
 
     async def next(self, count: int) -> list[tuple[str, str]]:
         async with asyncio.timeout(60):
@@ -235,7 +234,7 @@ class TestWatch:
         async with contextlib.AsyncExitStack() as stack:
             async with approval_hub(door) as hub:
                 connection = stack.enter_context(connection_to(hub.address))
-                follower = Follower(connection, lost=told_lost, pause=lambda _: is_back.wait(20))
+                follower = Follower(connection, disconnected=told_lost, pause=lambda _: is_back.wait(20))
                 kept, decided = await door.ask("kept"), await door.ask("decided")
                 assert set(await follower.next(2)) == {(kept, "PENDING"), (decided, "PENDING")}
                 going_on = asyncio.create_task(follower.next(2))
@@ -249,18 +248,18 @@ class TestWatch:
 
     async def test_refusal_is_not_taken_for_an_outage(self, hub: ApprovalHub) -> None:
         with connection_to(hub.address, AUDITOR) as connection, pytest.raises(grpc.RpcError):
-            await asyncio.to_thread(next, iter(Following(connection, "")))
+            await asyncio.to_thread(next, iter(ApprovalWatch(connection, "")))
 
     async def test_board_shows_what_waits_and_what_became_of_it(self, hub: ApprovalHub, tmp_path: Path) -> None:
         approval_id = await hub.door.ask("hello")
         env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id)
         with terminal([*PROGRAM, "watch"], env) as (process, screen):
-            await seen(screen, "1 waits")
+            await seen(screen, "1 pending")
             assert approval_id in screen.text
             await hub.door.decide(approval_id, comment="go ahead")
             await seen(screen, "APPROVED")
             await seen(screen, "'go ahead'")
-            await seen(screen, "0 wait")
+            await seen(screen, "0 pending")
             screen.type(b"\x03")
             text = await asyncio.to_thread(screen.rest)
             assert await asyncio.to_thread(process.wait, 20) == 0

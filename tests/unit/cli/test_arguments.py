@@ -77,8 +77,8 @@ def test_a_hyphen_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["word"], "none of: a JSON object"),
-        (["path=a", "word"], "neither key=value"),
+        (["word"], "is not an argument"),
+        (["path=a", "word"], "is not key=value"),
         (["path=a", "path=b"], "given twice"),
         (["@/nowhere/at/all"], "No such file"),
         (["path=@/nowhere/at/all"], "No such file"),

@@ -16,11 +16,12 @@ from tests.unit.cli.scripted import connection_to
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
 from toolhub.v1.audit_service_pb2_grpc import AuditServiceServicer, add_AuditServiceServicer_to_server
-from toolhub_service.cli.audit_following import follow
-from toolhub_service.cli.connection import Connection
+from toolhub_service.cli.audit import followed_events
+from toolhub_service.cli.client import Connection
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
-LEAVING = RpcFailure(grpc.StatusCode.UNAVAILABLE, "DRAINING", "Leaving.", retry_after_s=0.5)
+LEAVING = RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=0.5)
 
 
 @dataclass
@@ -53,7 +54,7 @@ def serving(hub: ScriptedHub) -> AbstractContextManager[Connection]:
 def test_tail_goes_on_after_the_last_event_when_the_hub_wants_it() -> None:
     hub, pauses, lost = ScriptedHub([[1, 2], [], [3]]), list[float](), list[float]()
     with serving(hub) as connection:
-        told = follow(connection, event_pb2.EventFilter(), lost=lost.append, pause=pauses.append)
+        told = followed_events(connection, event_pb2.EventFilter(), disconnected=lost.append, pause=pauses.append)
         assert [event.sequence for event in islice(told, 3)] == [1, 2, 3]
     assert hub.asked_after == ["", "after-2", "after-2"]
     assert pauses == lost
@@ -62,5 +63,9 @@ def test_tail_goes_on_after_the_last_event_when_the_hub_wants_it() -> None:
 
 def test_refusal_is_told_at_once() -> None:
     with serving(ScriptedHub([], refuses=True)) as connection, pytest.raises(grpc.RpcError) as refused:
-        next(follow(connection, event_pb2.EventFilter(), pause=lambda _: pytest.fail("a refusal was waited for")))
+        next(
+            followed_events(
+                connection, event_pb2.EventFilter(), pause=lambda _: pytest.fail("a refusal was waited for")
+            )
+        )
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED

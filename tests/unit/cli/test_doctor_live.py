@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from toolhub.v1 import source_pb2
-from toolhub_service.app.findings import State
-from toolhub_service.cli.doctor_live import _of
+from toolhub_service.app.doctor.findings import State
+from toolhub_service.cli.doctor import _of
 
 READY, DOWN = source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_DOWN
 OPEN, HALF_OPEN = source_pb2.BREAKER_STATE_OPEN, source_pb2.BREAKER_STATE_HALF_OPEN
@@ -19,13 +19,13 @@ OPEN, HALF_OPEN = source_pb2.BREAKER_STATE_OPEN, source_pb2.BREAKER_STATE_HALF_O
     [
         ({"state": READY, "tools": 3, "quarantined": 1}, State.OK, "3 tools, 1 of them quarantined", ""),
         ({"state": READY, "tools": 3, "breaker": HALF_OPEN}, State.OK, "3 tools", ""),
-        ({"state": READY, "tools": 3, "breaker": OPEN}, State.WARN, "calls of them failed repeatedly", "sources show"),
+        ({"state": READY, "tools": 3, "breaker": OPEN}, State.WARN, "but calls failed repeatedly", "sources show"),
         ({"state": DOWN, "message": "It ended."}, State.WARN, "DOWN: It ended.", "`toolhub sources show far`"),
         (
             {"state": DOWN, "diagnostics": ["far: not connected", "stderr: no\x1b[2J config"]},
             State.WARN,
             "DOWN",
-            "It last said: no\\u001b[2J config",
+            "Its last output: no\\u001b[2J config",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Following a job through whatever a hub can do to a watch."""
+"""JobWatch a job through whatever a hub can do to a watch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from tests.unit.cli.scripted import connection_to
 from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1.job_service_pb2_grpc import JobServiceServicer, add_JobServiceServicer_to_server
-from toolhub_service.cli.connection import Connection
-from toolhub_service.cli.job_following import Following
+from toolhub_service.cli.client import Connection
+from toolhub_service.cli.job_watch import JobWatch
 
 RUNNING, SUCCEEDED = job_state_pb2.JOB_STATE_RUNNING, job_state_pb2.JOB_STATE_SUCCEEDED
 Watch = Callable[[grpc.ServicerContext], Iterator[int]]
@@ -66,11 +66,11 @@ def test_broken_watch_goes_on_after_the_last_status(broken: grpc.StatusCode | No
     pauses: list[float] = []
     heard: list[str] = []
     with serving(hub) as connection:
-        following = Following(
+        following = JobWatch(
             connection,
             "j",
-            lost=lambda _: heard.append("lost"),
-            found=lambda: heard.append("found"),
+            disconnected=lambda _: heard.append("lost"),
+            reconnected=lambda: heard.append("found"),
             pause=pauses.append,
         )
         assert [status.sequence for status in following] == [1, 2, 3, 4]
@@ -82,12 +82,12 @@ def test_broken_watch_goes_on_after_the_last_status(broken: grpc.StatusCode | No
 
 def test_status_that_comes_twice_is_told_once() -> None:
     with serving(ScriptedHub([says(1, 2, 2, 1, -3)])) as connection:
-        assert [status.sequence for status in Following(connection, "j")] == [1, 2, 3]
+        assert [status.sequence for status in JobWatch(connection, "j")] == [1, 2, 3]
 
 
 def test_refusal_is_not_taken_for_an_outage() -> None:
     with serving(ScriptedHub([says(1, then=grpc.StatusCode.PERMISSION_DENIED)])) as connection:
-        following = iter(Following(connection, "j", pause=lambda _: pytest.fail("a refusal was waited for")))
+        following = iter(JobWatch(connection, "j", pause=lambda _: pytest.fail("a refusal was waited for")))
         assert next(following).sequence == 1
         with pytest.raises(grpc.RpcError):
             next(following)
@@ -96,7 +96,7 @@ def test_refusal_is_not_taken_for_an_outage() -> None:
 def test_job_that_the_hub_has_forgotten_meanwhile_is_not_waited_for() -> None:
     hub = ScriptedHub([says(1, then=grpc.StatusCode.UNAVAILABLE)])
     with serving(hub) as connection:
-        following = iter(Following(connection, "j", pause=lambda _: setattr(hub, "forgets", True)))
+        following = iter(JobWatch(connection, "j", pause=lambda _: setattr(hub, "forgets", True)))
         assert next(following).sequence == 1
         with pytest.raises(grpc.RpcError) as refused:
             next(following)

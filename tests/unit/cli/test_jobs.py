@@ -20,7 +20,7 @@ from tests.e2e.terminal import Screen, environment, terminal
 from tests.hub import RunningHub, running_hub
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Progress
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -169,7 +169,7 @@ class TestList:
 
     async def test_table_tells_how_far_each_is(self, someone: Someone) -> None:
         with terminal(["toolhub", "jobs", "list"], someone.env) as (_, screen):
-            assert "No job fits" in await asyncio.to_thread(screen.rest)
+            assert "No job matches" in await asyncio.to_thread(screen.rest)
         job_id = await someone.submit("test/way.walk", "steps=1")
         someone.go(1)
         await someone("result", job_id, "--wait")
@@ -218,7 +218,7 @@ class TestWatch:
             screen.type(b"\x03")
             text = await asyncio.to_thread(screen.rest)
             assert await asyncio.to_thread(process.wait, 20) == 130
-        assert f"{job_id} goes on" in text
+        assert f"{job_id} continues" in text
         assert f"toolhub jobs watch {job_id}" in text
         assert "Traceback" not in text
         someone.go(2)
@@ -240,7 +240,7 @@ class TestWatch:
 
     async def test_hub_that_is_not_there_exits_3(self) -> None:
         away = await asyncio.to_thread(CliRunner().invoke, toolhub, ["jobs", "list", "--address", "127.0.0.1:1"])
-        assert (away.exit_code, "no hub answers" in away.stderr) == (3, True)
+        assert (away.exit_code, "No hub answers" in away.stderr) == (3, True)
 
 
 class TestCancel:

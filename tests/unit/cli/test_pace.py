@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolhub.v1 import progress_pb2
-from toolhub_service.cli.pace import Pace, amount, clock, done, percent, told
+from toolhub_service.cli.progress import Pace, amount, clock, done, percent, progress_text
 
 
 def report(step: float, total: float | None = None, unit: str = "rows", message: str = "") -> progress_pb2.Progress:
@@ -15,7 +15,7 @@ def report(step: float, total: float | None = None, unit: str = "rows", message:
 def paced(*reports: tuple[float, float]) -> Pace:
     pace = Pace()
     for at_s, step in reports:
-        pace.heard(report(step), at_s)
+        pace.add(report(step), at_s)
     return pace
 
 
@@ -44,10 +44,10 @@ def test_work_that_is_run_again_begins_a_new_rate() -> None:
 
 def test_work_that_was_held_up_begins_a_new_rate() -> None:
     pace = paced((0.0, 0), (1.0, 10))
-    pace.begin_anew()
-    pace.heard(report(10), 60.0)
+    pace.reset()
+    pace.add(report(10), 60.0)
     assert pace.rate is None
-    pace.heard(report(12), 61.0)
+    pace.add(report(12), 61.0)
     assert pace.rate == 2.0
 
 
@@ -62,11 +62,11 @@ def test_time_left_is_the_tools_guess_before_ours() -> None:
 
 def test_a_report_is_told_in_one_line() -> None:
     pace = paced((0.0, 0), (2.0, 30))
-    assert told(report(30, 120, message="table orders"), pace) == (
+    assert progress_text(report(30, 120, message="table orders"), pace) == (
         "25 % · 30 of 120 rows · 15 rows/s · 00:06 left · table orders"
     )
-    assert told(report(120, 120), pace) == "100 % · 120 of 120 rows · 15 rows/s"
-    assert told(report(30), Pace()) == "30 rows"
+    assert progress_text(report(120, 120), pace) == "100 % · 120 of 120 rows · 15 rows/s"
+    assert progress_text(report(30), Pace()) == "30 rows"
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from tests.e2e.terminal import BIN, Shown, environment, in_terminal
 from tests.fakes.source_desk import SEEN_AT_UNIX_MS, ScriptedDesk, a_pin, a_source
@@ -85,7 +86,7 @@ class TestList:
         assert NEW.digest[:12] in shown.text
         assert "\u202e" not in shown.text
         someone.desk.kept = []
-        assert "Nothing waits for a decision" in (await someone.typed("list")).text
+        assert "No definition waits for a decision" in (await someone.typed("list")).text
 
 
 class TestDiff:
@@ -109,21 +110,21 @@ class TestDiff:
     async def test_digest_chooses_among_definitions(self, someone: Someone) -> None:
         told = json.loads((await someone("diff", TOOL, "--digest", OLD.digest[:8])).stdout)
         assert (told["digest"], told["definition"]) == (OLD.digest, OLD.definition)
-        for digest, words in (("00000000", "never as"), (OLD.digest[:4], "8 characters")):
+        for digest, words in (("00000000", "has no definition"), (OLD.digest[:4], "8 characters")):
             assert words in (await someone("diff", TOOL, "--digest", digest, code=1)).stderr
 
     async def test_tool_without_pins_is_told(self, someone: Someone) -> None:
-        assert "was pinned" in (await someone("diff", "github/*", code=1)).stderr
+        assert "has no pin" in (await someone("diff", "github/*", code=1)).stderr
 
 
 class TestDecide:
     async def test_terminal_shows_the_difference_and_asks(self, someone: Someone) -> None:
-        no = await someone.typed("accept", TOOL, keys=b"n\n", after="Let it be called so?")
+        no = await someone.typed("accept", TOOL, keys=b"n\n", after="Accept this definition?")
         assert no.code == 1
         assert "hidden characters" in no.text
         assert "Nothing was decided" in no.text
         assert someone.state(NEW) is PinState.PENDING
-        yes = await someone.typed("accept", TOOL, "-m", "fine", keys=b"y\n", after="Let it be called so?")
+        yes = await someone.typed("accept", TOOL, "-m", "fine", keys=b"y\n", after="Accept this definition?")
         assert yes.code == 0
         assert someone.state(NEW) is PinState.APPROVED
         assert someone.desk.decided_by == [("local", "fine")]
@@ -150,7 +151,7 @@ class TestDecide:
 
     async def test_what_does_not_wait_is_decided_by_its_digest_only(self, someone: Someone) -> None:
         await someone("accept", OTHER.tool, "--yes")
-        assert "nothing that waits" in (await someone("reject", OTHER.tool, code=1)).stderr
+        assert "has no definition that waits" in (await someone("reject", OTHER.tool, code=1)).stderr
         await someone("reject", OTHER.tool, "--digest", OTHER.digest)
         assert someone.state(OTHER) is PinState.REJECTED
 

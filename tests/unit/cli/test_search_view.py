@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from toolhub.v1 import tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.search_view import first_line, found_note, why
+from toolhub_service.cli.output import first_line
+from toolhub_service.cli.tools import found_note, why
 
 READ = pb.SearchReason(part="words", word="read", found="read", fields=["name", "description"], score=3.14)
 LIKE = pb.SearchReason(part="related", word="picture", found="image", fields=["name"], score=2)
@@ -31,7 +32,7 @@ def test_hub_that_gives_no_grounds_still_has_words() -> None:
 
 def test_note_says_what_the_ranking_is_made_of_and_what_had_no_say() -> None:
     answer = pb.SearchToolsResponse(hits=[a_hit()], total_size=7, ranked_by=["words", "usage"], note="not embedded yet")
-    assert found_note(answer) == "1 of 7 that match, best first, by words, usage · not embedded yet"
+    assert found_note(answer) == "1 of 7 matching tools, best first, by words, usage · not embedded yet"
     assert "No tool matches" in found_note(pb.SearchToolsResponse())
 
 

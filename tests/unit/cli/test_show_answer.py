@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolhub.v1 import error_pb2, job_state_pb2, plan_pb2, result_pb2, step_pb2
-from toolhub_service.cli.show_answer import show_error, show_plan, show_result
+from toolhub_service.cli.call import show_error, show_plan, show_result
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_a_refusal_names_kind_violations_details_and_when_to_try_again(capsys: p
         "  /a/0  Wrong. Do right.",
         "  line   3",
         '  names  ["a"]',
-        "  It may work when tried again after 2.5 s.",
+        "  Try again after 2.5 s; the failure may be temporary.",
     ]
 
 
@@ -94,7 +94,7 @@ def test_a_plan_that_can_be_committed_ends_with_the_line_that_commits_it(capsys:
     assert capsys.readouterr().out.splitlines() == [
         "✓ resolve",
         "→ Delete it.",
-        "Nothing has been done. Commit exactly this until 12:00:00 UTC:",
+        "Nothing was changed. To run exactly this plan, until 12:00:00 UTC:",
         "toolhub call a/b 'text=it'\"'\"'s' n=1 --request-id 'r 1' --plan v1.x",
     ]
 

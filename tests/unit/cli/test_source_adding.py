@@ -11,9 +11,10 @@ import yaml
 from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
-from toolhub_service.app.sources_file import read_sources, resolve_value
+from toolhub_service.adapters.mcp.kind import McpSource
+from toolhub_service.adapters.source_values import resolve_value
+from toolhub_service.app.sources_file import read_sources
 from toolhub_service.cli.root import toolhub
-from toolhub_service.settings.sources import McpSource
 
 TOKEN = "ghp_" + "c4nary" * 6
 SERVERS = {"memory": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}}
@@ -203,7 +204,7 @@ class TestSecrets:
         added(home, server)
         cli("remove", "server")
         other = json.dumps({"mcpServers": {"server": {**server, "env": {"GITHUB_TOKEN": TOKEN + "x"}}}})
-        assert "holds something else" in told("add", "-", stdin=other, code=1)["refused"]["server"]
+        assert "exists with other content" in told("add", "-", stdin=other, code=1)["refused"]["server"]
         assert (home / "data" / "secrets" / "server.GITHUB_TOKEN").read_text() == TOKEN
         told("add", "-", "--replace", stdin=other)
         assert (home / "data" / "secrets" / "server.GITHUB_TOKEN").read_text() == TOKEN + "x"
@@ -295,14 +296,14 @@ class TestFile:
 
     def test_unknown_source_cannot_be_removed(self, home: Path) -> None:
         told("add", "memory", "--", "npx")
-        assert "did you mean memory?" in cli("remove", "memroy", code=1).stderr
+        assert "Did you mean memory?" in cli("remove", "memroy", code=1).stderr
 
     def test_removal_names_the_secrets_that_stay(self, home: Path) -> None:
         added(home, {"command": "x", "env": {"GITHUB_TOKEN": TOKEN}})
         assert told("remove", "server")["secretFiles"] == [str(home / "data" / "secrets" / "server.GITHUB_TOKEN")]
 
     def test_check_counts_as_people_do(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("toolhub_service.cli.source_checking.wants_json", lambda _: False)
+        monkeypatch.setattr("toolhub_service.cli.source_files.wants_json", lambda _: False)
         told("add", "a", "--", "x")
         assert "is valid: 1 source\n" in cli("check").stdout
         told("add", "b", "--", "x")

@@ -12,10 +12,12 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
 from tests.unit.adapters.comfyui.template_files import write
-from toolhub_service.app.sources_file import read_sources, resolve_value
+from toolhub_service.adapters.comfyui.kind import ComfyUiSource
+from toolhub_service.adapters.n8n.kind import N8nSource
+from toolhub_service.adapters.source_config import SecretRef
+from toolhub_service.adapters.source_values import resolve_value
+from toolhub_service.app.sources_file import read_sources
 from toolhub_service.cli.root import toolhub
-from toolhub_service.settings.source_terms import SecretRef
-from toolhub_service.settings.workflow_sources import ComfyUiSource, N8nSource
 
 N8N = ("add", "flows", "--kind", "n8n", "--url", "https://n8n.example.com")
 COMFYUI = ("add", "images", "--kind", "comfyui", "--url", "http://gpu-1:8188")

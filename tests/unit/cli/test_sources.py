@@ -74,19 +74,19 @@ async def test_wide_list_tells_where_each_stands(sourced: RunningHub, tmp_path: 
 
 async def test_one_source_is_shown_with_what_its_process_wrote(sourced: RunningHub, tmp_path: Path) -> None:
     shown = await typed(sourced, tmp_path, "show", "github")
-    for words in ("https://mcp.example.com/mcp", "code host 1.2 (its own words)", "careful \\u001b[2J"):
+    for words in ("https://mcp.example.com/mcp", "code host 1.2 (as it calls itself)", "careful \\u001b[2J"):
         assert words in shown.text
-    own, said = shown.text.partition("its connection:")[2].split("untrusted:")
+    own, said = shown.text.partition("connection:")[2].split("(untrusted):")
     assert "connections: 1 in 1 attempts" in own
     assert "stderr: starting" in said
     assert "stderr" not in own
     assert "connections" not in said
     assert json.loads((await cli(sourced, "show", "github")).stdout)["diagnostics"][0] == "stderr: starting"
-    assert "3 tools, 1 quarantined; `toolhub tools list --source github` names them" in shown.text
+    assert "3 tools, 1 quarantined; `toolhub tools list --source github` lists them" in shown.text
     assert "`toolhub pins list --source github`" in shown.text
     down = await typed(sourced, tmp_path, "show", "files")
     assert "on `toolhub sources refresh files`" in down.text
-    assert "there are core, github, files" in (await cli(sourced, "show", "gitub", code=1)).stderr
+    assert "Sources of this hub: core, github, files" in (await cli(sourced, "show", "gitub", code=1)).stderr
 
 
 async def test_no_list_is_named_that_would_show_nothing_of_a_source_that_waits_whole(
@@ -95,7 +95,7 @@ async def test_no_list_is_named_that_would_show_nothing_of_a_source_that_waits_w
     desk.sources.append(a_source("fresh", tool_count=1, quarantined_count=1))
     shown = (await typed(sourced, tmp_path, "show", "fresh")).text
     assert "1 tool, 1 quarantined" in shown
-    assert "names them" not in shown
+    assert "lists them" not in shown
     assert "`toolhub tools list --source fresh --state quarantined`" in shown
 
 
@@ -117,7 +117,7 @@ async def test_refresh_tells_of_each_and_exits_1_when_one_is_down(
 
 async def test_hub_without_sources_says_how_to_add_some(hub: RunningHub, tmp_path: Path) -> None:
     assert "toolhub sources add" in (await typed(hub, tmp_path, "list")).text
-    assert "nothing to read" in (await typed(hub, tmp_path, "refresh")).text
+    assert "No source is configured" in (await typed(hub, tmp_path, "refresh")).text
 
 
 async def test_shell_completes_names(sourced: RunningHub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from toolhub_service.app.listening import ListenRefused, host_and_port, listening_of
-from toolhub_service.cli.start_refusal import start_refusal
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.cli.serve import start_refusal
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
+from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.settings.loading import load_settings
 
 SETTINGS = load_settings(
@@ -31,7 +32,7 @@ def audit_broken_by(cause: Exception) -> ToolFailure:
 @pytest.mark.parametrize(
     ("refused", "line"),
     [
-        (HubFailure(HubStatus.FAILED_PRECONDITION, "REDIS_EVICTS", "It forgets."), "It forgets."),
+        (HubFailure(StartReason.REDIS_EVICTS, "It forgets."), "It forgets."),
         (refuse(ErrorKind.TOOL_UNAVAILABLE, "The file is not ours."), "The file is not ours."),
         (
             refuse(ErrorKind.TOOL_UNAVAILABLE, "Try again.", store="redis", reason="full"),
@@ -43,15 +44,18 @@ def audit_broken_by(cause: Exception) -> ToolFailure:
         ),
         (
             OSError(TAKEN),
-            f"{TAKEN}. Find what listens there (`ss -ltnp`), or take another address with --listen.",
+            f"{TAKEN}. Find what listens there (`ss -ltnp`), or use another address with --listen.",
         ),
         (
             FileExistsError(17, "File exists", "/srv/hub"),
-            "/srv/hub: File exists. The hub keeps its files there; look at it, or name another folder with --data-dir.",
+            (
+                "/srv/hub: File exists. The hub keeps its files there: check the folder's owner and mode, "
+                "or use another folder with --data-dir."
+            ),
         ),
         (
             PermissionError(13, "Permission denied", "/etc/hub/x"),
-            "/etc/hub/x: Permission denied. Look at it, or name another in the configuration.",
+            "/etc/hub/x: Permission denied. Check it, or name another one in the configuration.",
         ),
     ],
 )
@@ -70,7 +74,7 @@ def test_a_damaged_audit_log_is_told_from_one_that_cannot_be_written() -> None:
     full = told(audit_broken_by(sqlite3.OperationalError("database or disk is full")))
     assert full == (
         "The audit log /srv/hub/audit.db cannot be used: database or disk is full. "
-        "Look at the folder's space, owner and mode."
+        "Check the folder's free space, owner and mode."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from toolhub_service.cli.starter_policy import STARTER_POLICY
+from toolhub_service.cli.policy import STARTER_POLICY
 from toolhub_service.policy.snapshot import PolicySnapshot
 
 

@@ -9,7 +9,7 @@ from google.protobuf.json_format import ParseDict
 
 from toolhub.v1 import tool_pb2
 from toolhub_service.cli.output import message_as_json
-from toolhub_service.cli.tool_document import NotATool, tools_of
+from toolhub_service.cli.registry import NotATool, tools_of
 
 TOOL = {"name": "crm/find", "version": "1.0.0", "inputSchema": {"type": "object"}, "examples": [{"args": {"id": 1}}]}
 

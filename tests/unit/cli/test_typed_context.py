@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolhub_service.cli.typed_context import typed_context
+from toolhub_service.cli.call import typed_context
 
 
 def test_the_same_words_typed_again_are_a_task_of_their_own_in_the_same_workspace() -> None:

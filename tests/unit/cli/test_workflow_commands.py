@@ -202,7 +202,7 @@ def test_in_a_terminal_people_read_it_and_nothing_drives_the_terminal(tmp_path: 
     words = sidecar(description="Scale \x1b[2J it.\nMore.", forced=[])
     path = write(tmp_path, words)
     (tmp_path / "bad.json").write_text(json.dumps({**SIDECAR, "tool": "bad", "bindngs": []}))
-    code = "from toolhub_service.cli.workflow_commands import workflows; workflows()"
+    code = "from toolhub_service.cli.workflows import workflows; workflows()"
     shown = in_terminal([sys.executable, "-c", code, "check", str(path.parent)], environment(tmp_path))
     assert shown.code == 1
     text = " ".join(shown.text.split())
@@ -228,7 +228,7 @@ def test_init_writes_over_nothing_unless_it_is_told_to(tmp_path: Path) -> None:
     graph = tmp_path / "g.json"
     graph.write_text(json.dumps(GRAPH))
     (tmp_path / "draw.yaml").write_text("mine")
-    assert "is there already" in cli("init", str(graph), "--name", "draw", code=1).output
+    assert "exists already" in cli("init", str(graph), "--name", "draw", code=1).output
     assert (tmp_path / "draw.yaml").read_text() == "mine"
     cli("init", str(graph), "--name", "draw", "--force")
     assert yaml.safe_load((tmp_path / "draw.yaml").read_text())["tool"] == "draw"

@@ -24,7 +24,7 @@ from toolhub.v1 import (
 )
 from toolhub.v1.job_service_pb2_grpc import JobServiceServicer, add_JobServiceServicer_to_server
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceServicer, add_ToolServiceServicer_to_server
-from toolhub_client import Answer, CallFailed, Chunk, Context, Hub, Progress, connect
+from toolhub_client import Answer, CallFailed, Chunk, Context, ErrorKind, Hub, Progress, connect
 
 RUNNING, SUCCEEDED = job_state_pb2.JOB_STATE_RUNNING, job_state_pb2.JOB_STATE_SUCCEEDED
 ServerContext = Any
@@ -135,7 +135,8 @@ async def test_a_refusal_is_an_answer_until_it_is_unwrapped() -> None:
         assert answer.value is None
         with pytest.raises(CallFailed, match="Wait a little") as failed:
             answer.unwrap()
-    assert failed.value.kind == "RATE_LIMITED"
+    assert failed.value.kind == ErrorKind.RATE_LIMITED == "RATE_LIMITED"
+    assert failed.value.advice.startswith("Wait retry_after")
     assert failed.value.retryable
     assert failed.value.retry_after_s == 1.5
     assert failed.value.details == {"rule_id": "r1"}

@@ -12,6 +12,7 @@ from tests.hub import running_hub
 from toolhub.v1 import job_state_pb2
 from toolhub_client import CallFailed, Hub, connect
 from toolhub_client.jobs import wait_s
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 HASHING = ("core/util.hash.sha256Text", {"text": ""})
@@ -57,7 +58,7 @@ async def test_job_that_is_over_is_not_cancelled_any_more(hub: Hub) -> None:
 
 @pytest.mark.parametrize(("named_s", "least_s"), [(0.5, 0.5), (None, 0.0), (3_600.0, 5.0)])
 def test_watch_comes_back_when_the_hub_wants_it_and_not_hours_later(named_s: float | None, least_s: float) -> None:
-    failure = RpcFailure(grpc.StatusCode.UNAVAILABLE, "DRAINING", "Leaving.", retry_after_s=named_s)
+    failure = RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=named_s)
     trailers = grpc.aio.Metadata(details_trailer(failure))
     broken = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), trailers, "Leaving.")
     waits_s = [wait_s(1, broken) for _ in range(50)]

@@ -11,7 +11,8 @@ import pytest
 
 from toolhub.v1 import call_pb2, result_pb2, tool_service_pb2
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.cli.connection import HubRefused, HubUnreachable, _told, status_of
+from toolhub_service.cli.client import HubRefused, HubUnreachable, connected, status_of
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 SERVICE = tool_service_pb2.DESCRIPTOR.services_by_name["ToolService"]
@@ -43,9 +44,9 @@ def test_answer_reaches_the_caller(channel: Any) -> None:
 @pytest.mark.parametrize(
     ("failure", "kind"),
     [
-        (RpcFailure(grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING", "You lack the role."), HubRefused),
-        (RpcFailure(grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST", "Broken."), HubRefused),
-        (RpcFailure(grpc.StatusCode.UNAVAILABLE, "DRAINING", "Leaving.", retry_after_s=0.5), HubUnreachable),
+        (RpcFailure(Reason.ROLE_MISSING, "You lack the role."), HubRefused),
+        (RpcFailure(Reason.MALFORMED_REQUEST, "Broken."), HubRefused),
+        (RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=0.5), HubUnreachable),
     ],
 )
 def test_reason_of_a_refusal_reaches_the_person_at_the_terminal(
@@ -53,8 +54,8 @@ def test_reason_of_a_refusal_reaches_the_person_at_the_terminal(
 ) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         answered(channel, None, (details_trailer(failure),), failure.code, failure.message)
-    assert status_of(raised.value) == (failure.code, failure.message, failure.reason)
-    told = _told("127.0.0.1:1", raised.value)
-    assert isinstance(told, kind)
-    assert failure.message in str(told)
-    assert failure.reason in str(told)
+    assert status_of(raised.value) == (failure.code, failure.message, failure.reason.value)
+    with pytest.raises(kind) as ended, connected("127.0.0.1:1", None, None, 1.0):
+        raise raised.value
+    assert failure.message in str(ended.value)
+    assert failure.reason.value in str(ended.value)

@@ -25,13 +25,11 @@ from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.pin import PinState
-from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.result import EvidenceType, JobState, StepName
 from toolhub_service.domain.source import SourceState, Trust
-from toolhub_service.domain.step import StepName
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState
-from toolhub_service.transport.convert.approval import to_decision
+from toolhub_service.transport.convert.records import to_decision
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,8 +6,8 @@ import re
 import tomllib
 
 from tests.unit.docs.pages_of_docs import DOCS, ROOT
-from toolhub_service.domain import approval_ports, artifact_ports, job_ports, ports, source_ports, usage
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain import approval, artifact, job_ports, ports, source, usage
+from toolhub_service.domain.result import StepName
 
 TEXT = (DOCS / "architecture.md").read_text()
 PACKAGE = ROOT / "service" / "toolhub_service"
@@ -49,7 +49,7 @@ def test_every_file_named_exists() -> None:
 
 
 def test_every_port_stands_there() -> None:
-    modules = (ports, job_ports, approval_ports, artifact_ports, source_ports, usage)
+    modules = (ports, job_ports, approval, artifact, source, usage)
     named = [(name, each) for module in modules for name, each in vars(module).items()]
     protocols = {name for name, each in named if getattr(each, "_is_protocol", False)} - {"Protocol"}
     table = TEXT.partition("| port |")[2].partition("\n\n")[0]
@@ -58,4 +58,4 @@ def test_every_port_stands_there() -> None:
 
 def test_a_granted_call_is_made_in_one_place() -> None:
     makers = [path.name for path in PACKAGE.rglob("*.py") if re.search(r"\bGrantedCall\(\n", path.read_text())]
-    assert makers == ["take_budget.py"]
+    assert makers == ["steps.py"]

@@ -10,8 +10,11 @@ import code_facts
 import pytest
 
 from tests.unit.docs.pages_of_docs import DOCS, ROOT, fences, inline_code, markdown, prose
-from toolhub_service.domain.errors import ErrorKind, HubStatus
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.settings.loading import CLIENT_VARIABLES, all_settings
 from toolhub_service.telemetry.names import METRICS
 
@@ -19,7 +22,8 @@ SETTINGS = {setting.path for setting in all_settings()}
 VARIABLES = {setting.variable for setting in all_settings()} | CLIENT_VARIABLES
 SECTIONS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 SUFFIXES = r"(?:_bucket|_sum|_count|_created)?$"
-WORDS = {value.value for values in (ErrorKind, HubStatus, EventType) for value in values}
+WORDS = {value.name for values in (ErrorKind, Code, Reason, StartReason) for value in values}
+WORDS |= {event.value for event in EventType}
 FILES_AND_CALLS = re.compile(r"\.(?:md|py|yaml|yml|json|jsonl|db|key|toml|svg|proto|txt|sock)$|[(/*]")
 
 pages = pytest.mark.parametrize("page", markdown(), ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -31,7 +35,15 @@ def test_metrics_exist(page: Path) -> None:
     told = {
         word for text in inline_code(page) for word in re.findall(r"\b(?:toolhub|tool|grpc_server)_[a-z_]+\b", text)
     }
-    told -= {"toolhub_service", "toolhub_client", "toolhub_betterproto", "tool_call", "tool_digest", "tool_version"}
+    told -= {
+        "toolhub_service",
+        "toolhub_client",
+        "toolhub_betterproto",
+        "tool_call",
+        "tool_servicer",
+        "tool_digest",
+        "tool_version",
+    }
     assert {name for name in told if re.sub(SUFFIXES, "", name) not in names} - code_facts.words() == set()
 
 
@@ -56,15 +68,7 @@ def test_variables_exist(page: Path) -> None:
 @pytest.mark.parametrize("name", ["operations.md", "policy.md", "custom-tools.md", "scope.md", "architecture.md"])
 def test_kinds_and_reasons_exist(name: str) -> None:
     told = {word for text in inline_code(DOCS / name) for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", text)}
-    assert (
-        told
-        - WORDS
-        - VARIABLES
-        - code_facts.reasons().keys()
-        - code_facts.words()
-        - {"SO_REUSEPORT", "NOT_SERVING", "PYTHON_IMAGE"}
-        == set()
-    )
+    assert told - WORDS - VARIABLES - code_facts.words() - {"SO_REUSEPORT", "NOT_SERVING", "PYTHON_IMAGE"} == set()
 
 
 def test_alerts_exist_and_all_are_told() -> None:

@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 from tests.unit.docs.pages_of_docs import DOCS, fences
-from toolhub_service.adapters.mcp.breakage import Breakage
+from toolhub_service.adapters.mcp.failures import Breakage
+from toolhub_service.adapters.mcp.kind import McpSource
 from toolhub_service.app.sources_file import parse_sources
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.pin import PinChange, PinState
 from toolhub_service.domain.source import SourceState, Trust
 from toolhub_service.policy.snapshot import PolicySnapshot
-from toolhub_service.settings.sources import McpSource
 
 PAGE = DOCS / "sources.md"
 TEXT = PAGE.read_text(encoding="utf-8")

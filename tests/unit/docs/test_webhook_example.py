@@ -8,7 +8,7 @@ import pytest
 
 from tests.ports.approval_store_suite import an_approval
 from tests.unit.docs.pages_of_docs import DOCS, fences
-from toolhub_service.telemetry.approval_webhook import payload, signature
+from toolhub_service.telemetry.approvals import payload, signature
 
 SECRET, NOW_S = b"a secret of many bytes", 1_700_000_000.0
 

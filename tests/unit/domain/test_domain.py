@@ -1,4 +1,4 @@
-"""The common language: standard library only, immutable, and a digest that speaks of what callers rely on."""
+"""The common language: standard library and msgspec, immutable, and a digest that speaks of what callers rely on."""
 
 from __future__ import annotations
 
@@ -12,26 +12,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.transport.test_convert import SPEC
 from toolhub_service import domain
-from toolhub_service.domain.capability import ALIASES, KNOWN, canonical
-from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
-from toolhub_service.domain.tool import Annotations, ToolState
+from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream, refuse
+from toolhub_service.domain.tool import (
+    CAPABILITY_ALIASES,
+    KNOWN_CAPABILITIES,
+    Annotations,
+    ToolState,
+    canonical_capabilities,
+)
 
 MODULES = [
     importlib.import_module(f"{domain.__name__}.{module.name}") for module in pkgutil.iter_modules(domain.__path__)
 ]
 
 
-def test_domain_imports_the_standard_library_and_itself_only() -> None:
+def test_domain_imports_the_standard_library_msgspec_and_itself_only() -> None:
     for module in MODULES:
         for node in ast.walk(ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
-                assert name.startswith("toolhub_service.domain") or name.split(".")[0] in sys.stdlib_module_names
+                known = {*sys.stdlib_module_names, "msgspec"}
+                assert name.startswith("toolhub_service.domain") or name.split(".")[0] in known
 
 
 def test_every_value_of_the_domain_is_immutable() -> None:
@@ -39,6 +46,8 @@ def test_every_value_of_the_domain_is_immutable() -> None:
         for _, value in inspect.getmembers(module, inspect.isclass):
             if dataclasses.is_dataclass(value) and value.__module__ == module.__name__:
                 assert value.__dataclass_params__.frozen, value  # type: ignore[attr-defined]
+            if issubclass(value, msgspec.Struct) and value.__module__ == module.__name__:
+                assert value.__struct_config__.frozen, value
 
 
 CHANGES: dict[str, Any] = {
@@ -74,15 +83,20 @@ def test_digest_ignores_the_order_of_keys() -> None:
 
 
 def test_older_capability_names_mean_todays() -> None:
-    assert canonical(["delete:file"]) == {"write:fs", "danger:destructive"}
-    assert canonical(["read:file", "custom:thing"]) == {"read:fs", "custom:thing"}
-    assert all(meant <= KNOWN for meant in ALIASES.values())
+    assert canonical_capabilities(["delete:file"]) == {"write:fs", "danger:destructive"}
+    assert canonical_capabilities(["read:file", "custom:thing"]) == {"read:fs", "custom:thing"}
+    assert all(meant <= KNOWN_CAPABILITIES for meant in CAPABILITY_ALIASES.values())
 
 
 def test_error_says_itself_whether_to_try_again_else_its_kind_does() -> None:
     assert ToolError(ErrorKind.NETWORK_ERROR, "x").is_retryable
     assert not ToolError(ErrorKind.NETWORK_ERROR, "x", retryable=False).is_retryable
     assert not ToolError(ErrorKind.OUTCOME_UNKNOWN, "x").is_retryable
+
+
+@pytest.mark.parametrize(("status", "retryable"), [(404, False), (401, False), (408, True), (429, True), (500, True)])
+def test_upstream_error_that_does_not_say_is_retryable_by_its_status(status: int, retryable: bool) -> None:
+    assert ToolError(ErrorKind.UPSTREAM_ERROR, "x", upstream=Upstream(status)).is_retryable is retryable
 
 
 def test_refusal_never_carries_its_text_as_an_exception_text() -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
-from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolhub_service.domain.artifact import ArtifactRef
-from toolhub_service.domain.call import Call
-from toolhub_service.domain.job import Job, JobStatus
-from toolhub_service.domain.job_machine import ForbiddenTransition, amended, has_new_entry, may_follow, moved
-from toolhub_service.domain.job_state import FINAL_STATES, JobState
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.call import Call, Principal
+from toolhub_service.domain.job import ForbiddenTransition, Job, JobStatus, amended, has_new_entry, may_follow, moved
+from toolhub_service.domain.result import FINAL_STATES, JobState, Progress, ToolResult
 
 T0 = 1_000
 RESULT = ToolResult(True, "call-1", "test/a.b")
@@ -91,8 +87,8 @@ def test_amended_record_is_a_new_version_without_an_entry() -> None:
 @pytest.mark.parametrize("sequence", [-1, 0, 3, 99])
 def test_entry_that_leaves_a_gap_is_none(sequence: int) -> None:
     job = a_job()
-    wrong: Any = moved(job, R, T0)
-    object.__setattr__(wrong, "status", wrong.status._replace(sequence=sequence))
+    right = moved(job, R, T0)
+    wrong = msgspec.structs.replace(right, status=msgspec.structs.replace(right.status, sequence=sequence))
     with pytest.raises(ForbiddenTransition):
         has_new_entry(wrong, job)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.secrets import MARK, Redactor
 
 CANARY = 'c4nary/+ "säcret" value'

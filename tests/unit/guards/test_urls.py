@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.guards.shown_urls import shown_url
+from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.guards.masking import shown_url
 from toolhub_service.guards.urls import URL_MAX_BYTES, JudgedUrl, join_url, judge_url, parse_url
 
 ANY = (EgressRule(("*",)),)

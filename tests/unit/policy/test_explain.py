@@ -23,6 +23,7 @@ SOURCE = PolicySnapshot.load(
             {"id": "secret", "effect": "DENY", "tools": ["core/fs.*"], "when": "args.path.startsWith('secret')"},
             {"id": "bots", "effect": "DENY", "principals": ["bot"], "tools": ["core/util.*"]},
             {"id": "nets", "effect": "DENY", "capabilities": ["network"]},
+            {"id": "times", "effect": "DENY", "tools": ["core/util.*"]},
         ],
     }
 )
@@ -46,6 +47,7 @@ def test_tells_everything_in_the_order_of_asking() -> None:
         "secret",
         "bots",
         "nets",
+        "times",
         "guard:path",
         "ask",
         "wave",
@@ -59,8 +61,9 @@ def test_tells_why_each_rule_did_or_did_not_match() -> None:
     assert told["ask"].why == "`args.path == 'asked'` is true"
     assert not told["secret"].matched
     assert "false" in told["secret"].why
-    assert told["bots"].why == "names other principals"
-    assert told["nets"].why == "the tool has none of its capabilities"
+    assert (told["bots"].matched, told["bots"].why) == (False, "names other principals")
+    assert (told["nets"].matched, told["nets"].why) == (False, "the tool has none of its capabilities")
+    assert (told["times"].matched, told["times"].why) == (False, "names other tools")
     assert told["grants[0]"].why.endswith("covers read:fs of what the tool needs")
     assert told["grants[2]"].why == "names other principals"
 

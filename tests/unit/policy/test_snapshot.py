@@ -19,12 +19,10 @@ from tests.fakes.planned_calls import (
     a_tool,
 )
 from tests.ports.policy_source_suite import PolicySourceSuite
-from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.constraints import Sandbox
+from toolhub_service.domain.call import PlannedCall, Principal, Role
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.ports import PolicySource
-from toolhub_service.domain.principal import Principal, Role
-from toolhub_service.domain.verdict import Effect, Limit
+from toolhub_service.domain.verdict import Effect, Limit, Sandbox
 from toolhub_service.policy import snapshot as snapshot_module
 from toolhub_service.policy.document import SandboxRule
 from toolhub_service.policy.snapshot import PolicySnapshot

@@ -10,13 +10,12 @@ from tests.fakes.clock import FixedRandomness, ManualClock
 from tests.fakes.hand_timer import HandTimer
 from tests.fakes.tool_sources import Witness
 from toolhub_service.domain.pin import Pin
-from toolhub_service.domain.source import SourceStatus
-from toolhub_service.domain.source_ports import PinStore, SourceDesk
+from toolhub_service.domain.source import PinStore, SourceDesk, SourceStatus
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.discovery import Sources
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.stores.memory_pins import MemoryPins
+from toolhub_service.stores.memory import MemoryPins
 
 POLL_S = 2.0
 

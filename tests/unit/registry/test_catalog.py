@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.ports.catalog_suite import CatalogSuite, tool
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, Violation, refuse
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import ErrorKind, HubFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.registry.catalog import CatalogChange, Registration, ToolCatalog
@@ -70,7 +71,7 @@ def test_names_that_follow_the_grammar_are_taken(name: str) -> None:
 )
 def test_names_that_break_the_grammar_are_refused(name: str) -> None:
     failure = refusal_of(empty(), name)
-    assert failure.status is HubStatus.INVALID_ARGUMENT
+    assert failure.reason.code is Code.INVALID_ARGUMENT
     assert failure.reason == "TOOL_NAME_INVALID"
 
 
@@ -80,7 +81,7 @@ def test_names_that_break_the_grammar_are_refused(name: str) -> None:
 )
 def test_the_core_namespace_and_its_likenesses_are_reserved(name: str) -> None:
     failure = refusal_of(empty(), name)
-    assert failure.status is HubStatus.PERMISSION_DENIED
+    assert failure.reason.code is Code.PERMISSION_DENIED
     assert failure.reason == "TOOL_NAME_RESERVED"
 
 
@@ -129,14 +130,14 @@ def test_another_source_cannot_take_over_a_name() -> None:
     catalog = filled("git/getUser")
     with pytest.raises(HubFailure) as caught:
         catalog.register(tool("git/getUser", source="elsewhere"), replace=True)
-    assert caught.value.status is HubStatus.ALREADY_EXISTS
+    assert caught.value.reason.code is Code.ALREADY_EXISTS
     assert "`test`" in caught.value.message
 
 
 @pytest.mark.parametrize("place", ["input_schema", "output_schema"])
 def test_a_broken_schema_is_refused_and_named(place: str) -> None:
     failure = refusal_of(empty(), "git/x", **{place: {"type": "no-such-type"}})
-    assert failure.status is HubStatus.INVALID_ARGUMENT
+    assert failure.reason.code is Code.INVALID_ARGUMENT
     assert failure.reason == "TOOL_SCHEMA_INVALID"
     assert place.replace("_s", "S") in failure.message
 

@@ -11,13 +11,12 @@ import pytest
 from tests.ports.catalog_suite import tool
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.tool import ToolSpec, ToolState
-from toolhub_service.registry import turns
+from toolhub_service.registry import cooperative
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.catalog_index import AT_ONCE, HOLES_MIN, CatalogIndex
-from toolhub_service.registry.document import Field, fields_of
-from toolhub_service.registry.filter import ToolFilter
+from toolhub_service.registry.index import Field, fields_of
 from toolhub_service.registry.listing import PageRequest, search_tools
-from toolhub_service.registry.search import ToolSearch
+from toolhub_service.registry.search import ToolFilter, ToolSearch
 
 MANY = 1_000
 
@@ -51,7 +50,7 @@ async def shelf() -> AsyncIterator[Shelf]:
 
 
 async def test_others_have_their_turn_while_many_tools_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_S", 0.0)  # so that each tool is a turn, however fast the machine is
+    monkeypatch.setattr(cooperative, "SLICE_S", 0.0)  # so that each tool is a slice, however fast the machine is
     catalog = ToolCatalog(check_schema=lambda schema: None)
     following = CatalogIndex(catalog)
     await following.start(pytest.fail)

@@ -12,7 +12,8 @@ from tests.fakes.tool_sources import ScriptedSource, away, definition
 from tests.ports.catalog_suite import tool
 from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.registry.discovery_stage import POLL_S, Stage
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.source import Discovery, SourceState, SourceStatus, Trust
 from toolhub_service.domain.tool import ToolKind, ToolState
 
@@ -343,7 +344,7 @@ async def test_a_removed_source_is_closed_and_its_tools_go(staged: Staged) -> No
     assert len(await stage.pins.of_source("desk")) == 0
     with pytest.raises(HubFailure) as caught:
         await stage.sources.remove("files")
-    assert (caught.value.status, caught.value.reason) == (HubStatus.NOT_FOUND, "SOURCE_NOT_FOUND")
+    assert (caught.value.reason.code, caught.value.reason) == (Code.NOT_FOUND, "SOURCE_NOT_FOUND")
 
 
 async def test_a_source_can_be_added_while_others_run_and_again_after_it_was_removed(staged: Staged) -> None:

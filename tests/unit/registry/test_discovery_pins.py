@@ -8,19 +8,21 @@ from dataclasses import replace
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from tests.fakes.tool_sources import ScriptedSource, away, definition, restored
 from tests.ports.catalog_suite import tool
 from tests.unit.registry.discovery_stage import POLL_S, Stage
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinFilter, PinState
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Definition, SourceState, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.shadows import Shadows
+from toolhub_service.registry.discovery import Shadows
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.stores.memory_pins import MemoryPins
+from toolhub_service.stores.memory import MemoryPins
 
 READ = definition("files", "read")
 WRITE = definition("files", "write", "Writes a thing.")
@@ -56,7 +58,7 @@ class FaultyPins(MemoryPins):
 
 
 AWAY = refuse(ErrorKind.TOOL_UNAVAILABLE, "The store is away.")
-UNREADABLE = HubFailure(HubStatus.FAILED_PRECONDITION, "STORE_UNREADABLE", "what it holds cannot be read")
+UNREADABLE = HubFailure(Reason.PIN_UNREADABLE, "what it holds cannot be read")
 
 
 @pytest_asyncio.fixture
@@ -178,7 +180,7 @@ async def test_a_difference_costs_no_reading_of_all_pins_of_its_source(staged: S
     assert before is not None
     assert before.definition == READ.remote
     with pytest.raises(ToolFailure):
-        await stage.desk.approved(replace(seen, source="elsewhere"))
+        await stage.desk.approved(structs.replace(seen, source="elsewhere"))
 
 
 async def test_a_decision_is_told_as_no_reading(staged: Staged) -> None:
@@ -216,7 +218,7 @@ async def test_two_that_read_a_new_source_at_once_agree(staged: Staged) -> None:
 async def test_of_two_that_saw_a_new_source_differ_the_first_is_trusted(staged: Staged) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
     other = await begun(staged(), ScriptedSource("files", OTHER_READ))
-    first = replace(await other.pin("files/read"), seen_at_unix_ms=1)
+    first = structs.replace(await other.pin("files/read"), seen_at_unix_ms=1)
     pins.before_put = lambda: [first]
     stage = await begun(staged(pins=pins), source)
     assert stage.state("files/read") is ToolState.QUARANTINED
@@ -365,7 +367,7 @@ async def test_an_outage_of_the_store_is_told_once_and_followed_by_a_new_look(st
 
 
 def rejected(pin: Pin) -> Pin:
-    return replace(pin, state=PinState.REJECTED, version=pin.version + 1)
+    return structs.replace(pin, state=PinState.REJECTED, version=pin.version + 1)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class Stage:
         self.embedder = HashedWords()
         self.told: list[str] = []
         self.meanings = ToolMeanings(
-            self.catalog, self.embedder, told=self.told.append, timeout_s=0.05, batch=4, retry_s=0.001
+            self.catalog, self.embedder, notify=self.told.append, timeout_s=0.05, batch=4, retry_s=0.001
         )
         self.search = ToolSearch(self.catalog)
 
@@ -130,7 +130,7 @@ async def test_an_embedder_is_not_shown_the_secrets_of_a_query(stage: Stage) -> 
             return await super().embed(texts)
 
     stage.meanings = ToolMeanings(
-        stage.catalog, Listening(), told=stage.told.append, redact=Redactor(["hunter2-known"]).text
+        stage.catalog, Listening(), notify=stage.told.append, redact=Redactor(["hunter2-known"]).text
     )
     await stage.meanings.start()
     await stage.meanings.complete()

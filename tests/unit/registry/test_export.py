@@ -14,9 +14,7 @@ from tests.ports.catalog_suite import tool
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import Annotations, ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.export import Dialect, Exporter, mcp_hints
-from toolhub_service.registry.exported_names import ExportedNames, plain_name
-from toolhub_service.registry.model_schema import object_schema
+from toolhub_service.registry.export import Dialect, ExportedNames, Exporter, mcp_hints, object_schema, plain_name
 
 ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from toolhub_service.registry.document import Field
-from toolhub_service.registry.index import InvertedIndex
+from toolhub_service.registry.index import Field, InvertedIndex
 from toolhub_service.registry.query import QUERY_MAX_TERMS, QueryReader
 
 

@@ -6,14 +6,13 @@ import json
 import pytest
 
 from tests.ports.catalog_suite import tool
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.filter import LISTED, ToolFilter
-from toolhub_service.registry.hit import SearchHit
 from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools
-from toolhub_service.registry.search import ToolSearch
+from toolhub_service.registry.search import LISTED, SearchHit, ToolFilter, ToolSearch
 
 
 def catalog_of(*names: str) -> ToolCatalog:
@@ -54,7 +53,7 @@ def test_page_sizes_have_a_default_and_a_bound(asked: int, given: int) -> None:
 def test_a_negative_page_size_is_refused(catalog: ToolCatalog) -> None:
     with pytest.raises(HubFailure) as caught:
         list_tools(catalog, page=PageRequest(-1))
-    assert caught.value.status is HubStatus.INVALID_ARGUMENT
+    assert caught.value.reason.code is Code.INVALID_ARGUMENT
 
 
 def test_a_change_between_pages_is_told_and_skips_or_repeats_nothing_that_stayed(catalog: ToolCatalog) -> None:
@@ -81,7 +80,7 @@ def test_a_token_of_another_question_is_refused(catalog: ToolCatalog, where: Too
     token = list_tools(catalog, page=PageRequest(3), viewer=Viewer("one", lambda spec: True)).next_token
     with pytest.raises(HubFailure) as caught:
         list_tools(catalog, where, PageRequest(3, token), viewer=Viewer(scope, lambda spec: True))
-    assert caught.value.status is HubStatus.INVALID_ARGUMENT
+    assert caught.value.reason.code is Code.INVALID_ARGUMENT
     assert caught.value.reason == "PAGE_TOKEN_INVALID"
 
 
@@ -173,7 +172,7 @@ def test_a_search_goes_on_only_in_the_catalog_it_began_in() -> None:
     catalog.register(tool("a/find.four"))
     with pytest.raises(HubFailure) as caught:
         search_tools(search, "find", page=PageRequest(2, page.next_token))
-    assert (caught.value.status, caught.value.reason) == (HubStatus.FAILED_PRECONDITION, "CATALOG_CHANGED")
+    assert (caught.value.reason.code, caught.value.reason) == (Code.FAILED_PRECONDITION, "CATALOG_CHANGED")
 
 
 def test_a_token_of_another_query_is_refused() -> None:

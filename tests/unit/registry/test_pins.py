@@ -6,18 +6,19 @@ from dataclasses import replace
 from typing import TypeVar
 
 import pytest
+from msgspec import structs
 
 from tests.fakes.tool_sources import definition
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinState
 from toolhub_service.domain.source import Definition, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
+from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.registry.offers import offers_of
-from toolhub_service.registry.pin_decisions import compared_with, decided, find_pin
-from toolhub_service.registry.pin_sizes import PinSizes, size_bytes
-from toolhub_service.registry.pins import UNDECIDED_MAX, WAITING_MAX_BYTES, Judgement, judge
-from toolhub_service.registry.turns import in_turns
+from toolhub_service.registry.pin_ledger import compared_with, decided, find_pin
+from toolhub_service.registry.pins import UNDECIDED_MAX, WAITING_MAX_BYTES, Judgement, PinSizes, judge, size_bytes
 
 T = TypeVar("T")
 T0 = 1_700_000_000_000
@@ -56,7 +57,7 @@ def judged(
 
 def ended(work: Generator[None, None, T]) -> T:
     """All of it in one turn."""
-    return asyncio.run(in_turns(work))
+    return asyncio.run(run_in_slices(work))
 
 
 def kept(known: Sequence[Pin], judgement: Judgement) -> tuple[Pin, ...]:
@@ -286,7 +287,7 @@ def test_where_approval_is_asked_for_trust_on_first_use_counts_no_longer_and_can
 def test_a_decision_on_what_was_never_seen_is_refused_typed() -> None:
     with pytest.raises(HubFailure) as caught:
         find_pin(pinned(READ), "files", "files/read", "0" * 64)
-    assert (caught.value.status, caught.value.reason) == (HubStatus.NOT_FOUND, "PIN_NOT_FOUND")
+    assert (caught.value.reason.code, caught.value.reason) == (Code.NOT_FOUND, "PIN_NOT_FOUND")
 
 
 def test_an_unusable_schema_can_be_approved_and_the_tool_stays_quarantined() -> None:
@@ -351,7 +352,10 @@ def test_a_source_that_offers_large_definitions_without_end_fills_no_store() -> 
 
 
 def test_of_two_approved_definitions_the_one_that_a_person_decided_on_stands() -> None:
-    by_nobody, by_ann = pinned(READ)[0], replace(pinned(OTHER_READ)[0], decided_by="ann", decided_at_unix_ms=T0 + 3)
+    by_nobody, by_ann = (
+        pinned(READ)[0],
+        structs.replace(pinned(OTHER_READ)[0], decided_by="ann", decided_at_unix_ms=T0 + 3),
+    )
     judgement = judged([by_nobody, by_ann], READ)
     assert states(judgement) == {"read": ToolState.QUARANTINED}
     assert [(pin.digest, pin.state) for pin in judgement.drifted] == [(by_nobody.digest, PinState.PENDING)]

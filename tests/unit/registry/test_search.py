@@ -2,16 +2,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.ports.catalog_suite import tool
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.document import argument_texts
-from toolhub_service.registry.filter import ToolFilter
-from toolhub_service.registry.hit import REASONS_MAX
-from toolhub_service.registry.search import ToolSearch
+from toolhub_service.registry.index import Slots, argument_texts
+from toolhub_service.registry.search import RANK_OFFSET, REASONS_MAX, ToolFilter, ToolSearch, fused
 
 
 def catalog_of(*specs: ToolSpec) -> ToolCatalog:
@@ -206,3 +205,24 @@ def test_verdicts_hold_after_many_changes_that_moved_every_tool(viewer: str | No
         assert {hit.tool.name for hit in result.hits} == {f"a/x{number}" for number in range(7, 300, 10)}
         for spec in catalog.all():
             catalog.register(replace(spec, description=f"same words {round_number}", digest=""), replace=True)
+
+
+def places(*slots: int) -> Slots:
+    return np.array(slots, np.int64)
+
+
+def test_places_are_added_by_weight() -> None:
+    slots, scores = fused([(places(7, 3), 2.0), (places(3, 9), 1.0)])
+    assert slots.tolist() == [3, 7, 9]
+    expected = [2 / (RANK_OFFSET + 2) + 1 / (RANK_OFFSET + 1), 2 / (RANK_OFFSET + 1), 1 / (RANK_OFFSET + 2)]
+    assert scores.tolist() == pytest.approx(expected)
+
+
+def test_one_empty_ranking_leaves_the_other_as_it_is() -> None:
+    slots, scores = fused([(places(), 2.0), (places(5, 1), 1.0)])
+    assert [slot for _, slot in sorted(zip(-scores, slots.tolist(), strict=True))] == [5, 1]
+
+
+def test_the_first_by_words_is_beaten_only_by_one_that_both_rank_high() -> None:
+    slots, scores = fused([(places(1, 2, 3), 2.0), (places(4, 2), 1.0)])
+    assert slots[np.argsort(-scores)].tolist() == [2, 1, 3, 4]

@@ -7,11 +7,9 @@ import pytest
 
 from tests.fakes.clock import ManualClock
 from tests.ports.catalog_suite import tool
-from toolhub_service.domain.call import Call, ExecContext, Mode
+from toolhub_service.domain.call import Call, ExecContext, Mode, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.settled import SettledCall
+from toolhub_service.domain.result import SettledCall, ToolResult
 from toolhub_service.domain.usage import ToolUse
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.search import ToolSearch
@@ -68,7 +66,7 @@ class Stage:
             self.store,
             clock=self.clock,
             redact=lambda text: text.replace("hunter2", "***"),
-            told=self.told.append,
+            notify=self.told.append,
             max_uses=max_uses,
         )
 

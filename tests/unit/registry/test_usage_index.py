@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from toolhub_service.registry.document import Field
-from toolhub_service.registry.index import InvertedIndex
+from toolhub_service.registry.index import Field, InvertedIndex
 from toolhub_service.registry.query import QueryReader
 from toolhub_service.registry.usage_index import KEEP, KEEP_OF_AGENT, REFILL_MS, IndexedUse, TenantUsage
 

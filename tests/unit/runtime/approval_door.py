@@ -7,19 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tests.unit.runtime.door import WRITE, Door, NoJobs, a_call, a_door
-from toolhub_service.domain.approval import Approval, ApprovalState
-from toolhub_service.domain.approval_ports import ApprovalStore
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.approval import Approval, ApprovalState, ApprovalStore
+from toolhub_service.domain.call import Call, Principal, Role
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import RemoteMark
-from toolhub_service.domain.principal import Principal, Role
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_record import Decision
 from toolhub_service.runtime.approvals import Approvals
-from toolhub_service.stores.memory_approvals import MemoryApprovals
+from toolhub_service.stores.memory import MemoryApprovals
 
 EXPIRES_S = 600.0
 POLICY = """

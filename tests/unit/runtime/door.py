@@ -14,7 +14,7 @@ from tests.fakes.clock import FixedRandomness, ManualClock
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.approval import Approval
-from toolhub_service.domain.artifact_ports import BlobWriter
+from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.call import (
     NO_PRECONDITIONS,
     BudgetRequest,
@@ -24,32 +24,29 @@ from toolhub_service.domain.call import (
     Mode,
     PlannedCall,
     Preconditions,
+    Principal,
+    Question,
 )
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import Job, RemoteMark
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.plan import Plan
-from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.question import Question
-from toolhub_service.domain.result import Outcome, ToolResult
-from toolhub_service.domain.settled import SettledCall
+from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
+from toolhub_service.domain.result import Outcome, Plan, SettledCall, ToolResult
 from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits, ToolSpec, ToolState
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.policy.live import LivePolicy
-from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.runtime.artifacts import Artifacts
-from toolhub_service.runtime.check_policy import enforce
 from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
+from toolhub_service.runtime.steps import enforce
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.stores.memory_artifacts import MemoryArtifacts
+from toolhub_service.stores.memory import MemoryArtifacts
 from toolhub_service.stores.memory_keys import MemoryKeys
 
 POLICY = """
@@ -143,6 +140,9 @@ class ScriptedAdapter:
     def has_side_effects(self, planned: PlannedCall) -> bool:
         return planned.spec.has_side_effects and not self.reads_only
 
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        return NOTHING_FIXED
+
     def resumes(self, spec: ToolSpec) -> bool:
         return self.keeps_marks
 
@@ -162,6 +162,10 @@ class ToldCatalog(ToolCatalog):
 class ToldPolicy(LivePolicy):
     said: list[str]
 
+    def settled(self, principal_id: str, spec: ToolSpec) -> Verdict | None:
+        self.said.append("policy.settled")
+        return super().settled(principal_id, spec)
+
     def decide(self, planned: PlannedCall) -> Verdict:
         self.said.append("policy.decide")
         return super().decide(planned)
@@ -175,6 +179,14 @@ class ToldAuditLog(MemoryAuditLog):
         self._said = said
         self.gate: asyncio.Event | None = None
         self.waiting = asyncio.Event()
+        self.has_caught_up = asyncio.Event()
+        self.has_caught_up.set()
+
+    async def ready(self) -> None:
+        await super().ready()
+        if not self.has_caught_up.is_set():
+            self.waiting.set()
+            await self.has_caught_up.wait()
 
     def append(self, event: Event) -> None:
         super().append(event)

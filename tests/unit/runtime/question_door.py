@@ -8,8 +8,8 @@ from typing import Any
 from tests.fakes.asking_adapter import AskingAdapter, an_asking_tool
 from tests.unit.runtime.approval_door import ApprovalDoor, an_approval_door
 from toolhub_service.domain.approval import Approval
+from toolhub_service.domain.call import Question
 from toolhub_service.domain.errors import ErrorKind, ToolError
-from toolhub_service.domain.question import Question
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import ToolSpec
 

@@ -19,19 +19,20 @@ from tests.unit.runtime.approval_door import (
     an_approval_door,
 )
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
-from toolhub_service.domain.errors import HubFailure, HubStatus
+from toolhub_service.domain.call import Principal, Role
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.principal import Principal, Role
-from toolhub_service.stores.memory_approvals import MemoryApprovals
+from toolhub_service.stores.memory import MemoryApprovals
 
 BOTH = Principal("local", frozenset({Role.AGENT, Role.APPROVER}))
 """The one who asks, with the role of those who decide."""
 
 
-async def refused(call: Awaitable[Any]) -> tuple[HubStatus, str]:
+async def refused(call: Awaitable[Any]) -> tuple[Code, str]:
     with pytest.raises(HubFailure) as failure:
         await call
-    return failure.value.status, failure.value.reason
+    return failure.value.reason.code, failure.value.reason
 
 
 async def test_decision_is_kept_with_who_when_and_why() -> None:
@@ -52,7 +53,7 @@ async def test_nobody_decides_their_own_request() -> None:
     approval_id = await door.ask()
     for decision in (APPROVED, REJECTED):
         assert await refused(door.decide(approval_id, decision, by=BOTH)) == (
-            HubStatus.PERMISSION_DENIED,
+            Code.PERMISSION_DENIED,
             "OWN_REQUEST",
         )
     assert await door.state(approval_id) is ApprovalState.PENDING
@@ -62,13 +63,13 @@ async def test_nobody_decides_their_own_request() -> None:
 async def test_only_those_whom_the_rule_names_decide() -> None:
     door = an_approval_door()
     approval_id = await door.ask()
-    assert await refused(door.decide(approval_id, by=EVE)) == (HubStatus.PERMISSION_DENIED, "NOT_AMONG_APPROVERS")
+    assert await refused(door.decide(approval_id, by=EVE)) == (Code.PERMISSION_DENIED, "NOT_AMONG_APPROVERS")
     assert (await door.decide(approval_id, by=TEAM)).decided_by == "team-1"
 
 
 async def test_unknown_approval_cannot_be_decided() -> None:
     door = an_approval_door()
-    assert await refused(door.decide("apr_nowhere")) == (HubStatus.NOT_FOUND, "APPROVAL_NOT_FOUND")
+    assert await refused(door.decide("apr_nowhere")) == (Code.NOT_FOUND, "APPROVAL_NOT_FOUND")
 
 
 async def test_person_who_saw_other_arguments_decides_nothing() -> None:
@@ -76,7 +77,7 @@ async def test_person_who_saw_other_arguments_decides_nothing() -> None:
     approval_id = await door.ask()
     (asked,) = door.asked
     assert await refused(door.decide(approval_id, args_digest="0" * 64)) == (
-        HubStatus.FAILED_PRECONDITION,
+        Code.FAILED_PRECONDITION,
         "ARGS_DIGEST_DIFFERS",
     )
     assert (await door.decide(approval_id, args_digest=asked.binding.args_digest)).state is APPROVED
@@ -105,7 +106,7 @@ async def test_decision_stands(by: Principal, decision: Any) -> None:
     door = an_approval_door()
     approval_id = await door.grant()
     assert await refused(door.decide(approval_id, decision, by=by)) == (
-        HubStatus.FAILED_PRECONDITION,
+        Code.FAILED_PRECONDITION,
         "ALREADY_DECIDED",
     )
     assert await door.state(approval_id) is APPROVED
@@ -115,7 +116,7 @@ async def test_decision_that_comes_too_late_is_refused() -> None:
     door = an_approval_door()
     approval_id = await door.ask()
     door.door.clock.advance(EXPIRES_S)
-    assert await refused(door.decide(approval_id)) == (HubStatus.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
+    assert await refused(door.decide(approval_id)) == (Code.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
     assert await door.state(approval_id) is ApprovalState.EXPIRED
 
 
@@ -140,7 +141,7 @@ async def test_decision_and_the_end_of_time_do_not_both_happen() -> None:
     door.door.clock.advance(EXPIRES_S)
     late = refused(door.decide(approval_id))
     told, _ = await asyncio.gather(late, door.approvals.lapse(door.door.clock.unix_ms()))
-    assert told == (HubStatus.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
+    assert told == (Code.FAILED_PRECONDITION, "APPROVAL_EXPIRED")
     assert len(door.events(EventType.APPROVAL_EXPIRED)) == 1
     assert not door.events(EventType.APPROVAL_DECIDED)
 
@@ -149,7 +150,7 @@ async def test_asker_sees_its_own_and_approvers_see_all() -> None:
     door = an_approval_door()
     mine, theirs = await door.ask(), await door.ask(principal="other")
     assert (await door.approvals.get(LOCAL, mine)).approval_id == mine
-    assert await refused(door.approvals.get(LOCAL, theirs)) == (HubStatus.NOT_FOUND, "APPROVAL_NOT_FOUND")
+    assert await refused(door.approvals.get(LOCAL, theirs)) == (Code.NOT_FOUND, "APPROVAL_NOT_FOUND")
     for approver in (ANN, EVE):
         assert {(await door.approvals.get(approver, id)).approval_id for id in (mine, theirs)} == {mine, theirs}
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.ports.approval_store_suite import an_approval
 from tests.unit.runtime.approval_door import ANN, EVE, an_approval_door

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.runtime.approval_door import REJECTED, an_approval_door
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approval_summary import SUMMARY_MAX_BYTES, show_arguments
+from toolhub_service.runtime.approval_reveal import SUMMARY_MAX_BYTES, show_arguments
 
 CANARY = "c4nary-7f31-value"
 SHAPED = "ghp_0123456789abcdefghijABCDEFGHIJ012345"

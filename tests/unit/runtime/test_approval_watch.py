@@ -11,10 +11,11 @@ import pytest
 from tests.unit.runtime.approval_door import APPROVED, POLICY, REJECTED, ApprovalDoor, an_approval_door
 from tests.unit.runtime.door import a_tool
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.runtime import approval_watch
 from toolhub_service.runtime.approval_watch import ApprovalNews, ApprovalTail
-from toolhub_service.stores.memory_approvals import MemoryApprovals
+from toolhub_service.stores.memory import MemoryApprovals
 
 ERASE = a_tool("test/other.erase", capability="write:fs")
 ALL = ApprovalFilter()
@@ -175,7 +176,7 @@ async def test_watcher_that_never_looks_is_ended_and_may_come_again(
     async with watched.watching() as slow:
         for number in range(6):
             await watched.door.ask(str(number))
-        assert await failure_of(slow) == (HubStatus.RESOURCE_EXHAUSTED, "WATCH_LAGGED")
+        assert await failure_of(slow) == (Code.RESOURCE_EXHAUSTED, "WATCH_LAGGED")
     async with watched.watching() as again:
         assert len(await taken(again, 6)) == 6
 
@@ -187,7 +188,7 @@ async def test_hub_that_leaves_ends_every_watch_and_takes_no_new_one(watched: Wa
         task = asyncio.create_task(failure_of(idle))
         await asyncio.sleep(0)
         watched.news.close()
-        assert await task == await failure_of(waiting) == (HubStatus.UNAVAILABLE, "DRAINING")
+        assert await task == await failure_of(waiting) == (Code.UNAVAILABLE, "DRAINING")
     with pytest.raises(HubFailure):
         watched.news.watch(ALL)
 
@@ -227,8 +228,8 @@ async def test_whoever_listens_hears_of_every_change_and_of_gaps(watched: Watche
     assert {approval.approval_id for approval in heard if approval} == {approval_id}
 
 
-async def failure_of(tail: ApprovalTail) -> tuple[HubStatus, str]:
+async def failure_of(tail: ApprovalTail) -> tuple[Code, str]:
     with pytest.raises(HubFailure) as failure:
         async for _ in tail:
             pass
-    return failure.value.status, failure.value.reason
+    return failure.value.reason.code, failure.value.reason

@@ -25,7 +25,7 @@ from toolhub_service.domain.approval import ApprovalFilter, ApprovalState
 from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.plan import Plan
+from toolhub_service.domain.result import Plan
 from toolhub_service.domain.verdict import Effect, Verdict
 
 ERASE = a_tool("test/text.erase", capability="write:fs", destructive=True)

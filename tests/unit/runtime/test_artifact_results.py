@@ -18,9 +18,8 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.result import EvidenceType, Outcome, ToolResult
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.artifact_results import keep_whole
-from toolhub_service.runtime.attach_evidence import attach_evidence
-from toolhub_service.runtime.walk import Walk
+from toolhub_service.runtime.attach_evidence import attach_evidence, keep_whole
+from toolhub_service.runtime.call_state import begin
 from toolhub_service.schema.canonical_json import dumps
 
 CAP = 400
@@ -36,9 +35,9 @@ async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
 
 
 async def attached(value: Any, call: Call) -> tuple[ToolResult, bytes | None]:
-    walk = Walk(call)
-    walk.spec = SMALL
-    return await attach_evidence(walk, Outcome(value), ManualClock().unix_ms(), Redactor(), show_raw=False)
+    state = begin(call)
+    state.spec = SMALL
+    return await attach_evidence(state, Outcome(value), ManualClock(), Redactor(), show_raw=False)
 
 
 async def answered(kept: Kept, call: Call, observer: Observer) -> ToolResult:

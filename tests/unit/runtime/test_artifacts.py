@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes.artifacts import MAX_BYTES, QUOTA_BYTES, TTL_S, FewRecords, Kept, a_call, kept_in, pieces, whole
 from tests.fakes.outcomes import outcome_of
-from toolhub_service.app.system import SystemRandomness
+from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.artifact import OCTETS, Artifact
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure
-from toolhub_service.runtime.artifact_header import ArtifactHeader
-from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.runtime.artifacts import ArtifactHeader, Artifacts
 
 DATA = b"some output\n" * 1_000
 MEGABYTE = b"m" * 1024 * 1024
@@ -34,10 +35,10 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-async def refused(awaited: Any) -> tuple[HubStatus, str]:
+async def refused(awaited: Any) -> tuple[Code, str]:
     with pytest.raises(HubFailure) as failure:
         await awaited
-    return failure.value.status, failure.value.reason
+    return failure.value.reason.code, failure.value.reason
 
 
 async def kind(awaited: Any) -> ErrorKind:
@@ -52,7 +53,7 @@ async def test_kept_output_belongs_to_its_call_and_is_read_again(kept: Kept) -> 
         pieces(DATA[:5], DATA[5:]), call=a_call(), media_type="text/plain", name="out.txt"
     )
     now = kept.clock.unix_ms()
-    assert artifact._replace(artifact_id="") == Artifact(
+    assert replace(artifact, artifact_id="") == Artifact(
         "",
         sha256(DATA),
         len(DATA),
@@ -111,7 +112,7 @@ async def test_more_than_the_cap_is_refused_and_leaves_nothing(kept: Kept) -> No
     before = kept.files()
     assert await kind(kept.artifacts.keep(pieces(*exactly, b"!"), call=a_call())) is ErrorKind.FILE_TOO_LARGE
     assert await refused(kept.artifacts.write("agent-a", ArtifactHeader(), pieces(*exactly, b"!"))) == (
-        HubStatus.RESOURCE_EXHAUSTED,
+        Code.RESOURCE_EXHAUSTED,
         "ARTIFACT_TOO_LARGE",
     )
     assert (kept.files(), len(kept.records.found)) == (before, 1)
@@ -129,7 +130,7 @@ async def test_quota_is_each_principals_own(kept: Kept) -> None:
         await kept.artifacts.keep(pieces(*[MEGABYTE] * 8), call=a_call())
     assert await kind(kept.artifacts.keep(pieces(*[MEGABYTE] * 8), call=a_call())) is ErrorKind.BUDGET_EXCEEDED
     assert await refused(kept.artifacts.write("agent-a", ArtifactHeader(), pieces(*[MEGABYTE] * 4))) == (
-        HubStatus.RESOURCE_EXHAUSTED,
+        Code.RESOURCE_EXHAUSTED,
         "QUOTA_EXCEEDED",
     )
     await kept.artifacts.keep(pieces(*[MEGABYTE] * 8), call=a_call("agent-b"))
@@ -193,7 +194,7 @@ async def test_upload_that_declares_nothing_is_kept_as_octets(kept: Kept) -> Non
 async def test_upload_other_than_declared_or_misdeclared_leaves_nothing(
     kept: Kept, header: ArtifactHeader, reason: str
 ) -> None:
-    assert await refused(kept.artifacts.write("agent-a", header, pieces(DATA))) == (HubStatus.INVALID_ARGUMENT, reason)
+    assert await refused(kept.artifacts.write("agent-a", header, pieces(DATA))) == (Code.INVALID_ARGUMENT, reason)
     assert (kept.files(), kept.records.found) == ([], {})
 
 

@@ -12,7 +12,7 @@ from tests.unit.runtime.door import a_door, a_tool
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolLimits
-from toolhub_service.runtime.cut import cut_aside, cut_to
+from toolhub_service.runtime.attach_evidence import cut_aside, cut_to
 from toolhub_service.schema.canonical_json import NotJson, dumps
 
 CAP = 400

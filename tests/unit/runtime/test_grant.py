@@ -29,11 +29,11 @@ def _last(node: ast.expr) -> str:
 
 @pytest.mark.promise("pipeline.only-granted-calls-run")
 def test_calls_are_granted_in_take_budget_only() -> None:
-    assert [file for file, _ in constructions("GrantedCall")] == ["runtime/take_budget.py"]
+    assert [file for file, _ in constructions("GrantedCall")] == ["runtime/steps.py"]
 
 
 def test_calls_are_planned_in_apply_defaults_only() -> None:
-    assert [file for file, _ in constructions("PlannedCall")] == ["runtime/apply_defaults.py"]
+    assert [file for file, _ in constructions("PlannedCall")] == ["runtime/steps.py"]
 
 
 def test_no_granted_call_is_copied_with_other_fields() -> None:

@@ -14,7 +14,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.tool import ToolLimits, ToolSpec
-from toolhub_service.runtime.replay import MAX_KEPT_BYTES
+from toolhub_service.runtime.idempotency import MAX_KEPT_BYTES
 
 
 class TestReplay:

@@ -10,8 +10,7 @@ import pytest
 from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, a_call, a_door, a_tool
 from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, StepName, ToolResult
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.runtime.pipeline import Pipeline
 
@@ -32,7 +31,7 @@ async def test_each_part_is_asked_in_the_order_of_the_steps() -> None:
     await door.result(WRITE, {"text": "hi"})
     assert door.said == [
         "catalog.get",
-        "policy.decide",
+        "policy.settled",
         "adapter.upstream",
         "audit.durably",
         "audit.TOOL_CALLED",
@@ -174,20 +173,20 @@ async def test_a_refused_call_says_it_was_never_attempted() -> None:
 
 @pytest.mark.promise("pipeline.one-door")
 def test_the_whole_walk_is_read_on_one_page() -> None:
-    source = textwrap.dedent(inspect.getsource(Pipeline._steps))
+    source = textwrap.dedent(inspect.getsource(Pipeline.run))
     (function,) = ast.parse(source).body
     assert len(source.splitlines()) <= 60
     assert isinstance(function, ast.AsyncFunctionDef)
-    entered = [
-        node.args[0].attr
+    begun = [
+        target.slice.id
         for node in ast.walk(function)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "enter"
-        and isinstance(node.args[0], ast.Attribute)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Name)
     ]
-    in_order = list(dict.fromkeys(entered))
-    assert in_order == [step.name for step in list(StepName)[:-1]]  # the ninth, record, is walked whatever happened
+    in_order = list(dict.fromkeys(begun))
+    # the first begins with the call, and the ninth, record, is walked whatever happened
+    assert in_order == [step.name for step in list(StepName)[1:-1]]
 
 
 @pytest.mark.promise("pipeline.always-a-result")

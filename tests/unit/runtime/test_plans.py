@@ -7,7 +7,7 @@ import pytest
 from tests.unit.runtime.door import PLAN_TTL_S, POLICY, READ, WRITE, Door, a_door, a_tool
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors import ErrorKind
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import StepName
 from toolhub_service.domain.verdict import Effect
 
 PLAN_FIRST = POLICY + "rules: [{id: look-first, effect: REQUIRE_PLAN, tools: [test/text.write], reason: Look first.}]\n"

@@ -8,21 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.fakes.asking_adapter import CANARY, COLOUR, FREE, a_question
 from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, POLICY, REJECTED, an_approval_door
 from tests.unit.runtime.question_door import ALLOWING, PAINT, RED, Asking, asking
 from toolhub_service.domain.approval import Approval, ApprovalState
-from toolhub_service.domain.call import Mode
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure, refuse
+from toolhub_service.domain.call import Mode, Question
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.question import Question
 from toolhub_service.domain.tool import IdempotencyMode
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approval_questions import CONTINUATION_MAX_BYTES, QUESTION_MAX_BYTES, ROUNDS_MAX
-from toolhub_service.stores.memory_approvals import MemoryApprovals
-from toolhub_service.telemetry.approval_webhook import payload
-from toolhub_service.transport.convert.approval import from_approval
+from toolhub_service.runtime.approval_record import CONTINUATION_MAX_BYTES, QUESTION_MAX_BYTES, ROUNDS_MAX
+from toolhub_service.stores.memory import MemoryApprovals
+from toolhub_service.telemetry.approvals import payload
+from toolhub_service.transport.convert.records import from_approval
 
 ANOTHER = ALLOWING + "limits: [{id: all, rate_per_s: 9, burst: 9}]\n"
 ANSWER = {"colour": "red", "password": "none"}
@@ -179,7 +180,7 @@ class TestAnswering:
         question = await it.asks()
         with pytest.raises(HubFailure) as refused:
             await it.answer(question, decision=REJECTED)
-        assert (refused.value.status, refused.value.reason) == (HubStatus.INVALID_ARGUMENT, "NOTHING_TO_ANSWER")
+        assert (refused.value.reason.code, refused.value.reason) == (Code.INVALID_ARGUMENT, "NOTHING_TO_ANSWER")
         door = an_approval_door()
         with pytest.raises(HubFailure) as refused:
             await door.decide(await door.ask(), answer=RED)
@@ -457,5 +458,5 @@ async def _uncovered(it: Asking) -> str:
     question = await it.asks(rule)
     await it.answer(question)
     kept = await it.kept(question)
-    assert await it.door.store.put(replace(kept, covers_rule_id="", version=kept.version + 1))
+    assert await it.door.store.put(structs.replace(kept, covers_rule_id="", version=kept.version + 1))
     return question

@@ -15,7 +15,7 @@ from toolhub_service.domain.event import EventType
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Outcome, ToolResult
-from toolhub_service.runtime.sinks import SILENT
+from toolhub_service.runtime.execute import SILENT
 
 DENY_ALL = POLICY + "rules: [{id: never, effect: DENY}]\n"
 
@@ -53,9 +53,14 @@ async def test_read_does_not_wait_for_the_disk() -> None:
 
 async def test_read_waits_for_the_disk_where_the_log_has_fallen_behind() -> None:
     door = a_door()
-    door.pipeline.recorder._is_behind = lambda: True
-    await door.result(READ)
-    assert "audit.durably" in door.said
+    door.audit.has_caught_up.clear()
+    task = asyncio.create_task(door.pipeline.invoke(a_call(READ), SILENT))
+    await door.audit.waiting.wait()
+    assert door.adapter.calls == []
+    door.audit.has_caught_up.set()
+    answer = await task
+    assert isinstance(answer, ToolResult)
+    assert answer.ok
 
 
 @pytest.mark.promise("audit.before-the-effect")
@@ -82,13 +87,13 @@ async def test_log_that_breaks_after_the_effect_costs_the_event_and_not_the_answ
     assert len(door.observer.settled_calls) == 1
 
 
-@pytest.mark.parametrize("tool", [READ, "test/unknown"])
-async def test_refusal_is_answered_and_counted_while_the_log_is_broken(tool: object) -> None:
+@pytest.mark.parametrize(("tool", "events"), [(READ, 1), (WRITE, 2), ("test/unknown", 2)])
+async def test_refusal_is_answered_and_counted_while_the_log_is_broken(tool: object, events: int) -> None:
     door = a_door(policy=DENY_ALL)
     door.audit.broken = True
     result = await door.result(tool)  # type: ignore[arg-type]
     assert not result.ok
-    assert len(door.observer.crashes) == 2  # asked and settled
+    assert len(door.observer.crashes) == events
     assert len(door.observer.settled_calls) == 1
 
 
@@ -142,12 +147,42 @@ CALLS = {
 
 @pytest.mark.promise("audit.two-events")
 @pytest.mark.parametrize("name", CALLS)
-async def test_every_call_leaves_two_events_asked_and_settled(name: str) -> None:
+async def test_call_leaves_two_events_asked_and_settled_and_a_read_one(name: str) -> None:
     answers, spec, args, outcome, settled = CALLS[name]
     door = a_door(*answers)
     await door.result(spec, args)  # type: ignore[arg-type]
-    assert door.event_types == [EventType.TOOL_CALLED, settled]
-    assert door.events[1].outcome == outcome
+    assert door.event_types == ([settled] if spec is READ else [EventType.TOOL_CALLED, settled])
+    assert door.events[-1].outcome == outcome
+
+
+@pytest.mark.promise("audit.two-events")
+async def test_event_of_a_read_says_what_both_would_have_said() -> None:
+    door = a_door(Outcome(value={"text": "x"}))
+    await door.result(READ, {"text": "hi"}, purpose="to see", labels={"team": "blue"}, user_id="local")
+    (event,) = door.events
+    assert (event.purpose, json.loads(event.args_summary)) == ("to see", {"text": "hi", "times": 1})
+    assert (event.outcome, event.attributes, event.user_id) == ("ok", {"attempts": "1"}, "local")
+    assert (event.labels, event.rule_id) == ({"team": "blue"}, "grant:*")
+    assert all((event.args_digest, event.result_digest, event.policy_revision, event.tool_digest))
+
+
+async def test_read_that_could_not_be_recorded_any_more_is_told_of() -> None:
+    door = a_door()
+    breaking = BreaksTheLog(door)
+    door.adapter.execute = breaking.execute  # type: ignore[method-assign]
+    assert (await door.result(READ)).ok
+    assert len(door.observer.crashes) == 1
+
+
+async def test_call_is_in_flight_until_it_is_answered() -> None:
+    door = a_door(HANG)
+    task = asyncio.create_task(door.pipeline.invoke(a_call(READ), SILENT))
+    await door.adapter.started.wait()
+    assert list(door.pipeline.in_flight) == ["call-1"]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not door.pipeline.in_flight
 
 
 async def test_refusal_by_policy_is_an_event_of_its_own_type() -> None:
@@ -189,7 +224,7 @@ async def test_only_the_answer_that_was_given_is_told_of_by_digest_and_summary()
     answer = b'{"text":"x"}'
     told = [(event.result_digest, event.result_summary) for event in door.events]
     nothing = ("", "")
-    assert told == [nothing, nothing, nothing, (hashlib.sha256(answer).hexdigest(), answer.decode())]
+    assert told == [nothing, (hashlib.sha256(answer).hexdigest(), answer.decode())]
 
 
 async def test_long_answer_is_told_of_by_its_outline() -> None:
@@ -220,10 +255,10 @@ async def test_secrets_of_arguments_are_not_in_the_record() -> None:
 async def test_retry_is_an_event_with_its_number() -> None:
     door = a_door(ToolError(ErrorKind.NETWORK_ERROR, "Broken."), Outcome(value={"text": "x"}))
     await door.result(READ, budget=BudgetRequest(max_retries=1))
-    assert door.event_types == [EventType.TOOL_CALLED, EventType.RETRY, EventType.TOOL_RESULT]
-    retry = door.events[1]
+    assert door.event_types == [EventType.RETRY, EventType.TOOL_RESULT]
+    retry = door.events[0]
     assert (retry.outcome, retry.attributes) == ("NETWORK_ERROR", {"attempt": "1"})
-    assert door.events[2].attributes == {"attempts": "2"}
+    assert door.events[1].attributes == {"attempts": "2"}
 
 
 @pytest.mark.promise("audit.two-events")

@@ -11,7 +11,7 @@ from tests.unit.runtime.door import POLICY, READ, WRITE, a_door, a_tool
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
-from toolhub_service.domain.tool import ToolState
+from toolhub_service.domain.tool import ToolKind, ToolState
 
 ADMIN_ONLY = """
 extends: none
@@ -62,11 +62,16 @@ class TestResolve:
         ],
     )
     async def test_tool_that_is_not_active_says_why(self, state: ToolState, kind: ErrorKind, retryable: bool) -> None:
-        spec = a_tool("test/off", state=state, state_reason="no key is configured")
+        spec = replace(a_tool("test/off", state=state, state_reason="no key is configured"), kind=ToolKind.MCP)
         error = await a_door(tools=(spec,)).error(spec)
         assert error.kind is kind
         assert error.details["reason"] == "no key is configured"
         assert error.is_retryable is retryable
+
+    async def test_built_in_tool_that_lacks_a_package_is_not_worth_waiting_for(self) -> None:
+        spec = a_tool("test/off", state=ToolState.UNAVAILABLE, state_reason="install tool-hub[browser]")
+        error = await a_door(tools=(spec,)).error(spec)
+        assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, False)
 
 
 class TestValidateInput:
@@ -189,8 +194,9 @@ class TestTakeBudget:
 
 class TestValidateOutput:
     @pytest.mark.promise("output.validated")
-    async def test_answer_that_breaks_its_schema_is_not_passed_on(self) -> None:
-        result = await a_door(Outcome(value={"text": 5})).result(READ)
+    @pytest.mark.parametrize("is_large", [False, True])
+    async def test_answer_that_breaks_its_schema_is_not_passed_on(self, is_large: bool) -> None:
+        result = await a_door(Outcome(value={"text": 5}, is_large=is_large)).result(READ)
         assert result.error is not None
         assert result.error.kind is ErrorKind.OUTPUT_SCHEMA_INVALID
         assert result.error.violations[0].path == "/text"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.runtime.approval_door import ApprovalDoor, Begins, an_approval_door
 from toolhub_service.domain.errors import ErrorKind
@@ -34,7 +35,7 @@ class Stopping(Begins):
 
 def a_stopping_door(mark: RemoteMark | None, *, is_set: bool = True) -> ApprovalDoor:
     door = an_approval_door()
-    door.door.pipeline = replace(door.door.pipeline, running=Stopping(mark, is_set=is_set))
+    door.door.pipeline = dataclasses.replace(door.door.pipeline, running=Stopping(mark, is_set=is_set))
     return door
 
 
@@ -46,7 +47,7 @@ async def test_it_asks_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("mark", "is_set"),
-    [(None, True), (TAKEN._replace(accepted=False), True), (TAKEN._replace(remote_id=""), True), (TAKEN, False)],
+    [(None, True), (replace(TAKEN, accepted=False), True), (replace(TAKEN, remote_id=""), True), (TAKEN, False)],
 )
 async def test_what_may_do_more_than_stop_waits_for_a_person(mark: RemoteMark | None, *, is_set: bool) -> None:
     door = a_stopping_door(mark, is_set=is_set)

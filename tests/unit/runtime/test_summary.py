@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.summary import SUMMARY_MAX_BYTES, summarise, summarise_for_log
+from toolhub_service.runtime.record import SUMMARY_MAX_BYTES, summarise, summarise_for_log
 from toolhub_service.schema.canonical_json import dumps
 
 values = st.recursive(

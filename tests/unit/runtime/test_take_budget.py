@@ -14,7 +14,9 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.verdict import Effect, Verdict
-from toolhub_service.runtime.take_budget import take_budget
+from toolhub_service.runtime.route import Route
+from toolhub_service.runtime.steps import take_budget
+from toolhub_service.schema.tool_schemas import for_tool
 
 VERDICT = Verdict(Effect.ALLOW, "rev", "grant:local", "ok")
 CALL = a_call(TIME_NOW)
@@ -37,6 +39,20 @@ class OneUpstream:
         return self.is_resuming
 
 
+def route_of(is_resuming: bool) -> Route:
+    return Route(
+        spec=TIME_NOW,
+        adapter=cast(Any, OneUpstream(is_resuming)),
+        schemas=for_tool(TIME_NOW),
+        policy_version=0,
+        verdict=VERDICT,
+        has_side_effects=None,
+        upstream=None,
+        becomes_job=False,
+        derives_key=False,
+    )
+
+
 def books() -> Budgets:
     return Budgets(ManualClock(), FixedRandomness(), BudgetTerms(upstream_concurrency=1))
 
@@ -48,15 +64,15 @@ async def test_only_a_job_whose_work_is_followed_holds_no_slot(
     call: PlannedCall, is_resuming: bool, slots: int
 ) -> None:
     budgets = books()
-    _, lease = await take_budget(call, VERDICT, cast(Any, OneUpstream(is_resuming)), budgets)
+    _, lease = await take_budget(route_of(is_resuming), call, VERDICT, budgets)
     assert budgets.in_flight("far") == slots
     lease.release()
 
 
 async def test_a_call_is_granted_only_when_the_slot_is_its_own() -> None:
-    budgets, adapter = books(), cast(Any, OneUpstream(False))
-    _, first = await take_budget(CALL, VERDICT, adapter, budgets)
-    second = asyncio.create_task(take_budget(CALL, VERDICT, adapter, budgets))
+    budgets, route = books(), route_of(is_resuming=False)
+    _, first = await take_budget(route, CALL, VERDICT, budgets)
+    second = asyncio.create_task(take_budget(route, CALL, VERDICT, budgets))
     for _ in range(3):
         await asyncio.sleep(0)
     assert not second.done()

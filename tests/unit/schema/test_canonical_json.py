@@ -3,12 +3,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from toolhub_service.schema.canonical_json import NotJson, digest, dumps
+from toolhub_service.schema.canonical_json import NotJson, digest, dumps, measure
+from toolhub_service.schema.violations import cut
 
 
 def test_keys_are_sorted_and_nothing_is_wasted() -> None:
@@ -79,3 +81,64 @@ def test_nesting_beyond_the_writer_is_refused() -> None:
         value = [value]
     with pytest.raises(NotJson):
         dumps(value)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_long_text_holds_no_more_memory_than_its_length() -> None:
+    """orjson's bytes keep what it has reserved: 66 MiB for 4."""
+    before_kib = mapped_kib()
+    texts = [dumps({"text": "x" * (4 * 1024 * 1024)}) for _ in range(3)]
+    assert mapped_kib() - before_kib < 32 * 1024
+    assert {len(text) for text in texts} == {4 * 1024 * 1024 + len('{"text":""}')}
+
+
+def mapped_kib() -> int:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")]
+    return int(line.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "values", "depth"),
+    [
+        (1, 1, 0),
+        ("[[", 1, 0),
+        ([], 1, 1),
+        ({}, 1, 1),
+        ([1, [2]], 4, 2),
+        ({"a": {"b": []}, "c": 1}, 4, 3),
+        (([],), 2, 2),
+    ],
+)
+def test_values_and_levels_are_counted(value: Any, values: int, depth: int) -> None:
+    assert measure(value, 64) == (values, depth)
+
+
+def test_measuring_stops_beyond_the_bound() -> None:
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    assert measure(value, 64)[1] == 65
+    while value:
+        value = value.pop()
+
+
+def test_a_small_value_is_shown_whole() -> None:
+    value: Any = {"a": [1, 2, {"b": 3}]}
+    excerpt = cut(value, 10)
+    assert excerpt.value is value
+    assert not excerpt.cuts
+
+
+def test_a_large_value_is_cut_and_says_where() -> None:
+    value: Any = {"small": [1], "rows": [{"id": number} for number in range(1000)], "late": {"x": [1, 2]}}
+    excerpt = cut(value, 500)
+    assert excerpt.value == {"small": [1], "rows": [{"id": number} for number in range(32)], "late": {"x": [1, 2]}}
+    assert excerpt.cuts == {(), ("rows",)}
+    assert excerpt.is_cut_at(("rows",))
+    assert not excerpt.is_cut_at(("late", "x"))
+
+
+def test_what_is_left_of_an_exhausted_value_is_empty_and_noted() -> None:
+    excerpt = cut([[number] * 30 for number in range(30)], 50)
+    assert measure(excerpt.value, 64)[0] < 100
+    assert excerpt.is_cut_at((29,))

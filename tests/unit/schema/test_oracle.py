@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.corpora import load_json
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.schema.refusal import SchemaRefused
+from toolhub_service.schema.references import SchemaRefused
 
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _DRAFTS = {

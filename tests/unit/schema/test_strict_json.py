@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.json import JsonValue
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.schema.strict_json import MAX_BYTES, loads, struct_numbers
+from toolhub_service.schema.strict_json import MAX_BYTES, has_many_values, loads, struct_numbers
 
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -190,3 +191,21 @@ def test_a_struct_nested_too_deeply_is_refused() -> None:
     with pytest.raises(ToolFailure, match="INVALID_INPUT"):
         struct_numbers(value)
     assert struct_numbers(value[0]) is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "most"),
+    [
+        ("a long text", 0),
+        (None, 0),
+        ([], 0),
+        ({}, 0),
+        ([1, 2], 2),
+        ((1, 2), 2),
+        ({"a": [1, {"b": 2}]}, 4),
+        ([[[[[]]]]], 4),
+    ],
+)
+def test_each_item_and_member_counts(value: JsonValue, most: int) -> None:
+    assert not has_many_values(value, most)
+    assert most == 0 or has_many_values(value, most - 1)

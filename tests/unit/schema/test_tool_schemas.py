@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.schema.refusal import SchemaRefused
+from toolhub_service.schema.references import SchemaRefused
 from toolhub_service.schema.tool_schemas import for_tool
 
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.schema.references import References
-from toolhub_service.schema.refusal import MAX_CHAIN_WORK, MAX_INSTANCE_DEPTH, SchemaRefused
+from toolhub_service.schema.references import MAX_CHAIN_WORK, MAX_INSTANCE_DEPTH, References, SchemaRefused
 from toolhub_service.schema.work_bound import WorkBound, bound_work
 
 

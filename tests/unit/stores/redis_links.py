@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from toolhub_service.app.system import SystemRandomness
+from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.stores.redis_link import RedisLink
 
 

@@ -10,7 +10,7 @@ from obstore.store import LocalStore, MemoryStore
 
 from tests.fakes.s3_server import BUCKET, FakeS3, fake_s3
 from tests.ports.blobs_suite import LARGE, BlobsSuite, content, digest, is_gone, poured, stored
-from toolhub_service.domain.artifact_ports import Blobs
+from toolhub_service.domain.artifact import Blobs
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.stores.blobs_bucket import BucketBlobs, open_bucket
 

@@ -13,20 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
 
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.artifact import Artifact, ArtifactRef
-from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode
+from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode, Principal, Question, Role
 from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.job import Job, JobStatus, RemoteMark
-from toolhub_service.domain.job_state import JobRef, JobState
 from toolhub_service.domain.key import KeyRecord
 from toolhub_service.domain.pin import Pin, PinChange, PinState
-from toolhub_service.domain.principal import Principal, Role
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.question import Question
-from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import Evidence, EvidenceType, JobRef, JobState, Progress, StepName, ToolResult
 from toolhub_service.domain.usage import ToolUse
 from toolhub_service.stores import codec, codec_records
 from toolhub_service.stores.codec import UnreadableRecord
@@ -73,6 +69,7 @@ RESULTS = st.builds(
     call_id=TEXT,
     tool=TEXT,
     value=JSON,
+    raw=st.none(),
     error=some(ERRORS),
     evidence=many(EVIDENCE),
     artifacts=REFS,
@@ -109,6 +106,8 @@ CONTEXTS = st.builds(
 )
 CALLS = st.builds(
     Call,
+    unread=st.none(),
+    unread_bytes=st.just(0),
     call_id=TEXT,
     tool=TEXT,
     args=OBJECTS,
@@ -254,7 +253,7 @@ def test_value_as_deep_as_json_may_be_comes_back() -> None:
 
 def test_progress_that_is_no_number_is_kept_as_said() -> None:
     progress = Progress(step=math.nan, total=math.inf)
-    back = codec.decode_status(codec.encode_status(STATUS._replace(progress=progress))).progress
+    back = codec.decode_status(codec.encode_status(replace(STATUS, progress=progress))).progress
     assert back is not None
     assert math.isnan(back.step)
     assert back.total == math.inf
@@ -267,11 +266,11 @@ def test_value_that_is_not_json_is_not_written(value: Any) -> None:
 
 
 def test_field_of_a_newer_version_is_passed_over_and_a_missing_one_takes_its_default() -> None:
-    fields = msgspec.msgpack.decode(codec.encode_status(STATUS._replace(result=RESULT)))
+    fields = msgspec.msgpack.decode(codec.encode_status(replace(STATUS, result=RESULT)))
     fields["of_tomorrow"] = {"deep": [1]}
     fields["result"]["of_tomorrow"] = 1
     assert "progress" not in fields
-    assert codec.decode_status(msgspec.msgpack.encode(fields)) == STATUS._replace(result=RESULT)
+    assert codec.decode_status(msgspec.msgpack.encode(fields)) == replace(STATUS, result=RESULT)
 
 
 def test_record_of_a_format_to_come_is_refused() -> None:
@@ -346,14 +345,10 @@ PAIRS: list[tuple[type, type]] = [
     (codec_records.BudgetPart, BudgetRequest),
     (codec_records.ContextPart, ExecContext),
     (codec_records.CallPart, Call),
-    (codec_records.RemoteMarkPart, RemoteMark),
     (codec_records.JobRecord, Job),
     (codec_records.KeyRecordRecord, KeyRecord),
-    (codec_records.BindingPart, Binding),
     (codec_records.AnsweringRecord, Approval),
-    (codec_records.ArtifactRecord, Artifact),
     (codec_records.PinRecord, Pin),
-    (codec_records.UseRecord, ToolUse),
 ]
 
 _NOT_STORED = ("raw", "blames_upstream", "unread", "unread_bytes")
@@ -362,7 +357,10 @@ _NOT_STORED = ("raw", "blames_upstream", "unread", "unread_bytes")
 
 @pytest.mark.parametrize(("record", "domain"), PAIRS)
 def test_every_field_of_the_domain_is_written_in_its_order(record: type[msgspec.Struct], domain: Any) -> None:
-    fields = domain._fields if issubclass(domain, tuple) else [field.name for field in dataclasses.fields(domain)]
+    if issubclass(domain, msgspec.Struct):
+        fields: Any = domain.__struct_fields__
+    else:
+        fields = domain._fields if issubclass(domain, tuple) else [each.name for each in dataclasses.fields(domain)]
     assert list(record.__struct_fields__) == [name for name in fields if name not in _NOT_STORED]
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.ports.approval_store_suite import ApprovalStoreSuite
-from toolhub_service.domain.approval_ports import ApprovalStore
-from toolhub_service.stores.memory_approvals import MemoryApprovals
+from toolhub_service.domain.approval import ApprovalStore
+from toolhub_service.stores.memory import MemoryApprovals
 
 
 class TestMemoryApprovals(ApprovalStoreSuite):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.ports.artifact_records_suite import ArtifactRecordsSuite
-from toolhub_service.domain.artifact_ports import ArtifactRecords
-from toolhub_service.stores.memory_artifacts import MemoryArtifacts
+from toolhub_service.domain.artifact import ArtifactRecords
+from toolhub_service.stores.memory import MemoryArtifacts
 
 
 class TestMemoryArtifacts(ArtifactRecordsSuite):

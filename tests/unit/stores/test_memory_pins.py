@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.ports.pin_store_suite import PinStoreSuite
-from toolhub_service.domain.source_ports import PinStore
-from toolhub_service.stores.memory_pins import MemoryPins
+from toolhub_service.domain.source import PinStore
+from toolhub_service.stores.memory import MemoryPins
 
 
 class TestMemoryPins(PinStoreSuite):

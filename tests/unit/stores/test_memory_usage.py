@@ -4,7 +4,7 @@ import pytest
 
 from tests.ports.usage_store_suite import KEEP, UsageStoreSuite
 from toolhub_service.domain.usage import UsageStore
-from toolhub_service.stores.memory_usage import MemoryUsage
+from toolhub_service.stores.memory import MemoryUsage
 
 
 class TestMemoryUsage(UsageStoreSuite):

@@ -15,11 +15,9 @@ from tests.ports.job_store_cast import Ear, a_job, kept, running
 from tests.services import PostgresServer
 from tests.unit.stores.postgres_links import link, other_link
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
-from toolhub_service.domain.job import JobFilter, JobNews
-from toolhub_service.domain.job_machine import amended
+from toolhub_service.domain.job import JobFilter, JobNews, amended
 from toolhub_service.stores.postgres_jobs import PostgresJobs
-from toolhub_service.stores.postgres_lane import Lane
-from toolhub_service.stores.postgres_link import PostgresLink
+from toolhub_service.stores.postgres_link import BatchWriter, PostgresLink
 
 __all__ = ["link", "other_link"]
 
@@ -266,11 +264,11 @@ class TestLane:
             await one(connection)
             return [len(groups)] * len(wanted)
 
-        lane: Lane[str, int] = Lane(link, write, key=lambda each: each[0], repeatable=True)  # type: ignore[arg-type]
-        answers = await asyncio.gather(*map(lane.put, ("a1", "a2", "b1", "a3")))
+        writer: BatchWriter[str, int] = BatchWriter(link, write, key=lambda each: each[0], repeatable=True)  # type: ignore[arg-type]
+        answers = await asyncio.gather(*map(writer.put, ("a1", "a2", "b1", "a3")))
         assert groups == [["a1", "b1"], ["a2"], ["a3"]]
         assert answers == [1, 2, 1, 3]
-        await lane.close()
+        await writer.close()
 
     async def test_cancelled_caller_is_left_out_and_holds_nobody_up(self, link: PostgresLink) -> None:
         await link.start()
@@ -283,10 +281,10 @@ class TestLane:
             written.extend(wanted)
             return [None] * len(wanted)
 
-        lane: Lane[str, None] = Lane(link, write, key=lambda each: each, repeatable=True)  # type: ignore[arg-type]
-        first = asyncio.create_task(lane.put("first"))
+        writer: BatchWriter[str, None] = BatchWriter(link, write, key=lambda each: each, repeatable=True)  # type: ignore[arg-type]
+        first = asyncio.create_task(writer.put("first"))
         await begun.wait()
-        gone, stays = asyncio.create_task(lane.put("gone")), asyncio.create_task(lane.put("stays"))
+        gone, stays = asyncio.create_task(writer.put("gone")), asyncio.create_task(writer.put("stays"))
         await asyncio.sleep(0)
         gone.cancel()
         go_on.set()
@@ -299,6 +297,6 @@ class TestLane:
         async def write(_: AsyncConnection, wanted: list[str]) -> list[None]:
             raise KeyError("defect")
 
-        lane: Lane[str, None] = Lane(link, write, key=lambda each: each, repeatable=True)  # type: ignore[arg-type]
-        answers = await asyncio.gather(*map(lane.put, "abc"), return_exceptions=True)
+        writer: BatchWriter[str, None] = BatchWriter(link, write, key=lambda each: each, repeatable=True)  # type: ignore[arg-type]
+        answers = await asyncio.gather(*map(writer.put, "abc"), return_exceptions=True)
         assert [type(answer) for answer in answers] == [KeyError] * 3

@@ -8,8 +8,7 @@ import psycopg
 import pytest
 
 from toolhub_service.domain.errors import HubFailure, ToolFailure
-from toolhub_service.stores.postgres_link import PostgresLink
-from toolhub_service.stores.postgres_migrations import migrate, migrations
+from toolhub_service.stores.postgres_link import PostgresLink, migrate, migrations
 
 
 def test_migrations_are_numbered_without_a_gap() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from tests.ports.approval_store_suite import ENDED, T0, ApprovalStoreSuite, an_approval, then
 from tests.unit.stores.redis_links import data_keys, link, other_link
-from toolhub_service.domain.approval_ports import ApprovalStore
-from toolhub_service.stores.redis_approvals import RedisApprovals
+from toolhub_service.domain.approval import ApprovalStore
 from toolhub_service.stores.redis_link import RedisLink
+from toolhub_service.stores.redis_records import RedisApprovals
 
 __all__ = ["link", "other_link"]
 

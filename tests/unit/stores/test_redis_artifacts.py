@@ -6,9 +6,9 @@ import pytest
 
 from tests.ports.artifact_records_suite import ArtifactRecordsSuite, an_artifact
 from tests.unit.stores.redis_links import data_keys, link, other_link
-from toolhub_service.domain.artifact_ports import ArtifactRecords
-from toolhub_service.stores.redis_artifacts import RedisArtifacts
+from toolhub_service.domain.artifact import ArtifactRecords
 from toolhub_service.stores.redis_link import RedisLink
+from toolhub_service.stores.redis_records import RedisArtifacts
 
 __all__ = ["link", "other_link"]
 

@@ -14,14 +14,12 @@ from tests.ports.job_store_cast import HOUR_MS, RESULT, T0, Ear, a_job, ended, k
 from tests.ports.job_store_suite import JobStoreSuite
 from tests.services import RedisServer
 from tests.unit.stores.redis_links import data_keys, link, other_link
-from toolhub_service.app.system import SystemRandomness
+from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.job import Job, JobFilter, JobNews
-from toolhub_service.domain.job_machine import may_follow, moved
+from toolhub_service.domain.job import Job, JobFilter, JobNews, may_follow, moved
 from toolhub_service.domain.job_ports import JobStore
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import JobState, Progress
 from toolhub_service.stores import redis_pages
 from toolhub_service.stores.memory_jobs import MemoryJobs
 from toolhub_service.stores.redis_jobs import RedisJobs

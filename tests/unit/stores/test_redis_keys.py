@@ -20,7 +20,7 @@ from tests.ports.key_store_suite import (
 )
 from tests.services import RedisServer
 from tests.unit.stores.redis_links import data_keys, link, other_link
-from toolhub_service.app.system import SystemRandomness
+from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.key import EffectKey
 from toolhub_service.domain.ports import KeyStore
 from toolhub_service.stores.redis_keys import RedisKeys, _name

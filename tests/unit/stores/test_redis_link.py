@@ -12,12 +12,11 @@ import redis
 from tests.overtaken import overtaken
 from tests.rpc.severed_wire import wire_to
 from tests.services import RedisServer
-from toolhub_service.app.system import SystemRandomness
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure
-from toolhub_service.stores import redis_feed
-from toolhub_service.stores.redis_feed import KEPT
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_script import RedisScript
+from toolhub_service.app.deps import SystemRandomness
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.stores import redis_link
+from toolhub_service.stores.redis_link import KEPT, RedisLink, RedisScript
 
 SHORT_S = 0.3
 LONG_S = 60.0
@@ -45,9 +44,9 @@ class News:
     def __init__(self, link: RedisLink) -> None:
         self.heard: list[str | None] = []
         self._more = asyncio.Event()
-        self.unlisten = link.listen(b"test", self._hear)
+        self.unlisten = link.listen(b"test", self._on_event)
 
-    def _hear(self, values: tuple[bytes, ...] | None) -> None:
+    def _on_event(self, values: tuple[bytes, ...] | None) -> None:
         self.heard.append(None if values is None else values[0].decode())
         self._more.set()
 
@@ -63,7 +62,7 @@ class News:
 def hurried(link: RedisLink, patience_s: float = SHORT_S) -> Iterator[None]:
     """Only for what it has to refuse: nothing else is to be lost for time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link._lane, "_patience_s", patience_s)
+        patch.setattr(link._pipeline, "_patience_s", patience_s)
         yield
 
 
@@ -245,7 +244,7 @@ async def test_listener_that_lagged_behind_the_stream_is_told_of_the_gap(redis_u
 async def test_listener_notices_that_the_server_has_lost_its_data(
     redis_url: str, links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_feed, "_BLOCK_S", 0.1)
+    monkeypatch.setattr(redis_link, "_BLOCK_S", 0.1)
     link, other = links(redis_url), links(redis_url)
     news = News(link)
     await link.start()
@@ -300,7 +299,7 @@ async def test_wrong_password_is_told_without_it(own_redis: RedisServer, links: 
 def test_url_that_is_none_is_told_without_it(url: str) -> None:
     with pytest.raises(HubFailure) as failure:
         RedisLink(url, SystemRandomness())
-    assert failure.value.status is HubStatus.INVALID_ARGUMENT
+    assert failure.value.reason.code is Code.INVALID_ARGUMENT
     assert "canary" not in str(failure.value)
     assert failure.value.__suppress_context__
 

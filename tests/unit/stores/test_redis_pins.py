@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from tests.ports.pin_store_suite import T0, Damage, PinStoreSuite, WrittenPinsSuite, a_pin, then
 from tests.unit.stores.redis_links import data_keys, link, other_link
-from toolhub_service.app.system import SystemRandomness
+from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.pin import Pin, PinFilter
-from toolhub_service.domain.source_ports import PinStore
-from toolhub_service.stores.codec import encode_pin
+from toolhub_service.domain.source import PinStore
 from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_pin_scripts import PUT
-from toolhub_service.stores.redis_pins import RedisPins
+from toolhub_service.stores.redis_records import RedisPins
 
 __all__ = ["link", "other_link"]
 
@@ -65,10 +63,14 @@ async def test_pin_that_is_seen_at_another_time_is_listed_once(link: RedisLink) 
     assert list(await store.of_source("notes")) == [moved]
 
 
-async def test_change_whose_answer_was_lost_is_known_when_it_comes_again(link: RedisLink) -> None:
-    parts: list[bytes | str | int] = ["notes", " ".join(a_pin().key), f"{T0:016d}", 1, "PENDING", encode_pin(a_pin())]
-    assert [await link.call(PUT, token, *parts) for token in ("one", "one", "two")] == [1, 1, 0]
-    assert await RedisPins(link).revision() == 1
+async def test_change_whose_answer_was_lost_is_known_when_it_comes_again(
+    link: RedisLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = iter(["one", "one", "two"])
+    monkeypatch.setattr(link, "token", lambda: next(tokens))
+    store = RedisPins(link)
+    assert [await store.put([a_pin()]) for _ in range(3)] == [True, True, False]
+    assert await store.revision() == 1
 
 
 async def test_redis_that_is_away_is_unavailable() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.ports.usage_store_suite import KEEP, T0, UsageStoreSuite, a_use, numbered
 from tests.unit.stores.redis_links import data_keys, link, other_link
-from toolhub_service.app.system import SystemRandomness
+from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.usage import UsageStore
 from toolhub_service.stores.redis_link import RedisLink

@@ -4,9 +4,9 @@ import pytest
 
 from tests.ports.approval_store_suite import ApprovalStoreSuite
 from tests.unit.stores.sqlite_files import file, other_file
-from toolhub_service.domain.approval_ports import ApprovalStore
-from toolhub_service.stores.sqlite_approvals import SqliteApprovals
+from toolhub_service.domain.approval import ApprovalStore
 from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_records import SqliteApprovals
 
 __all__ = ["file", "other_file"]
 

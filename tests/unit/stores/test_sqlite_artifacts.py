@@ -4,9 +4,9 @@ import pytest
 
 from tests.ports.artifact_records_suite import ArtifactRecordsSuite
 from tests.unit.stores.sqlite_files import file, other_file
-from toolhub_service.domain.artifact_ports import ArtifactRecords
-from toolhub_service.stores.sqlite_artifacts import SqliteArtifacts
+from toolhub_service.domain.artifact import ArtifactRecords
 from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_records import SqliteArtifacts
 
 __all__ = ["file", "other_file"]
 

@@ -18,11 +18,10 @@ import pytest
 from tests.ports.job_store_cast import Ear, a_job, kept, running
 from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_file_feed import Feed
-from toolhub_service.stores.sqlite_file_schema import MIGRATIONS, connect
-from toolhub_service.stores.sqlite_file_writer import Asked, Change, FileWriter
+from toolhub_service.stores.sqlite_file import Feed, SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
+from toolhub_service.stores.sqlite_schema import MIGRATIONS, connect
+from toolhub_service.stores.sqlite_writer import Asked, Change, FileWriter
 
 __all__ = ["file", "other_file"]
 
@@ -237,7 +236,7 @@ async def test_file_that_cannot_be_opened_again_is_tried_when_asked_and_not_all_
     gone.close()
     loop = asyncio.get_running_loop()
     writer, notes = FileWriter(connect_in_vain, gone, loop, poll_s=3_600), Notes()
-    writer.watch(Feed("notes", "name", str, gap="", heard=heard.append, after_row=0))
+    writer.watch(Feed("notes", "name", str, gap="", on_event=heard.append, after_row=0))
     for _ in range(5):
         answer: asyncio.Future[int] = loop.create_future()
         writer.put(Asked(notes.change, "a", answer))

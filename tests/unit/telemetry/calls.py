@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from toolhub_service.domain.call import Call, ExecContext, GrantedCall, PlannedCall
+from toolhub_service.domain.call import Call, ExecContext, GrantedCall, PlannedCall, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.settled import SettledCall
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import SettledCall, StepName, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
 

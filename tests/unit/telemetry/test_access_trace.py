@@ -11,7 +11,7 @@ from tests.fakes.clock import ManualClock
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.telemetry.access_trace import OTHERS, PEERS_MAX, AccessTrace
 from toolhub_service.telemetry.metrics import Metrics
-from toolhub_service.transport.interceptors.access import peer_address
+from toolhub_service.transport.interceptors.auth import peer_address
 
 METHOD = "/toolhub.v1.ToolService/Invoke"
 
@@ -83,6 +83,27 @@ async def test_filters_without_end_are_bounded_and_counted() -> None:
     traced.trace.close()
     assert len(traced.events()) == PEERS_MAX + 2
     assert sum(int(event.attributes["events"]) for event in traced.events()) == PEERS_MAX + 50
+
+
+@pytest.mark.parametrize(
+    ("spans", "from_unix_ms", "to_unix_ms"),
+    [
+        ([(5, 9), (3, 7)], "3", "9"),
+        ([(5, 9), (7, 0)], "5", None),
+        ([(5, 0), (5, 9)], "5", None),
+        ([(0, 9), (5, 12)], None, "12"),
+    ],
+)
+async def test_repeated_reads_name_the_widest_span_of_time(
+    spans: list[tuple[int, int]], from_unix_ms: str | None, to_unix_ms: str | None
+) -> None:
+    traced = Traced()
+    for span in [(1, 2), *spans]:
+        await traced.trace.audit_read("boss", "ListEvents", "{}", 1, *span)
+    traced.trace.close()
+    first, repeated = (event.attributes for event in traced.events())
+    assert (first["from_unix_ms"], first["to_unix_ms"]) == ("1", "2")
+    assert (repeated.get("from_unix_ms"), repeated.get("to_unix_ms")) == (from_unix_ms, to_unix_ms)
 
 
 @pytest.mark.parametrize(

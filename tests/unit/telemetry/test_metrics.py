@@ -12,12 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.telemetry.calls import ALLOWED, DENIED, SPEC, asked, granted, settled
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError
 from toolhub_service.domain.ports import CallObserver
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import StepName
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.logs import logger
-from toolhub_service.telemetry.metrics import Metrics
-from toolhub_service.telemetry.metrics_http import MetricsEndpoint
+from toolhub_service.telemetry.metrics import Metrics, MetricsEndpoint
 from toolhub_service.telemetry.names import metrics_reference
 from toolhub_service.telemetry.observer import CallTelemetry
 from toolhub_service.telemetry.tracing import Tracing
@@ -95,7 +94,7 @@ def test_beyond_the_bound_every_tool_reason_and_method_is_other() -> None:
         metrics.call_settled(f"tool-{number}", ok=True, latency_ms=1, steps=())
     for number in range(300):
         metrics.policy_denied("tool-0", f"reason-{number}")
-        metrics.rpc("unary", "toolhub.v1.ToolService", f"Method{number}").started()
+        metrics.rpc("unary", "toolhub.v1.ToolService", f"Method{number}").started.value += 1
         metrics.breaker_state(f"host-{number}", 2)
     assert sample(metrics, "tool_invocations_total", tool="other", ok="true") == 7
     assert sample(metrics, "policy_denied_total", tool="tool-0", reason="other") == 100
@@ -108,10 +107,11 @@ def test_rpcs_are_counted_under_the_names_dashboards_know() -> None:
     metrics = Metrics(version="1")
     rpc = metrics.rpc("unary", "toolhub.v1.ToolService", "Invoke")
     assert metrics.rpc("unary", "toolhub.v1.ToolService", "Invoke") is rpc
-    rpc.started()
-    rpc.received()
-    rpc.sent(3)
-    rpc.handled("NOT_FOUND", 0.02)
+    rpc.started.value += 1
+    rpc.received.value += 1
+    rpc.sent.value += 3
+    rpc.handled["NOT_FOUND"].value += 1
+    rpc.seconds.observe(0.02)
     labels = {"grpc_type": "unary", "grpc_service": "toolhub.v1.ToolService", "grpc_method": "Invoke"}
     assert sample(metrics, "grpc_server_started_total", **labels) == 1
     assert sample(metrics, "grpc_server_msg_received_total", **labels) == 1
@@ -151,7 +151,7 @@ def test_every_name_is_exposed_and_documented() -> None:
 _WORKER = """
 import sys
 from pathlib import Path
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import StepName
 from toolhub_service.telemetry.metrics import Metrics
 from toolhub_service.telemetry.names import SOURCE_UP
 metrics = Metrics(version="1", multiprocess_dir=Path(sys.argv[1]))

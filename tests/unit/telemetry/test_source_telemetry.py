@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import structlog
+from msgspec import structs
 from structlog.testing import LogCapture
 
 from tests.fakes.audit_log import MemoryAuditLog
@@ -76,9 +77,9 @@ def test_a_source_that_is_switched_off_is_not_measured() -> None:
 
 def test_pins_are_audited_with_who_decided_and_what_was_found() -> None:
     told = Told()
-    told.telemetry.pinned(replace(PIN, change=PinChange.ADDED))
+    told.telemetry.pinned(structs.replace(PIN, change=PinChange.ADDED))
     told.telemetry.drifted(PIN)
-    told.telemetry.decided(replace(PIN, state=PinState.APPROVED, decided_by="ops"))
+    told.telemetry.decided(structs.replace(PIN, state=PinState.APPROVED, decided_by="ops"))
     events = [chained.event for chained in told.audit.events]
     assert [event.type for event in events] == [EventType.PIN_CREATED, EventType.PIN_DRIFTED, EventType.PIN_DECIDED]
     assert {event.attributes["findings"] for event in events} == {"odd"}
@@ -89,12 +90,12 @@ def test_pins_are_audited_with_who_decided_and_what_was_found() -> None:
 def test_a_source_that_flaps_fills_no_log() -> None:
     told, clock = Told(), ManualClock()
     told.telemetry = SourceTelemetry(told.audit, told.metrics, structlog.wrap_logger(None, [told.logged]), clock)
-    gone = replace(PIN, change=PinChange.REMOVED)
+    gone = structs.replace(PIN, change=PinChange.REMOVED)
     for hour in range(2):
         for again in range(500):
-            told.telemetry.drifted(replace(gone, version=2 + 1_000 * hour + 2 * again))
+            told.telemetry.drifted(structs.replace(gone, version=2 + 1_000 * hour + 2 * again))
         clock.advance(3_600.0)
-    told.telemetry.drifted(replace(PIN, digest="cd" * 32))
+    told.telemetry.drifted(structs.replace(PIN, digest="cd" * 32))
     assert len(told.audit.events) == 3
     assert told.value('toolhub_pins_total{event="drifted",source="files"}') == 1_001
 

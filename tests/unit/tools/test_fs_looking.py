@@ -12,15 +12,13 @@ import msgspec
 import pytest
 
 from tests.fakes.file_calls import OPENINGS, FileCalls, descriptors
-from toolhub_service.domain import capability
-from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.tool import ArgumentRole
-from toolhub_service.tools.folder_walk import FolderWalk
+from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, WRITE_FS, ArgumentRole
+from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.tools.folder_walk import FolderWalk, compile_glob
+from toolhub_service.tools.fs_search import compile_query, matching_lines
 from toolhub_service.tools.fs_tools import fs_tools
-from toolhub_service.tools.glob import compile_glob
 from toolhub_service.tools.opening import best_opening
-from toolhub_service.tools.text_search import compile_query, matching_lines
 from toolhub_service.tools.tool import spec_of
 from toolhub_service.tools.workspace import Workspace
 
@@ -296,8 +294,8 @@ def test_every_tool_declares_what_it_is() -> None:
     for name, tool in tools.items():
         spec = spec_of(tool, source="core")
         reads_only = tool.annotations.read_only
-        assert (capability.WRITE_FS in tool.capabilities) != reads_only
-        assert (capability.DANGER_DESTRUCTIVE in tool.capabilities) == (name == "core/fs.deletePath")
+        assert (WRITE_FS in tool.capabilities) != reads_only
+        assert (DANGER_DESTRUCTIVE in tool.capabilities) == (name == "core/fs.deletePath")
         properties = spec.input_schema["properties"]
         assert isinstance(properties, dict)
         paths = {"path", "root", "source", "destination"} & set(properties)

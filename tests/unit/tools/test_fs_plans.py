@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.file_calls import OPENINGS, FileCalls, content_of
-from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.tools.counting import Counted, count_entry
+from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.tools.entries import Counted, count_entry
 from toolhub_service.tools.fs_tools import fs_tools
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.file_calls import OPENINGS, FileCalls, descriptors
-from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import EvidenceType
-from toolhub_service.tools.off_loop import INLINE_BYTES
+from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.tools.threads import INLINE_BYTES
 
 
 @pytest.fixture(params=OPENINGS)

@@ -12,10 +12,10 @@ import pytest
 
 from tests.fakes.artifacts import Kept, a_call, kept_in, whole
 from tests.fakes.file_calls import RememberingSink, descriptors
-from toolhub_service.domain.constraints import Constraints
 from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.verdict import Constraints
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.fs_read_text import ReadText
+from toolhub_service.tools.fs_read import ReadText
 from toolhub_service.tools.workspace import Workspace
 
 LARGE = b"line of text\n" * 300_000

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.file_calls import OPENINGS, FileCalls, content_of
-from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.tools.off_loop import INLINE_BYTES
+from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.tools.threads import INLINE_BYTES
 
 
 @pytest.fixture(params=OPENINGS)

@@ -14,14 +14,14 @@ from tests.fakes.http_server import always, response, serving, silent_after
 from tests.fakes.resolvers import FixedResolver
 from tests.fakes.tool_context import RecordingSink, egress_context
 from tests.overtaken import overtaken
-from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.egress.transport import GuardedTransport
-from toolhub_service.tools.http_download_file import HttpDownloadFile
 from toolhub_service.tools.http_exchange import HttpServices
+from toolhub_service.tools.http_tools import HttpDownloadFile
 
 
 @pytest.fixture

@@ -12,16 +12,13 @@ import pytest
 from tests.fakes.http_server import always, response, serving
 from tests.fakes.resolvers import FixedResolver
 from tests.fakes.tool_context import egress_context
-from toolhub_service.domain.constraints import Sandbox
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream
+from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.egress.transport import GuardedTransport
 from toolhub_service.tools.http_exchange import HttpServices
-from toolhub_service.tools.http_fetch_json import HttpFetchJson
-from toolhub_service.tools.http_fetch_text import HttpFetchText
-from toolhub_service.tools.http_head import HttpHead
-from toolhub_service.tools.http_request import HttpRequestTool
+from toolhub_service.tools.http_tools import HttpFetchJson, HttpFetchText, HttpHead, HttpRequestTool
 
 
 @pytest.fixture
@@ -147,6 +144,18 @@ async def test_error_status_is_an_upstream_error_with_an_excerpt(
     assert error.upstream.status == status
     assert len(error.upstream.excerpt) <= 2_000
     assert "known-secret-value" not in error.upstream.excerpt
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "retryable"),
+    [("GET", 502, True), ("POST", 500, False), ("POST", 502, False), ("POST", 503, True), ("POST", 429, True)],
+)
+async def test_a_post_is_sent_again_only_after_a_status_that_says_it_was_not_processed(
+    services: HttpServices, method: str, status: int, retryable: bool
+) -> None:
+    error = await json_error(services, response(b"{}", status=status), method=method)
+    assert error.is_retryable is retryable
+    assert ("check that before you send it again" in error.message) is not retryable
 
 
 async def test_error_status_is_told_even_when_its_body_cannot_be_read(services: HttpServices) -> None:

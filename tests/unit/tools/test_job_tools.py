@@ -8,10 +8,8 @@ from tests.fakes.tool_context import egress_context
 from tests.unit.runtime.jobs.stage import AGENT, T0, Process, Stage, a_job, failed, in_state
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.job_machine import moved
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.job import moved
+from toolhub_service.domain.result import JobState, Progress, ToolResult
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.job_tools import JobCancelTool, JobQuestion, JobResultTool, JobStatusTool, job_tools
 from toolhub_service.tools.tool import spec_of

@@ -12,8 +12,7 @@ from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.tools.mustache import RenderLimits
 from toolhub_service.tools.query import QueryLimits
 from toolhub_service.tools.step_budget import AT_ONCE_STEPS, LongSteps, OutOfSteps, StepBudget
-from toolhub_service.tools.util_json_select import JsonSelect
-from toolhub_service.tools.util_template_render import TemplateRender
+from toolhub_service.tools.util_tools import JsonSelect, TemplateRender
 
 
 class Work:

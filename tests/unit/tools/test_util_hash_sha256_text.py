@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.util_context import bare_context, called
-from toolhub_service.tools.util_hash_sha256_text import HashSha256Text
+from toolhub_service.tools.util_tools import HashSha256Text
 
 
 @pytest.mark.parametrize(

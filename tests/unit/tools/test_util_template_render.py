@@ -3,8 +3,7 @@ from __future__ import annotations
 from tests.fakes.util_context import bare_context, called, refused
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.tools.mustache import RenderLimits
-from toolhub_service.tools.util_template_render import TemplateRender
-from toolhub_service.tools.util_tools import util_tools
+from toolhub_service.tools.util_tools import TemplateRender, util_tools
 
 
 async def test_renders_with_data_and_partials() -> None:

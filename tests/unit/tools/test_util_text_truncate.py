@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.util_context import bare_context, called
-from toolhub_service.tools.util_text_truncate import TextTruncate, truncate
+from toolhub_service.tools.util_tools import TextTruncate, truncate
 
 
 async def test_a_short_text_comes_back_unchanged() -> None:

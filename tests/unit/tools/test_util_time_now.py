@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.util_context import bare_context, called, refused
 from toolhub_service.domain.errors import ErrorKind
-from toolhub_service.tools.util_time_now import TimeNow
+from toolhub_service.tools.util_tools import TimeNow
 
 
 class FixedClock:

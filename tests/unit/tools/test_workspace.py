@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.file_calls import OPENINGS, content_of, descriptors
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.tools import renaming
+from toolhub_service.tools import files
 from toolhub_service.tools.opening import O_FOLDER, OpenBeneath, OpenByStep, Opening, best_opening
 from toolhub_service.tools.workspace import Workspace
 
@@ -43,8 +43,8 @@ def refused(action: Callable[[], object]) -> ErrorKind:
 
 
 def write(workspace: Workspace, path: str, data: bytes = b"new", **options: Any) -> None:
-    with workspace.write_atomic(path, **options) as draft:
-        draft.write(data)
+    with workspace.write_atomic(path, **options) as files:
+        files.write(data)
 
 
 def test_openat2_is_chosen_where_the_kernel_has_it() -> None:
@@ -182,19 +182,19 @@ def test_other_mounts_are_not_entered() -> None:
 def test_a_write_is_whole_or_nothing(workspace: Workspace, root: Path) -> None:
     write(workspace, "a/b/new.txt")
     assert content_of(root) == {"a": None, "a/b": None, "a/b/new.txt": b"new"}
-    with suppress(ZeroDivisionError), workspace.write_atomic("a/b/other.txt") as draft:
-        draft.write(b"half")
+    with suppress(ZeroDivisionError), workspace.write_atomic("a/b/other.txt") as files:
+        files.write(b"half")
         raise ZeroDivisionError
     assert content_of(root) == {"a": None, "a/b": None, "a/b/new.txt": b"new"}
 
 
 def test_a_draft_is_invisible_until_it_is_committed(workspace: Workspace, root: Path) -> None:
-    with workspace.write_atomic("new.txt", durable=True) as draft:
-        draft.write(b"one")
+    with workspace.write_atomic("new.txt", durable=True) as files:
+        files.write(b"one")
         assert not (root / "new.txt").exists()
-        draft.write(memoryview(b" two"))
+        files.write(memoryview(b" two"))
     assert (root / "new.txt").read_bytes() == b"one two"
-    assert (draft.written_bytes, len(draft.sha256)) == (7, 64)
+    assert (files.written_bytes, len(files.sha256)) == (7, 64)
 
 
 def test_a_draft_past_its_bound_is_refused_and_removed(workspace: Workspace, root: Path) -> None:
@@ -214,8 +214,8 @@ def test_a_taken_name_is_refused_unless_overwritten_and_keeps_its_mode(workspace
 
 def test_a_name_taken_while_the_draft_is_written_is_not_replaced(workspace: Workspace, root: Path) -> None:
     def race() -> None:
-        with workspace.write_atomic("f") as draft:
-            draft.write(b"mine")
+        with workspace.write_atomic("f") as files:
+            files.write(b"mine")
             (root / "f").write_text("theirs")
 
     assert refused(race) is ErrorKind.ALREADY_EXISTS
@@ -295,7 +295,7 @@ def test_renames_refuse_taken_names_unless_told_otherwise(workspace: Workspace, 
 def test_renames_are_as_strict_without_renameat2(
     workspace: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renaming, "_renameat2", None)
+    monkeypatch.setattr(files, "_renameat2", None)
     test_renames_refuse_taken_names_unless_told_otherwise(workspace, root)
     write(workspace, "written")
     assert refused(lambda: write(workspace, "written")) is ErrorKind.ALREADY_EXISTS

@@ -12,17 +12,16 @@ import grpc.aio
 
 from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, TEAM, ApprovalDoor, an_approval_door
 from toolhub.v1 import approval_service_pb2_grpc
-from toolhub_service.domain.principal import Principal, Role
+from toolhub_service.domain.call import Principal, Role
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_watch import ApprovalNews
 from toolhub_service.transport.approval_servicer import ApprovalServicer
+from toolhub_service.transport.envelope import ValidationLayer
+from toolhub_service.transport.front import Front
 from toolhub_service.transport.interceptors.auth import AuthLayer
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
-from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.interceptors.policy import PolicyLayer
-from toolhub_service.transport.interceptors.stack import Stack
-from toolhub_service.transport.interceptors.validation import ValidationLayer
-from toolhub_service.transport.rpc import Method, ServicerContext
+from toolhub_service.transport.rpc import Layer, Method, ServicerContext
 
 AUDITOR = Principal("auditor", frozenset({Role.AUDITOR}))
 BOTH = Principal("both", frozenset({Role.AGENT, Role.APPROVER}))
@@ -86,7 +85,7 @@ async def approval_hub(
         ValidationLayer(),
     ]
     server = grpc.aio.server()
-    governed: Any = Stack(layers)
+    governed: Any = Front(layers)
     server.add_generic_rpc_handlers((governed,))
     approval_service_pb2_grpc.add_ApprovalServiceServicer_to_server(ApprovalServicer(door.approvals, news), governed)
     address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"

@@ -7,15 +7,20 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolhub.v1 import error_pb2, event_pb2, job_state_pb2, result_pb2, source_pb2, step_pb2, tool_pb2
-from toolhub_service.domain.capability import DANGER_DESTRUCTIVE, READ_FS
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import ErrorKind, HubFailure
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.domain.tool import (
+    DANGER_DESTRUCTIVE,
+    READ_FS,
     Annotations,
     ArgumentRole,
     CostHints,
@@ -26,27 +31,28 @@ from toolhub_service.domain.tool import (
     ToolLimits,
     ToolSpec,
 )
-from toolhub_service.transport.convert import enums, payload
+from toolhub_service.transport.convert import payload
 from toolhub_service.transport.convert.result import write_result
 from toolhub_service.transport.convert.tool import from_spec, to_spec
+from toolhub_service.transport.status import RpcFailure
 
-TABLES: list[tuple[enums.WireEnum, Any]] = [
-    (enums.KINDS, tool_pb2.ToolKind),
-    (enums.STATES, tool_pb2.ToolState),
-    (enums.IDEMPOTENCY, tool_pb2.IdempotencyMode),
-    (enums.ROLES, tool_pb2.ArgumentRole),
-    (enums.ERRORS, error_pb2.ErrorKind),
-    (enums.EVENTS, event_pb2.EventType),
-    (enums.EVIDENCE, result_pb2.EvidenceType),
-    (enums.SOURCE_STATES, source_pb2.SourceState),
-    (enums.JOB_STATES, job_state_pb2.JobState),
-    (enums.STEPS, step_pb2.StepName),
+TABLES: list[tuple[payload.WireEnum, Any]] = [
+    (payload.KINDS, tool_pb2.ToolKind),
+    (payload.STATES, tool_pb2.ToolState),
+    (payload.IDEMPOTENCY, tool_pb2.IdempotencyMode),
+    (payload.ROLES, tool_pb2.ArgumentRole),
+    (payload.ERRORS, error_pb2.ErrorKind),
+    (payload.EVENTS, event_pb2.EventType),
+    (payload.EVIDENCE, result_pb2.EvidenceType),
+    (payload.SOURCE_STATES, source_pb2.SourceState),
+    (payload.JOB_STATES, job_state_pb2.JobState),
+    (payload.STEPS, step_pb2.StepName),
 ]
 
 
 @pytest.mark.promise("contract.same-words")
 @pytest.mark.parametrize(("table", "wire"), TABLES, ids=lambda value: getattr(value, "DESCRIPTOR", value) and "")
-def test_every_word_has_its_member_on_both_sides(table: enums.WireEnum, wire: Any) -> None:
+def test_every_word_has_its_member_on_both_sides(table: payload.WireEnum, wire: Any) -> None:
     assert set(table.to_domain) == set(wire.values()) - {0}
     assert all(table.to_domain[table.to_wire[member]] is member for member in table.to_wire)
     assert all(isinstance(member, Enum) for member in table.to_wire)
@@ -136,7 +142,7 @@ def test_tool_whose_digest_is_not_its_own_is_refused() -> None:
     message.description = "Shout, and delete everything."
     with pytest.raises(HubFailure) as refused:
         to_spec(message)
-    assert (refused.value.status, refused.value.reason) == (HubStatus.INVALID_ARGUMENT, "DIGEST_MISMATCH")
+    assert (refused.value.reason.code, refused.value.reason) == (Code.INVALID_ARGUMENT, "DIGEST_MISMATCH")
 
 
 @pytest.mark.parametrize("broken", [b"{", b"[]", b'{"a":1,"a":2}', b"NaN"])
@@ -157,8 +163,7 @@ def test_result_that_is_no_object_travels_as_json_even_to_a_struct_reader(value:
     assert not message.HasField("result_struct")
 
 
-def test_every_kind_of_error_has_an_equal_status() -> None:
-    from toolhub_service.transport.status import EQUAL_STATUS, code_of
-
-    assert set(EQUAL_STATUS) == set(ErrorKind)
-    assert {code_of(status).name for status in HubStatus} == {status.value for status in HubStatus}
+def test_every_kind_and_reason_has_a_status_of_grpc() -> None:
+    failures = [RpcFailure(reason, "") for reason in (*ErrorKind, *Reason, *StartReason)]
+    assert {failure.code.value[0] for failure in failures} <= {code.value for code in Code}
+    assert all(failure.code.value[0] == grpc.StatusCode[failure.code.name].value[0] for failure in failures)

@@ -11,18 +11,13 @@ import pytest
 
 from toolhub.v1 import call_pb2, error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.domain.plan import Plan
 from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.progress import Chunk, Progress
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.transport.convert.call import to_call
-from toolhub_service.transport.session import Session
-from toolhub_service.transport.session_answers import cancelled_by_caller, malformed
-from toolhub_service.transport.session_room import Crowd
-from toolhub_service.transport.session_terms import SessionTerms
+from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
+from toolhub_service.transport.convert.call import MODES, to_call
+from toolhub_service.transport.session import Session, SessionTerms, cancelled_by_caller, malformed
+from toolhub_service.transport.session_calls import SharedLimit
 
 
 class Diary:
@@ -55,7 +50,9 @@ class Stage:
         self.stopped: list[str] = []
         self.journal = Diary()
         cancelled = partial(cancelled_by_caller, now_unix_ms=1)
-        terms = SessionTerms(self, self.begin, self.check, cancelled, self.journal, Crowd(max_of_all), max_in_flight)
+        terms = SessionTerms(
+            self, self.begin, self.check, cancelled, self.journal, SharedLimit(max_of_all), max_in_flight
+        )
         self.session = Session(self.requests(), terms)
         self.session.begin()
 
@@ -72,7 +69,8 @@ class Stage:
         }
 
     def begin(self, request: pb.SessionCall) -> Call:
-        return to_call(request, Principal("local"), call_id=f"hub-{request.call_id}", deadline_s=None)
+        mode = MODES[request.mode]
+        return to_call(request, Principal("local"), call_id=f"hub-{request.call_id}", deadline_s=None, mode=mode)
 
     async def invoke(self, call: Call, sink: EventSink) -> ToolResult | Plan:
         if call.args_error is not None:

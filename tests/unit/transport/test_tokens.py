@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.clock import FixedRandomness, ManualClock
-from toolhub_service.app.system import SystemRandomness
-from toolhub_service.domain.errors import HubFailure, HubStatus
-from toolhub_service.transport.call_ids import CallIds, new_call_id
+from toolhub_service.app.deps import SystemRandomness
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import HubFailure
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
+from toolhub_service.transport.rpc import CallIds, new_call_id
 
 
 @given(
@@ -30,7 +31,7 @@ def test_no_token_is_the_first_page() -> None:
 def test_any_other_text_is_refused_and_never_crashes(token: str) -> None:
     with pytest.raises(HubFailure) as refused:
         read_cursor(token)
-    assert (refused.value.status, refused.value.reason) == (HubStatus.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID")
+    assert (refused.value.reason.code, refused.value.reason) == (Code.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID")
 
 
 @pytest.mark.parametrize("token", ["W10", "WzEsMl0", "e30", "bnVsbA", "[[[[", "A" * 1_000])

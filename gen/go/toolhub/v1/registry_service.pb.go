@@ -82,9 +82,11 @@ func (ToolChangeType) EnumDescriptor() ([]byte, []int) {
 // One tool to add.
 type RegisterToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The definition. Required.
+	// The definition. Required. `name` is `source/name`, `source` the same or empty, `endpoint` empty or the source's.
+	// `resource_id`: which tool of the MCP server; empty: the name's own part. Description, schemas, and the hints destructive and open world count; capabilities, limits and all
+	// else are what the configuration says of the source.
 	Tool *ToolSpec `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Whether a tool of the same name is replaced.
+	// Whether a registered tool of the same name is replaced; never one that the source offers.
 	Upsert        bool `protobuf:"varint,2,opt,name=upsert,proto3" json:"upsert,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

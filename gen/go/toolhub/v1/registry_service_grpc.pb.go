@@ -36,13 +36,17 @@ const (
 //
 // What operators use: where tools come from and what may be called. Takes the operator role.
 type RegistryServiceClient interface {
-	// Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-	// hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
+	// Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
+	// has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
+	// source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
+	// is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
+	// has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
+	// INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
 	RegisterTool(ctx context.Context, in *RegisterToolRequest, opts ...grpc.CallOption) (*RegisterToolResponse, error)
 	// Adds many tools, all or none.
 	RegisterTools(ctx context.Context, in *RegisterToolsRequest, opts ...grpc.CallOption) (*RegisterToolsResponse, error)
-	// Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
-	// refresh unless disabled there.
+	// Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
+	// Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
 	UnregisterTool(ctx context.Context, in *UnregisterToolRequest, opts ...grpc.CallOption) (*UnregisterToolResponse, error)
 	// Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
 	// looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
@@ -174,13 +178,17 @@ type RegistryService_WatchToolsClient = grpc.ServerStreamingClient[WatchToolsRes
 //
 // What operators use: where tools come from and what may be called. Takes the operator role.
 type RegistryServiceServer interface {
-	// Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-	// hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
+	// Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
+	// has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
+	// source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
+	// is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
+	// has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
+	// INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
 	RegisterTool(context.Context, *RegisterToolRequest) (*RegisterToolResponse, error)
 	// Adds many tools, all or none.
 	RegisterTools(context.Context, *RegisterToolsRequest) (*RegisterToolsResponse, error)
-	// Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
-	// refresh unless disabled there.
+	// Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
+	// Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
 	UnregisterTool(context.Context, *UnregisterToolRequest) (*UnregisterToolResponse, error)
 	// Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
 	// looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.

@@ -699,7 +699,7 @@ type ToolSpec struct {
 	Source string `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
 	// Where the adapter finds it, without credentials. Shown to operators only; empty for others.
 	Endpoint string `protobuf:"bytes,14,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// Its name at the source: remote tool name, workflow id, prompt file. Empty means the same as `name`.
+	// Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as `name`.
 	ResourceId string `protobuf:"bytes,15,opt,name=resource_id,json=resourceId,proto3" json:"resource_id,omitempty"`
 	// Whether it can be called.
 	State ToolState `protobuf:"varint,16,opt,name=state,proto3,enum=toolhub.v1.ToolState" json:"state,omitempty"`

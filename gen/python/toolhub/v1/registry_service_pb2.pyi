@@ -60,10 +60,13 @@ class RegisterToolRequest(_message.Message):
     TOOL_FIELD_NUMBER: _builtins.int
     UPSERT_FIELD_NUMBER: _builtins.int
     upsert: _builtins.bool
-    """Whether a tool of the same name is replaced."""
+    """Whether a registered tool of the same name is replaced; never one that the source offers."""
     @_builtins.property
     def tool(self) -> _tool_pb2.ToolSpec:
-        """The definition. Required."""
+        """The definition. Required. `name` is `source/name`, `source` the same or empty, `endpoint` empty or the source's.
+        `resource_id`: which tool of the MCP server; empty: the name's own part. Description, schemas, and the hints destructive and open world count; capabilities, limits and all
+        else are what the configuration says of the source.
+        """
 
     def __init__(
         self,

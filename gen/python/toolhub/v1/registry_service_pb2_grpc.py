@@ -87,8 +87,12 @@ class RegistryServiceServicer:
     """
 
     def RegisterTool(self, request, context):
-        """Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-        hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
+        """Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
+        has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
+        source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
+        is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
+        has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
+        INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,8 +106,8 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterTool(self, request, context):
-        """Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
-        refresh unless disabled there.
+        """Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
+        Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

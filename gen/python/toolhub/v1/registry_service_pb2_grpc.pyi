@@ -34,14 +34,18 @@ class RegistryServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RegistryServiceAsyncStub: ...
     RegisterTool: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolRequest, _registry_service_pb2.RegisterToolResponse]
-    """Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-    hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
+    """Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
+    has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
+    source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
+    is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
+    has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
+    INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
     """
     RegisterTools: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolsRequest, _registry_service_pb2.RegisterToolsResponse]
     """Adds many tools, all or none."""
     UnregisterTool: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.UnregisterToolRequest, _registry_service_pb2.UnregisterToolResponse]
-    """Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
-    refresh unless disabled there.
+    """Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
+    Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
     """
     RefreshSources: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.RefreshSourcesRequest, _registry_service_pb2.RefreshSourcesResponse]
     """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
@@ -68,14 +72,18 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterTool: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolRequest, _registry_service_pb2.RegisterToolResponse]  # type: ignore[assignment]
-    """Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-    hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
+    """Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
+    has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
+    source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
+    is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
+    has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
+    INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
     """
     RegisterTools: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolsRequest, _registry_service_pb2.RegisterToolsResponse]  # type: ignore[assignment]
     """Adds many tools, all or none."""
     UnregisterTool: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.UnregisterToolRequest, _registry_service_pb2.UnregisterToolResponse]  # type: ignore[assignment]
-    """Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
-    refresh unless disabled there.
+    """Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
+    Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
     """
     RefreshSources: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.RefreshSourcesRequest, _registry_service_pb2.RefreshSourcesResponse]  # type: ignore[assignment]
     """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
@@ -105,8 +113,12 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.RegisterToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.RegisterToolResponse, _abc.Awaitable[_registry_service_pb2.RegisterToolResponse]]:
-        """Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-        hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
+        """Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
+        has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
+        source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
+        is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
+        has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
+        INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
         """
 
     @_abc_1.abstractmethod
@@ -123,8 +135,8 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.UnregisterToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.UnregisterToolResponse, _abc.Awaitable[_registry_service_pb2.UnregisterToolResponse]]:
-        """Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
-        refresh unless disabled there.
+        """Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
+        Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
         """
 
     @_abc_1.abstractmethod

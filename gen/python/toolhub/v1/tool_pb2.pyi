@@ -396,7 +396,7 @@ class ToolSpec(_message.Message):
     endpoint: _builtins.str
     """Where the adapter finds it, without credentials. Shown to operators only; empty for others."""
     resource_id: _builtins.str
-    """Its name at the source: remote tool name, workflow id, prompt file. Empty means the same as `name`."""
+    """Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as `name`."""
     state: Global___ToolState.ValueType
     """Whether it can be called."""
     state_reason: _builtins.str

@@ -28,14 +28,16 @@ export const file_toolhub_v1_registry_service: GenFile = /*@__PURE__*/
  */
 export type RegisterToolRequest = Message<"toolhub.v1.RegisterToolRequest"> & {
   /**
-   * The definition. Required.
+   * The definition. Required. `name` is `source/name`, `source` the same or empty, `endpoint` empty or the source's.
+   * `resource_id`: which tool of the MCP server; empty: the name's own part. Description, schemas, and the hints destructive and open world count; capabilities, limits and all
+   * else are what the configuration says of the source.
    *
    * @generated from field: toolhub.v1.ToolSpec tool = 1;
    */
   tool?: ToolSpec | undefined;
 
   /**
-   * Whether a tool of the same name is replaced.
+   * Whether a registered tool of the same name is replaced; never one that the source offers.
    *
    * @generated from field: bool upsert = 2;
    */
@@ -680,8 +682,12 @@ export const ToolChangeTypeSchema: GenEnum<ToolChangeType> = /*@__PURE__*/
  */
 export const RegistryService: GenService<{
   /**
-   * Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-   * hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
+   * Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
+   * has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
+   * source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
+   * is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
+   * has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
+   * INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
    *
    * @generated from rpc toolhub.v1.RegistryService.RegisterTool
    */
@@ -701,8 +707,8 @@ export const RegistryService: GenService<{
     output: typeof RegisterToolsResponseSchema;
   },
   /**
-   * Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
-   * refresh unless disabled there.
+   * Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
+   * Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
    *
    * @generated from rpc toolhub.v1.RegistryService.UnregisterTool
    */

@@ -311,7 +311,7 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   endpoint: string;
 
   /**
-   * Its name at the source: remote tool name, workflow id, prompt file. Empty means the same as `name`.
+   * Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as `name`.
    *
    * @generated from field: string resource_id = 15;
    */

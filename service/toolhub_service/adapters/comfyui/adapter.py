@@ -2,29 +2,112 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import httpx
+
+from toolhub_service import __version__
 from toolhub_service.adapters.comfyui import failures
-from toolhub_service.adapters.comfyui.job import ComfyJob
-from toolhub_service.adapters.comfyui.rising_progress import RisingProgress
-from toolhub_service.adapters.comfyui.terms import ComfyTerms
-from toolhub_service.adapters.last_one_out import LastOneOut
-from toolhub_service.adapters.remote import RemoteExecutor
-from toolhub_service.adapters.remote_telling import new_mark
-from toolhub_service.adapters.remote_terms import RemoteTerms
+from toolhub_service.adapters.comfyui.backends import Backend, Backends
+from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, ComfyTerms, NoCookies
+from toolhub_service.adapters.comfyui.event_feed import Dialler, EventFeed
+from toolhub_service.adapters.comfyui.job import ComfyJob, RisingProgress
+from toolhub_service.adapters.comfyui.submitting import KeepMark
+from toolhub_service.adapters.comfyui.template import TemplateShelf
+from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
+from toolhub_service.adapters.remote_polling import Poller, PollTerms, new_mark
+from toolhub_service.adapters.upstream import RefCounted
+from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.job_ports import RunningJobs
-from toolhub_service.domain.ports import Clock, EventSink, Randomness
+from toolhub_service.domain.ports import Clock, EventSink, FixedTerms, Randomness, Resolver
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.guards.secrets import Redact
+from toolhub_service.tools.egress.transport import GuardedTransport
+
+# A source put together: servers, templates, jobs. Nothing is connected yet.
+
+POLLS = PollTerms(first_s=0.25, longest_s=5.0)
+"""A look a second or two into a run, then every five; a quarter of a second after an event."""
+FETCHES = PollTerms(first_s=0.25, longest_s=5.0, at_once=4)
+_CONNECTIONS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The parts of a source that work together."""
+
+    backends: Backends
+    shelf: TemplateShelf
+    job: ComfyJob
+    http: httpx.AsyncClient
+    guarded: GuardedTransport
+
+    async def close(self) -> None:
+        """End its connections."""
+        await self.backends.close()
+        await self.http.aclose()
+        await self.guarded.aclose()
+
+
+def opened(
+    terms: ComfyTerms,
+    resolver: Resolver,
+    desk: ArtifactDesk,
+    clock: Clock,
+    randomness: Randomness,
+    redact: Redact,
+    keep_mark: KeepMark,
+    *,
+    tls: ssl.SSLContext | None = None,
+    polls: PollTerms = POLLS,
+) -> Opened:
+    """Raises ValueError for a URL that is none."""
+    rules = tuple(backend.rule for backend in terms.backends)
+    guarded = GuardedTransport(resolver, tls=tls, max_connections=_CONNECTIONS_MAX)
+    http = _http(terms, guarded.under(rules))
+
+    def backend_of(backend: BackendTerms) -> Backend:
+        poller = Poller(randomness, polls)
+        dialler = Dialler(backend, resolver, tls=tls, connect_timeout_s=terms.connect_timeout_s)
+        events = EventFeed(dialler, clock, randomness, poller.hurry)
+        client = ComfyClient(backend, http, read_timeout_s=terms.read_timeout_s, redact=redact)
+        return Backend(client, events, poller, Poller(randomness, FETCHES), clock)
+
+    backends, shelf = Backends(map(backend_of, terms.backends)), TemplateShelf()
+    job = ComfyJob(
+        backends,
+        shelf,
+        desk,
+        clock,
+        redact,
+        keep_mark,
+        strip_metadata=terms.strip_metadata,
+        lost_after_s=terms.lost_after_s,
+    )
+    return Opened(backends, shelf, job, http, guarded)
+
+
+def _http(terms: ComfyTerms, transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        transport=transport,
+        headers={"user-agent": f"tool-hub/{__version__}"},
+        timeout=httpx.Timeout(terms.read_timeout_s, connect=terms.connect_timeout_s, pool=None),
+        cookies=NoCookies(),
+        trust_env=False,
+        follow_redirects=False,
+    )
 
 
 class _Source(NamedTuple):
     terms: ComfyTerms
     job: ComfyJob
     executor: RemoteExecutor
-    connections: LastOneOut
+    connections: RefCounted
 
 
 class ComfyAdapter:
@@ -38,7 +121,7 @@ class ComfyAdapter:
         self._randomness = randomness
         self._sources: dict[str, _Source] = {}
 
-    def put(self, terms: ComfyTerms, job: ComfyJob, connections: LastOneOut) -> None:
+    def put(self, terms: ComfyTerms, job: ComfyJob, connections: RefCounted) -> None:
         """Add a source, or put another in its place. Jobs under way end where they began."""
         patience = RemoteTerms(absent_for_s=terms.lost_after_s)
         executor = RemoteExecutor(job, self._running, self._clock, self._randomness, patience)
@@ -82,6 +165,9 @@ class ComfyAdapter:
 
     def upstream(self, planned: PlannedCall) -> str:
         return planned.spec.upstream_key
+
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        return FixedTerms(spec.has_side_effects, spec.upstream_key)
 
     def resumes(self, spec: ToolSpec) -> bool:
         return True

@@ -6,25 +6,26 @@ that is forced, no file names, no secrets.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from toolhub_service.adapters.comfyui.arguments import Arguments, schema_problems
-from toolhub_service.adapters.comfyui.binding_rules import binding_misfit, seed_misfit
-from toolhub_service.adapters.comfyui.graph import graph_problems, literals_of
-from toolhub_service.adapters.comfyui.node_inputs import Misplaced, input_of, node_of
-from toolhub_service.adapters.comfyui.output_schema import result_schema
-from toolhub_service.adapters.comfyui.sidecar import BindingWords, OutputWords, SeedWords, Sidecar
+from toolhub_service.adapters.comfyui.arguments import Arguments, is_artifact, schema_problems
+from toolhub_service.adapters.comfyui.graph import graph_problems, is_link, literals_of
 from toolhub_service.adapters.comfyui.template import (
     PLACEHOLDERS,
     PREFIX_INPUT,
     Binding,
+    BindingWords,
     Forced,
     NodeInput,
     OutputTerms,
     OutputType,
+    OutputWords,
     Seed,
+    SeedWords,
+    Sidecar,
     Template,
     TemplateInvalid,
     TemplateLimits,
@@ -33,7 +34,137 @@ from toolhub_service.adapters.comfyui.template import (
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.schema.refusal import SchemaRefused
+from toolhub_service.schema.references import SchemaRefused, names_of
+
+# What may be bound to what: the argument's schema decides, so that no valid call can do more than was meant.
+
+_LOADERS: Final = frozenset({"LoadImage", "LoadImageMask", "LoadImageOutput", "LoadAudio", "LoadVideo", "Load3D"})
+"""Classes that read a file of the server: a name of the caller's choice would open anybody's."""
+_FILES: Final = frozenset({"image", "audio", "file", "model_file"})
+
+
+def binding_misfit(said: BindingWords, arguments: Arguments) -> str:
+    """Why the argument may not go there, and what to do; empty when it may."""
+    declared = arguments.at(said.source)
+    if declared is None:
+        return f"input_schema declares no argument {said.source}: add it there, or correct `from`"
+    name = said.target.rpartition("/")[2]
+    if name == PREFIX_INPUT:
+        return f"{said.target} names files, which is not the caller's to choose: force it instead"
+    schema = arguments.resolved(declared)
+    transform = Transform(said.transform)
+    if (transform is Transform.UPLOAD) != is_artifact(schema):
+        return f"{said.source}: `format: hub-artifact` and `transform: upload` belong together: say both or neither"
+    if transform is Transform.UPLOAD:
+        return "" if arguments.types(schema) == frozenset({"string"}) else f"{said.source}: say `type: string`"
+    if transform is Transform.NONE and said.expect_class in _LOADERS and name in _FILES and "enum" not in schema:
+        return (
+            f"{said.target} opens a file of the server, and a name of the caller's choice opens anybody's: say "
+            f"`format: hub-artifact` of {said.source} and `transform: upload`, or list the names with `enum`"
+        )
+    return _unless_literal(said.source, arguments, schema) if transform is Transform.NONE else ""
+
+
+def seed_misfit(said: SeedWords, arguments: Arguments) -> str:
+    """The same for a seed that a caller may give."""
+    schema = arguments.at(said.source)
+    if schema is None:
+        return f"input_schema declares no argument {said.source}: add it there, or correct `from`"
+    types = arguments.types(schema)
+    if types is None or not types <= {"integer", "null"}:
+        return f"{said.source}: a seed is a whole number: say `type: integer`"
+    if arguments.is_given(said.source):
+        return f"{said.source} is required or has a default, so nothing is ever drawn: bind it under `bindings`"
+    return ""
+
+
+def _unless_literal(source: str, arguments: Arguments, schema: JsonObject) -> str:
+    if arguments.is_literal(schema):
+        return ""
+    return (
+        f"{source} may be an array or an object, which ComfyUI takes for a link: give it a `type` of string, number, "
+        "integer or boolean, or bind it as text with `transform: json`"
+    )
+
+
+# The schema of a result, made from the outputs that a sidecar declares.
+
+FILE_SCHEMA: Final[JsonObject] = {
+    "type": "object",
+    "required": ["artifact", "media_type", "bytes", "sha256", "filename"],
+    "properties": {
+        "artifact": {"type": "string", "description": "Id of the artifact that holds it."},
+        "media_type": {"type": "string", "description": "As its bytes say."},
+        "bytes": {"type": "integer"},
+        "sha256": {"type": "string"},
+        "filename": {"type": "string", "description": "As the server named it, without folders."},
+    },
+}
+
+
+def result_schema(outputs: Sequence[OutputTerms]) -> JsonObject:
+    """`{<output>: [file, …]}`; of text outputs `[text, …]`."""
+    return {
+        "type": "object",
+        "required": [output.name for output in outputs],
+        "properties": {output.name: _of(output) for output in outputs},
+        "additionalProperties": False,
+    }
+
+
+def _of(output: OutputTerms) -> JsonObject:
+    items: JsonObject = {"type": "string"} if output.type is OutputType.TEXT else FILE_SCHEMA
+    return {"type": "array", "minItems": output.min_items, "maxItems": output.max_items, "items": items}
+
+
+# Where in a graph a sidecar's pointer leads: to one literal input of one node, of the class the author saw there.
+
+_SHOWN_MAX = 5
+_AGAIN = "the graph was exported again and its nodes were renumbered"
+
+
+class Misplaced(ValueError):
+    """A pointer does not lead to a literal input as it should; the message says why and what to do."""
+
+
+def input_of(graph: JsonObject, pointer: str, expect_class: str = "") -> NodeInput:
+    """`/3/inputs/seed` in a sound graph; `expect_class` empty: of any class. Raises Misplaced."""
+    steps = names_of(pointer)
+    if len(steps) != 3 or steps[1] != "inputs":
+        raise Misplaced(f"{pointer} is no input: write `/<node id>/inputs/<name>`")
+    node, _, name = steps
+    inputs = node_of(graph, node, expect_class)["inputs"]
+    if name not in inputs:
+        near = difflib.get_close_matches(name, inputs, n=1)
+        advice = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(list(inputs)[:_SHOWN_MAX]) or 'none'}"
+        raise Misplaced(f"{pointer}: node {node} has no input `{name[:64]}` in this graph; {advice}")
+    if is_link(inputs[name]):
+        raise Misplaced(
+            f"{pointer} is a link from node {inputs[name][0]}, and no argument may take its place: name that node's "
+            "input, or unlink it in ComfyUI and export again"
+        )
+    return NodeInput(node, name, pointer)
+
+
+def node_of(graph: JsonObject, node: str, expect_class: str = "") -> Mapping[str, Any]:
+    """Raises Misplaced when there is no such node, or it is of another class."""
+    body = graph.get(node)
+    if not isinstance(body, Mapping):
+        raise Misplaced(f"there is no node {node[:64]}{_since(graph, expect_class)}")
+    if expect_class and body["class_type"] != expect_class:
+        raise Misplaced(
+            f"node {node} is of class {body['class_type']}, not {expect_class}{_since(graph, expect_class)}"
+        )
+    return body
+
+
+def _since(graph: JsonObject, expect_class: str) -> str:
+    """What the nodes of that class are called now."""
+    found = [node for node, body in graph.items() if isinstance(body, Mapping) and body["class_type"] == expect_class]
+    if not found:
+        return f": {_AGAIN}, or the node was taken out"
+    return f": {_AGAIN}; {expect_class} is now {' or '.join(found[:_SHOWN_MAX])}"
+
 
 Words = TypeVar("Words")
 Made = TypeVar("Made")

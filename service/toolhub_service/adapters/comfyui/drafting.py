@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from toolhub_service.adapters.comfyui.building import UNWRITTEN
 from toolhub_service.adapters.comfyui.graph import literals_of
-from toolhub_service.adapters.comfyui.input_terms import InputTerms, read_terms
+from toolhub_service.adapters.comfyui.node_classes import InputTerms, read_terms
 from toolhub_service.adapters.comfyui.template import ARTIFACT_FORMAT, PREFIX_INPUT, SEED_MAX
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.guards.secret_names import is_secret_name
+from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.schema.compiled import compile_schema
 
 PREFIX: Final = "toolhub/{tenant}/{job_id}/out"

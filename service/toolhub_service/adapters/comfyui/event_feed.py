@@ -1,27 +1,235 @@
-"""What a server tells of its own accord: one WebSocket a server and process, a hint and never the truth.
+"""Events of a server, by one WebSocket a server and process: hints only, the state is always asked for.
 
-It is opened when there is work to follow, under an id of its own: a server that sees the same id again loses the newer
-connection with the older one (measured on 0.3.64 and 0.33). The id is fixed in each prompt that is sent, so those sent
-over an earlier connection are not heard any more; they are followed by asking, as all of them can be. Frames are taken
-within a budget a second, above which the socket is left to fill: a flood costs the server its own patience.
+The WebSocket is opened when there is work to follow, under a new id: a server that sees the same id again drops the
+newer connection with the older one (measured on 0.3.64 and 0.33). The id is fixed in each prompt that is sent, so
+prompts sent over an earlier connection have no events any more and are followed by polling. Frames are read within a
+budget a second; above it the socket is left to fill.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
+import ssl
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from toolhub_service.adapters.comfyui.node_progress import NodeProgress
-from toolhub_service.adapters.comfyui.websocket import Dialler, NotDialled
-from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service import __version__
+from toolhub_service.adapters.comfyui.client import ALL_NETWORKS, BackendTerms
+from toolhub_service.adapters.shortening import one_line
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.ports import Clock, Randomness, Resolver
+from toolhub_service.domain.result import Progress
+from toolhub_service.guards.addresses import is_allowed
+from toolhub_service.guards.urls import parse_url
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
+
+UNIT: Final = "nodes"
+_NODES_MAX: Final = 10_000
+_MOST: Final = 1e12
+_WORD_MAX_CHARS: Final = 80
+_NODE_ID: Final = re.compile(r"[A-Za-z0-9_:.-]{1,64}")
+
+
+class NodeProgress:
+    """How far one prompt has come, by the events of its nodes. `changed` is called at each step.
+
+    Nodes to run are those of the graph less those with cached results; a running node counts by its value of its max.
+    An event may come twice, late or not at all: progress never goes back.
+    """
+
+    def __init__(self, graph: JsonObject, changed: Callable[[Progress], None]) -> None:
+        self._graph = graph
+        self._changed = changed
+        self._cached: set[str] = set()
+        self._finished: set[str] = set()
+        self._running = ""
+        self._share = 0.0
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anything was heard of its nodes."""
+        return bool(self._running or self._finished)
+
+    @property
+    def total(self) -> int:
+        """Nodes to run; 0: everything was there."""
+        return len(self._graph) - len(self._cached)
+
+    def progress(self, message: str = "") -> Progress:
+        step = min(len(self._finished) + self._share, float(self.total))
+        return Progress(step, float(self.total), UNIT, message or self._running or "begins")
+
+    def ended(self, message: str) -> Progress:
+        """Every node is done."""
+        return Progress(float(self.total), float(self.total), UNIT, message)
+
+    def hear(self, kind: str, data: Mapping[str, Any]) -> bool:
+        """Take an event; whether the server has ended the prompt with it.
+
+        That is `executing` without a node: `execution_success` and its like come before the history has the prompt.
+        """
+        if kind == "execution_cached":
+            self._cached |= _nodes(data.get("nodes")) & self._graph.keys()
+        elif kind == "progress_state":
+            self._take_states(data.get("nodes"))
+        elif kind == "progress":
+            self._take_share(str(data.get("node")), data.get("value"), data.get("max"))
+        elif kind == "executing" and isinstance(data.get("node"), str):
+            self._begin(data["node"])
+        else:
+            return kind == "executing"
+        self._changed(self.progress())
+        return False
+
+    def _take_states(self, nodes: Any) -> None:
+        if not isinstance(nodes, Mapping):
+            return
+        for node, said in list(nodes.items())[:_NODES_MAX]:
+            state = said.get("state") if isinstance(said, Mapping) else None
+            if state == "finished" and node in self._graph and node not in self._cached:
+                self._finished.add(node)
+                self._share = 0.0
+            elif state == "running":
+                self._begin(node)
+                self._take_share(node, said.get("value"), said.get("max"))
+
+    def _begin(self, node: str) -> None:
+        running = self._name(node)
+        if running != self._running:
+            self._running, self._share = running, 0.0
+
+    def _take_share(self, node: str, value: Any, most: Any) -> None:
+        if node in self._finished or not isinstance(value, int | float) or not isinstance(most, int | float):
+            return
+        if 0 <= value <= most and 0 < most < _MOST:
+            self._share = max(self._share, min(value / most, 0.99))
+
+    def _name(self, node: str) -> str:
+        body = self._graph.get(node)
+        if not isinstance(body, Mapping):
+            return f"node {node}" if _NODE_ID.fullmatch(node) else "a node"
+        meta = body.get("_meta")
+        title = meta.get("title") if isinstance(meta, Mapping) else None
+        own = f" “{one_line(title, _WORD_MAX_CHARS)}”" if isinstance(title, str) and title else ""
+        return f"{body['class_type']}{own}"
+
+
+def _nodes(said: Any) -> set[str]:
+    return {node for node in said[:_NODES_MAX] if isinstance(node, str)} if isinstance(said, list) else set()
+
+
+MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
+"""States of all nodes so far come with every step: about 250 bytes each."""
+_ANSWERS_MAX: Final = 4
+_PING_S: Final = 30.0
+_PONG_S: Final = 60.0
+"""A server that has just ended a run is silent for seconds."""
+_CLOSE_S: Final = 2.0
+
+
+class NotDialled(Exception):
+    """There is no connection; `reason` is a clause for operators."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Dialler:
+    """Opens WebSockets to one server at a checked address: no proxy, redirect or compression, bounded messages.
+
+    The package `websockets` is an extra: without it there are no events, and jobs are followed by polling alone.
+    """
+
+    def __init__(
+        self, terms: BackendTerms, resolver: Resolver, *, tls: ssl.SSLContext | None, connect_timeout_s: float
+    ) -> None:
+        self._terms = terms
+        self._resolver = resolver
+        self._tls = tls
+        self._timeout_s = connect_timeout_s
+
+    async def dial(self, client_id: str) -> ClientConnection:
+        """A connection under this id. Raises NotDialled."""
+        try:
+            from websockets.asyncio.client import connect
+            from websockets.exceptions import WebSocketException
+
+            from toolhub_service.adapters.comfyui.cut_connection import CutConnection
+        except ModuleNotFoundError:
+            raise NotDialled("the package `websockets` is not installed: pip install 'tool-hub[comfyui]'") from None
+        place = parse_url(self._terms.url)
+        scheme = "wss" if place.scheme == "https" else "ws"
+        base = "" if place.target == "/" else place.target
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                sock = await self._connected(place.host, place.port)
+            with _cut_when_it_fails(sock):
+                return await connect(
+                    f"{scheme}://{place.authority}{base}/ws?clientId={client_id}",
+                    create_connection=CutConnection,
+                    sock=sock,
+                    ssl=(self._tls or True) if scheme == "wss" else None,
+                    proxy=None,
+                    compression=None,
+                    additional_headers=dict(self._terms.headers),
+                    user_agent_header=f"tool-hub/{__version__}",
+                    open_timeout=self._timeout_s,
+                    ping_interval=_PING_S,
+                    ping_timeout=_PONG_S,
+                    close_timeout=_CLOSE_S,
+                    max_size=MESSAGE_MAX_BYTES,
+                )
+        except TimeoutError:
+            raise NotDialled("no WebSocket was opened in time") from None
+        except (OSError, ValueError, WebSocketException) as error:
+            raise NotDialled("its WebSocket was refused or broke") from error
+
+    async def _connected(self, host: str, port: int) -> socket.socket:
+        """Raises OSError, NotDialled."""
+        answers = await self._resolver.resolve(host, port)
+        if not answers or not all(is_allowed(answer, ALL_NETWORKS) for answer in answers):
+            raise NotDialled("its host leads to an address that may not be reached")
+        return await _first_to_answer(answers[:_ANSWERS_MAX], port)
+
+
+@contextmanager
+def _cut_when_it_fails(sock: socket.socket) -> Iterator[None]:
+    """Whoever holds the socket by then sees its end, and closes it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        raise
+
+
+async def _first_to_answer(addresses: Sequence[str], port: int) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    failed: OSError | None = None
+    for address in addresses:
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, (address, port))
+        except OSError as error:
+            sock.close()
+            failed = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failed or OSError("no address")
+
 
 _PAUSE_FIRST_S: Final = 1.0
 _PAUSE_MAX_S: Final = 30.0

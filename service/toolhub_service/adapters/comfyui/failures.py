@@ -21,7 +21,7 @@ from toolhub_service.adapters.comfyui.template import OutputTerms, Template
 from toolhub_service.adapters.shortening import one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, Violation, refuse
-from toolhub_service.guards.redaction import Redact
+from toolhub_service.guards.secrets import Redact
 
 WORDS_MAX_CHARS: Final = 500
 _JUDGED_CHARS: Final = 4_000

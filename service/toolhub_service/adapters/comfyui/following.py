@@ -7,19 +7,102 @@ out for us, and then does not know, is cancelled.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
 from typing import Final
 
 from toolhub_service.adapters.comfyui.backends import Backend
 from toolhub_service.adapters.comfyui.client import NoReply
-from toolhub_service.adapters.comfyui.node_progress import NodeProgress
+from toolhub_service.adapters.comfyui.event_feed import NodeProgress
 from toolhub_service.adapters.comfyui.states import Seen, Stage, newest_in_history
-from toolhub_service.adapters.comfyui.stopping import Stop, stop
-from toolhub_service.adapters.comfyui.stops import Stops
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.errors import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Progress
+
+# Which prompts of one source are to be stopped, and how far that has come: shared by who asks and who follows.
+
+
+class Stops:
+    """Sets of prompt ids."""
+
+    def __init__(self) -> None:
+        self.wanted: set[str] = set()
+        """Somebody has cancelled them."""
+        self.overran: set[str] = set()
+        """They ran for longer than their templates allow."""
+        self.removed: set[str] = set()
+        """Servers have taken them out for us."""
+        self._under_way: set[str] = set()
+
+    @contextmanager
+    def asking(self, prompt_id: str) -> Iterator[None]:
+        """While a server is asked: that it does not know the prompt may then be our own doing."""
+        self._under_way.add(prompt_id)
+        try:
+            yield
+        finally:
+            self._under_way.discard(prompt_id)
+
+    def is_under_way(self, prompt_id: str) -> bool:
+        return prompt_id in self._under_way
+
+    def forget(self, prompt_id: str) -> None:
+        for known in (self.wanted, self.overran, self.removed):
+            known.discard(prompt_id)
+
+
+# Stopping one prompt and no other. With `/api/jobs`: one atomic request that may be repeated. Without: it is removed
+# from the queue first; then, only if it is the one that runs, it is interrupted by its id (an interrupt without an id,
+# or to a server too old to read it, stops whatever runs). A node is not interrupted, only what follows it.
+
+
+class Stop(Enum):
+    REMOVED = "removed"
+    """The server has taken it out: if it is not known there any more, that is why."""
+    ASKED = "asked"
+    """It runs, and is to stop."""
+    OVER = "over"
+    """There is nothing to stop."""
+
+
+async def stop(backend: Backend, prompt_id: str) -> Stop:
+    """Raises NoReply when it does not take it."""
+    kind = await backend.kind()
+    stage = (await backend.look(prompt_id)).stage
+    if stage.is_over or stage is Stage.UNKNOWN:
+        return Stop.OVER
+    if kind.has_jobs:
+        return await _by_jobs(backend, prompt_id)
+    return await _by_queue(backend, prompt_id, was_waiting=stage is Stage.PENDING)
+
+
+async def _by_jobs(backend: Backend, prompt_id: str) -> Stop:
+    reply = await backend.client.post(f"/api/jobs/{prompt_id}/cancel", {})
+    if reply.status == 200 and reply.fields.get("cancelled") is True:
+        return Stop.REMOVED
+    stage = (await backend.look(prompt_id)).stage
+    if stage.is_over or stage is Stage.UNKNOWN:
+        return Stop.OVER
+    raise NoReply(f"it does not stop it ({reply.status})")
+
+
+async def _by_queue(backend: Backend, prompt_id: str, *, was_waiting: bool) -> Stop:
+    deleted = await backend.client.post("/queue", {"delete": [prompt_id]})
+    stage = (await backend.look(prompt_id)).stage
+    if stage is Stage.RUNNING:
+        reply = await backend.client.post("/interrupt", {"prompt_id": prompt_id})
+        if reply.status != 200:
+            raise NoReply(f"it does not stop it ({reply.status})")
+        return Stop.ASKED
+    if stage is Stage.UNKNOWN and was_waiting and deleted.status == 200:
+        return Stop.REMOVED
+    if stage is Stage.PENDING:
+        raise NoReply(f"it does not take it out of its queue ({deleted.status})")
+    return Stop.OVER
+
 
 STOP_AGAIN_S: Final = 5.0
 """Between two requests to stop the same prompt, for a server may lose one that comes between two nodes."""

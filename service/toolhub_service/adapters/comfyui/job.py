@@ -12,29 +12,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Final
 
-from toolhub_service.adapters.comfyui import evidence, failures
+from toolhub_service.adapters.comfyui import failures, submitting
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
 from toolhub_service.adapters.comfyui.client import NoReply
-from toolhub_service.adapters.comfyui.following import Following
-from toolhub_service.adapters.comfyui.node_progress import NodeProgress
+from toolhub_service.adapters.comfyui.event_feed import NodeProgress
+from toolhub_service.adapters.comfyui.following import Following, Stop, Stops, stop
 from toolhub_service.adapters.comfyui.outputs import OutputFetcher
-from toolhub_service.adapters.comfyui.rising_progress import RisingProgress
 from toolhub_service.adapters.comfyui.states import Stage
-from toolhub_service.adapters.comfyui.stopping import Stop, stop
-from toolhub_service.adapters.comfyui.stops import Stops
 from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, KeepMark, Submitter
-from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate, TemplateShelf
+from toolhub_service.adapters.comfyui.template import ShelvedTemplate, TemplateShelf
 from toolhub_service.adapters.comfyui.uploads import Uploader
-from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
-from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import Outcome
-from toolhub_service.guards.redaction import Redact
+from toolhub_service.domain.ports import Clock, EventSink
+from toolhub_service.domain.result import Chunk, Outcome, Progress
+from toolhub_service.guards.secrets import Redact
+
+# What one job reports, from whichever side it is learnt: never less than was reported before.
+
+
+class RisingProgress:
+    """Implements `EventSink` over another one."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._told: Progress | None = None
+
+    def progress(self, progress: Progress) -> None:
+        before = self._told
+        if before is not None and (progress.step < before.step or not progress.unit):
+            progress = replace(progress, step=before.step, total=before.total, unit=before.unit)
+        if progress == before:
+            return
+        self._told = progress
+        self._sink.progress(progress)
+
+    def chunk(self, chunk: Chunk) -> None:
+        self._sink.chunk(chunk)
+
 
 _STOP_ASKED: Final = "stop_asked_at_unix_ms"
 
@@ -118,7 +138,7 @@ class ComfyJob:
         left = await fetcher.fetch(call, template, seen.outputs)
         return Outcome(
             value=left.value,
-            evidence=evidence.run_evidence(call, mark, template, seen, left.files),
+            evidence=submitting.run_evidence(call, mark, template, seen, left.files),
             artifacts=tuple(record.ref for record in left.files),
         )
 

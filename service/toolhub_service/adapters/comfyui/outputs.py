@@ -9,25 +9,153 @@ somebody may have deleted since, and still says success.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
-from toolhub_service.adapters.comfyui.files import ServedFile, served_file
-from toolhub_service.adapters.comfyui.metadata_sieves import SIEVES
-from toolhub_service.adapters.comfyui.sieve import Damaged, Sieve, sieved
-from toolhub_service.adapters.comfyui.sniffing import SNIFFED_BYTES, accepted_as, extension_of, sniffed
+from toolhub_service.adapters.comfyui.sieves import SIEVES, Damaged, Sieve, sieved
 from toolhub_service.adapters.comfyui.template import OutputTerms, OutputType, Template
 from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
-from toolhub_service.domain.artifact import Artifact, ArtifactRef
-from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.artifact import Artifact, ArtifactDesk, ArtifactRef
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.guards.redaction import Redact
+from toolhub_service.guards.descriptions import is_hidden
+from toolhub_service.guards.secrets import Redact
+
+# What bytes are, by how they begin (WHATWG MIME Sniffing, and the signatures of what ComfyUI writes besides).
+#
+# What a server calls its files is not believed: a page of HTML under an image's name is the oldest of such tricks.
+
+SNIFFED_BYTES: Final = 512
+_BEGINNINGS: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"\x1aE\xdf\xa3", "video/webm"),
+    (b"fLaC", "audio/flac"),
+    (b"OggS", "audio/ogg"),
+    (b"ID3", "audio/mpeg"),
+    (b"\xff\xfb", "audio/mpeg"),
+    (b"\xff\xf3", "audio/mpeg"),
+    (b"glTF", "model/gltf-binary"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b\x08", "application/gzip"),
+    (b"MZ", "application/x-msdownload"),
+    (b"\x7fELF", "application/x-executable"),
+)
+_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
+_BRANDS: Final = {b"avif": "image/avif", b"avis": "image/avif", b"heic": "image/heic", b"M4A ": "audio/mp4"}
+_HTML: Final = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script", b"<iframe", b"<svg", b"<?xml", b"<!--")
+HTML: Final = "text/html"
+_EXTENSIONS: Final = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "image/avif": "avif",
+    "video/webm": "webm",
+    "video/mp4": "mp4",
+    "audio/flac": "flac",
+    "audio/ogg": "ogg",
+    "audio/mpeg": "mp3",
+    "audio/mp4": "m4a",
+    "audio/wav": "wav",
+    "model/gltf-binary": "glb",
+}
+
+
+def sniffed(beginning: bytes) -> str:
+    """The media type that the first `SNIFFED_BYTES` bytes show; empty when they show none."""
+    for signature, media_type in _BEGINNINGS:
+        if beginning.startswith(signature):
+            return media_type
+    if beginning[:4] == b"RIFF":
+        return _RIFF.get(beginning[8:12], "")
+    if beginning[4:8] == b"ftyp":
+        return _BRANDS.get(beginning[8:12], "video/mp4")
+    return HTML if beginning.lstrip(b"\xef\xbb\xbf \t\r\n\f").lower().startswith(_HTML) else ""
+
+
+def accepted_as(beginning: bytes, wanted: Sequence[str]) -> str:
+    """The media type that these bytes may be kept as; empty when they are none of `wanted` (any, when it is empty).
+
+    Types that no signature shows, such as text, are taken at the operator's word.
+    """
+    found = sniffed(beginning)
+    if found == HTML:
+        return ""
+    if found:
+        return found if not wanted or any(fnmatchcase(found, each) for each in wanted) else ""
+    if not wanted:
+        return "application/octet-stream"
+    return next((each for each in wanted if not _is_shown(each)), "")
+
+
+def extension_of(media_type: str) -> str:
+    """Of a file that is uploaded; empty for what no node loads."""
+    return _EXTENSIONS.get(media_type, "")
+
+
+def _is_shown(media_type: str) -> bool:
+    """Whether bytes of that type would have shown it."""
+    known = {shown for _, shown in _BEGINNINGS} | {*_RIFF.values(), *_BRANDS.values(), "video/mp4"}
+    return "*" in media_type or media_type in known
+
+
+# Files as a server names them, judged before anything is asked for: no name of a stranger ever becomes a path.
+
+NAME_MAX_CHARS: Final = 255
+_FOLDER_MAX_CHARS: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFile:
+    """One file of an output."""
+
+    filename: str
+    """Without folders."""
+    subfolder: str
+    type: str
+
+    @property
+    def params(self) -> dict[str, str]:
+        """Of GET /view."""
+        return {"filename": self.filename, "subfolder": self.subfolder, "type": self.type}
+
+
+def served_file(said: Any) -> ServedFile | None:
+    """None when it is none, or bears a name that no honest server gives."""
+    if not isinstance(said, Mapping):
+        return None
+    filename, subfolder, kind = said.get("filename"), said.get("subfolder", ""), said.get("type", "output")
+    if not isinstance(filename, str) or not isinstance(subfolder, str) or not isinstance(kind, str):
+        return None
+    if not is_file_name(filename) or not is_folder(subfolder) or kind not in ("output", "temp", "input"):
+        return None
+    return ServedFile(filename, subfolder, kind)
+
+
+def is_file_name(name: str) -> bool:
+    return 0 < len(name) <= NAME_MAX_CHARS and _is_plain(name) and "/" not in name and "\\" not in name
+
+
+def is_folder(name: str) -> bool:
+    """Relative and going nowhere but down; servers on Windows write backslashes. Empty: the top."""
+    if not name:
+        return True
+    return len(name) <= _FOLDER_MAX_CHARS and all(map(_is_plain, name.replace("\\", "/").split("/")))
+
+
+def _is_plain(name: str) -> bool:
+    return name not in ("", ".", "..") and ":" not in name and not any(map(is_hidden, name)) and "\n" not in name
+
 
 _ETAG_MAX_CHARS: Final = 100
 _GONE: Final = frozenset({400, 403, 404, 410})

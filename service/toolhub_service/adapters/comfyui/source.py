@@ -12,22 +12,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from toolhub_service.adapters.comfyui.backends import Backend, Backends
-from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, NoReply
+from toolhub_service.adapters.comfyui.backends import Backend, Backends, ServerKind
+from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyTerms, NoReply
 from toolhub_service.adapters.comfyui.node_classes import problems_with
-from toolhub_service.adapters.comfyui.server_kind import ServerKind
-from toolhub_service.adapters.comfyui.template import Template
-from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate, TemplateShelf, resource_id
+from toolhub_service.adapters.comfyui.template import ShelvedTemplate, Template, TemplateShelf, resource_id
 from toolhub_service.adapters.comfyui.templates import load_templates
-from toolhub_service.adapters.comfyui.terms import ComfyTerms
-from toolhub_service.adapters.overrides import Overrides
-from toolhub_service.adapters.tool_names import full_name
+from toolhub_service.adapters.definitions import Overrides, full_name
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
-from toolhub_service.guards.redaction import Redact
-from toolhub_service.registry.names import check_name
+from toolhub_service.guards.secrets import Redact
+from toolhub_service.registry.catalog import check_name
 
 PROBLEMS_MAX: Final = 50
 _PROBLEM_MAX_CHARS: Final = 500

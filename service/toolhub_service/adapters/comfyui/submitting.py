@@ -10,26 +10,129 @@ witness: a prompt that it knew before, named in the mark as well, and still know
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from toolhub_service.adapters.comfyui import evidence, failures
-from toolhub_service.adapters.comfyui.backends import Backend, Backends
-from toolhub_service.adapters.comfyui.binding import bound, uploads_of
+from msgspec.structs import replace
+
+from toolhub_service.adapters.comfyui import failures
+from toolhub_service.adapters.comfyui.arguments import bound, uploads_of
+from toolhub_service.adapters.comfyui.backends import Backend, Backends, ServerKind
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
-from toolhub_service.adapters.comfyui.server_kind import ServerKind
-from toolhub_service.adapters.comfyui.states import ID, Stage, graph_of, whole_number
-from toolhub_service.adapters.comfyui.template import SEED_MAX, Template
-from toolhub_service.adapters.comfyui.template_shelf import ShelvedTemplate
+from toolhub_service.adapters.comfyui.outputs import FileRecord
+from toolhub_service.adapters.comfyui.states import ID, Seen, Stage, graph_of, whole_number
+from toolhub_service.adapters.comfyui.template import SEED_MAX, BoundGraph, ShelvedTemplate, Template
 from toolhub_service.adapters.comfyui.uploads import Uploader, tenant_of
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.guards.redaction import Redact
+from toolhub_service.domain.result import Evidence, EvidenceType
+from toolhub_service.guards.secrets import Redact
 from toolhub_service.schema.canonical_json import NotJson, digest
+
+# What proves a run: what was sent and where, what ran and what was there already, and each file by its digest.
+
+_FILES_MAX: Final = 64
+_NODES_MAX: Final = 200
+
+
+def sent_facts(
+    template: Template, graph: BoundGraph, kind: ServerKind, *, client_id: str, uploads: Mapping[str, str], number: str
+) -> dict[str, str]:
+    """Of a prompt that was taken: what its mark keeps."""
+    known = {
+        **template_facts(template),
+        "graph_sha256": graph.sha256,
+        "seeds": _written(graph.seeds),
+        "prefixes": _written(graph.prefixes),
+        "uploads": _written(uploads),
+        "client_id": client_id,
+        "number": number,
+        **server_facts(kind),
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def template_facts(template: Template) -> dict[str, str]:
+    return {
+        "template": f"{template.name}@{template.version}",
+        "template_sha256": template.sha256,
+        "workflow_sha256": template.workflow_sha256,
+    }
+
+
+def seeds_in(graph: JsonValue, template: Template) -> str:
+    """The seeds of a graph as it was found on a server."""
+    nodes = graph if isinstance(graph, Mapping) else {}
+    found: dict[str, object] = {}
+    for seed in template.seeds:
+        node = nodes.get(seed.target.node)
+        inputs = node.get("inputs") if isinstance(node, Mapping) else None
+        if isinstance(inputs, Mapping) and isinstance(inputs.get(seed.target.input), int):
+            found[seed.target.pointer] = inputs[seed.target.input]
+    return _written(found)
+
+
+def server_facts(kind: ServerKind) -> dict[str, str]:
+    return {"comfyui_version": kind.version, "pytorch_version": kind.pytorch, "device": kind.device}
+
+
+def run_evidence(
+    call: GrantedCall, mark: RemoteMark, template: Template, seen: Seen, files: Sequence[FileRecord]
+) -> tuple[Evidence, ...]:
+    """One for the run, and one for each file (64 at most)."""
+    cached = [node for node in seen.cached if node in template.graph]
+    executed = [node for node in template.graph if node not in cached]
+    ended = seen.time_of("execution_success", "execution_error", "execution_interrupted")
+    times = {
+        "created_at_unix_ms": seen.created_ms,
+        "started_at_unix_ms": seen.time_of("execution_start"),
+        "ended_at_unix_ms": ended,
+    }
+    attributes = {
+        "source": call.spec.source,
+        "backend": mark.endpoint,
+        "prompt_id": mark.remote_id,
+        "args_digest": call.planned.args_digest,
+        "cached_nodes": ",".join(cached[:_NODES_MAX]),
+        "executed_nodes": ",".join(executed[:_NODES_MAX]),
+        "fully_cached": "true" if not executed else "false",
+        **{name: str(at) for name, at in times.items() if at},
+    }
+    if mark.details.get("template_sha256", template.sha256) != template.sha256:
+        attributes["collected_with_template_sha256"] = template.sha256
+    what = "took every result from its cache" if not executed else f"ran {len(executed)} of {len(template.graph)} nodes"
+    summary = f"{call.spec.name}: {mark.endpoint} {what}, {len(files)} files"
+    run = Evidence(EvidenceType.TOOL, mark.remote_id, summary, attributes=attributes)
+    return (run, *(_of_file(record) for record in files[:_FILES_MAX]))
+
+
+def _of_file(record: FileRecord) -> Evidence:
+    ref, served = record.ref, record.served
+    attributes = {
+        "output": record.output.name,
+        "node": record.output.node,
+        "key": record.output.key,
+        "filename": served.filename,
+        "subfolder": served.subfolder,
+        "type": served.type,
+        "bytes": str(ref.size_bytes),
+        "media_type": ref.media_type,
+        "etag": record.etag,
+        "served_bytes": str(record.served_bytes),
+        "served_sha256": record.served_sha256,
+        "metadata": "taken out" if record.is_sieved else "as the server wrote them",
+    }
+    summary = f"{record.output.name}: {ref.media_type}, {ref.size_bytes:,} bytes"
+    return Evidence(EvidenceType.FILE, ref.artifact_id, summary, sha256=ref.sha256, attributes=attributes)
+
+
+def _written(values: Mapping[str, object]) -> str:
+    return json.dumps(dict(values), separators=(",", ":"), sort_keys=True) if values else ""
+
 
 SOCKET_WITHIN_S: Final = 2.0
 """How long a start waits for the WebSocket over which it would be heard of."""
@@ -56,7 +159,7 @@ class _Sending(NamedTuple):
     """A prompt that its server knew before; empty: none."""
 
     def noted(self, mark: RemoteMark) -> RemoteMark:
-        return mark._replace(details={**mark.details, _SENT_TO: self.backend, _WITNESS: self.witness})
+        return replace(mark, details={**mark.details, _SENT_TO: self.backend, _WITNESS: self.witness})
 
 
 def _noted(mark: RemoteMark) -> _Sending | None:
@@ -141,7 +244,7 @@ class Submitter:
         prompt_id = self._prompt_id(reply, backend, template, call)
         number = whole_number(reply.fields.get("number"))
         told = "" if number is None else str(number)
-        details = evidence.sent_facts(template, graph, kind, client_id=client_id, uploads=uploads, number=told)
+        details = sent_facts(template, graph, kind, client_id=client_id, uploads=uploads, number=told)
         if reply.fields.get("node_errors"):
             details[NODE_ERRORS] = _cut(reply.fields["node_errors"], self._redact)
         return _accepted(mark, backend, prompt_id, details)
@@ -180,7 +283,7 @@ class Submitter:
 
 
 def _accepted(mark: RemoteMark, backend: Backend, prompt_id: str, details: Mapping[str, str]) -> RemoteMark:
-    return mark._replace(remote_id=prompt_id, accepted=True, endpoint=backend.name, details={**mark.details, **details})
+    return replace(mark, remote_id=prompt_id, accepted=True, endpoint=backend.name, details={**mark.details, **details})
 
 
 async def _is_known(backend: Backend, prompt_id: str) -> bool:
@@ -192,7 +295,7 @@ async def _is_known(backend: Backend, prompt_id: str) -> bool:
 
 async def _found(backend: Backend, mark: RemoteMark, template: Template | None) -> RemoteMark:
     """The mark of a prompt that is there, with what can still be learnt of what was sent."""
-    details = {**evidence.server_facts(await backend.kind()), "found": "true"}
+    details = {**server_facts(await backend.kind()), "found": "true"}
     graph: JsonValue = await graph_of(backend.client, mark.key)
     if isinstance(graph, Mapping):
         try:
@@ -200,8 +303,8 @@ async def _found(backend: Backend, mark: RemoteMark, template: Template | None) 
         except NotJson:
             details["graph_sha256"] = "unreadable"
     if template is not None:
-        details |= evidence.template_facts(template)
-        details["seeds"] = evidence.seeds_in(graph, template)
+        details |= template_facts(template)
+        details["seeds"] = seeds_in(graph, template)
     return _accepted(mark, backend, mark.key, {name: value for name, value in details.items() if value})
 
 

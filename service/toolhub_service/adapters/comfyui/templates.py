@@ -6,18 +6,116 @@ them. A folder is not searched below, and what begins with a dot is left alone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
+
+import yaml
 
 from toolhub_service.adapters.comfyui.building import build
 from toolhub_service.adapters.comfyui.graph import GRAPH_MAX_BYTES, GRAPH_MAX_DEPTH, is_nodes, is_of_editor
-from toolhub_service.adapters.comfyui.sidecar import read_sidecar
-from toolhub_service.adapters.comfyui.template import Template, TemplateInvalid
-from toolhub_service.adapters.comfyui.texts import is_yaml, read_value
+from toolhub_service.adapters.comfyui.template import Template, TemplateInvalid, read_sidecar
+from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.registry.names import skeleton
-from toolhub_service.schema.refusal import MAX_SCHEMA_DEPTH
+from toolhub_service.registry.catalog import skeleton
+from toolhub_service.schema.canonical_json import NotJson, dumps
+from toolhub_service.schema.references import MAX_SCHEMA_DEPTH
+from toolhub_service.schema.strict_json import loads
+
+# JSON and YAML files of templates, read strictly: bounded, no key twice, no aliases, no tags, JSON values only.
+#
+# Templates come from other people's repositories: one must not keep the others from being read, nor take minutes.
+
+YAML_MAX_BYTES: Final = 256 * 1024
+"""Reading YAML takes some 20 microseconds a byte; JSON may be larger."""
+_YAML: Final = frozenset({".yaml", ".yml"})
+_NUMBER_MAX_CHARS: Final = 64
+"""YAML knows numbers to the base of 60, which take time that grows with the square of their length."""
+_INTEGER: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
+
+
+def is_yaml(path: Path) -> bool:
+    return path.suffix.lower() in _YAML
+
+
+def read_value(path: Path, *, max_bytes: int, max_depth: int) -> JsonValue:
+    """What the file holds: YAML by its suffix, else JSON. Raises TemplateInvalid."""
+    data = _read(path, min(max_bytes, YAML_MAX_BYTES) if is_yaml(path) else max_bytes)
+    if not is_yaml(path):
+        try:
+            return loads(data, max_bytes=max_bytes, max_depth=max_depth)
+        except ToolFailure as failure:
+            raise TemplateInvalid(f"it cannot be read: {failure.error.message}") from None
+    value = _load_yaml(data)
+    try:
+        loads(dumps(value), max_bytes=2 * max_bytes, max_depth=max_depth)
+    except (NotJson, ToolFailure):
+        raise TemplateInvalid(
+            f"it holds what JSON has no word for, such as a date, which belongs in quotes; or it has more than "
+            f"{max_depth} levels"
+        ) from None
+    return cast("JsonValue", value)  # in the author's order, which is the one that callers see
+
+
+def _read(path: Path, max_bytes: int) -> bytes:
+    try:
+        if not path.is_file():
+            raise TemplateInvalid("there is no such file" if not path.exists() else "it is no regular file")
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except OSError as failed:
+        raise TemplateInvalid(f"it cannot be read: {os.strerror(failed.errno or 0)}") from None
+    if len(data) > max_bytes:
+        raise TemplateInvalid(f"it has more than {max_bytes:,} bytes")
+    return data
+
+
+def _load_yaml(data: bytes) -> Any:
+    try:
+        return yaml.load(data.decode("utf-8"), _Strict)  # noqa: S506 - a SafeLoader
+    except UnicodeDecodeError:
+        raise TemplateInvalid("it is not UTF-8") from None
+    except yaml.MarkedYAMLError as broken:
+        mark = broken.problem_mark or broken.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise TemplateInvalid(f"it is not YAML: {broken.problem or broken.context}{where}") from None
+    except (yaml.YAMLError, ValueError, OverflowError):
+        raise TemplateInvalid("it is not YAML, or a value is not what it looks like; put it in quotes") from None
+    except RecursionError:
+        raise TemplateInvalid("it is nested too deeply") from None
+
+
+class _Strict(yaml.SafeLoader):
+    """Refuses aliases, which may expand without bound, tags, which make something else of a value than it looks like,
+    and a key that stands twice, of which the last would count."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # a gap of the stubs
+        if isinstance(event, yaml.events.AliasEvent):
+            raise _refused("aliases are not read: write the value out", event)
+        if getattr(event, "tag", None) is not None:
+            raise _refused("tags are not read: write the value as it is", event)
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and node.tag in (_INTEGER, _FLOAT) and len(node.value) > _NUMBER_MAX_CHARS:
+            raise _refused("a number is too long", event)
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+                raise yaml.constructor.ConstructorError(None, None, "a key must be text; quote it", key.start_mark)
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"`{key.value[:64]}` stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _refused(why: str, event: Any) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, why, event.start_mark)
+
 
 SIDECAR_MAX_BYTES: Final = 1024 * 1024
 FILES_MAX: Final = 1_000

@@ -18,11 +18,9 @@ from typing import Any, Final, cast
 
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply, Reply
-from toolhub_service.adapters.comfyui.files import is_file_name, is_folder
-from toolhub_service.adapters.comfyui.sniffing import SNIFFED_BYTES, extension_of, sniffed
+from toolhub_service.adapters.comfyui.outputs import SNIFFED_BYTES, extension_of, is_file_name, is_folder, sniffed
 from toolhub_service.adapters.comfyui.template import Upload
-from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.artifact import Artifact, ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 
 _TENANT_CHARS: Final = 16
@@ -57,7 +55,7 @@ class Uploader:
         return _name_in(await self._post(client, artifact, name, folder), call, upload)
 
     async def _beginning(self, artifact: Artifact) -> bytes:
-        async with aclosing(cast(Any, self._desk.read(artifact, 0, SNIFFED_BYTES))) as chunks:
+        async with aclosing(cast("Any", self._desk.read(artifact, 0, SNIFFED_BYTES))) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
     async def _post(self, client: ComfyClient, artifact: Artifact, name: str, folder: str) -> Reply:

@@ -12,20 +12,130 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import Tracer
 
-from toolhub_service.adapters.langchain import refusals
 from toolhub_service.adapters.langchain.frames import FrameTooLarge, encode
-from toolhub_service.adapters.langchain.pool import PoolClosed
-from toolhub_service.adapters.langchain.run_spans import is_recording, make_spans
 from toolhub_service.adapters.langchain.source import LangChainToolSource
 from toolhub_service.adapters.langchain.terms import injected_value
-from toolhub_service.adapters.langchain.worker_process import WorkerFailed
+from toolhub_service.adapters.langchain.worker_process import PoolClosed, WorkerFailed
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
-from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.ports import EventSink, FixedTerms
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.guards.secrets import Redact
+
+# Spans of the runs inside a call, below the current span, named by OpenTelemetry's GenAI conventions.
+
+OPERATION: Final = "gen_ai.operation.name"
+TOOL: Final = "gen_ai.tool.name"
+ERROR: Final = "error.type"
+
+
+def is_recording() -> bool:
+    """Whether the call that runs now is traced."""
+    return trace.get_current_span().is_recording()
+
+
+def make_spans(tracer: Tracer, runs: Sequence[Sequence[Any]], redact: Callable[[str], str]) -> None:
+    """One span for each record of `RunRecorder.records`, parents first. Names only, no values."""
+    root = trace.get_current_span()
+    made: list[Span] = []
+    for kind, name, start_ns, end_ns, parent, error in runs:
+        shown = redact(name)
+        above = made[parent] if 0 <= parent < len(made) else root
+        attributes = {OPERATION: kind} | ({TOOL: shown} if kind == "execute_tool" else {})
+        span = tracer.start_span(
+            f"{kind} {shown}".rstrip(),
+            trace.set_span_in_context(above),
+            SpanKind.INTERNAL,
+            attributes,
+            start_time=start_ns,
+        )
+        if error:
+            span.set_attribute(ERROR, error)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(end_ns)
+        made.append(span)
+
+
+# `ToolException` is LangChain's way to tell a model what went wrong, so its text is passed on, cut and redacted, as is
+# that of a result whose status or wording is an error. The text of any other exception is not.
+
+EXCERPT_CHARS: Final = 2000
+
+
+class WorkerTrace(Exception):
+    """The traceback of an exception in a worker, as text, for the log."""
+
+
+def said_so(tool: str, text: str, redact: Redact) -> ToolFailure:
+    """The tool itself says that it failed."""
+    excerpt = redact(text[: 2 * EXCERPT_CHARS])[:EXCERPT_CHARS].strip() or "it does not say why"
+    return refuse(
+        ErrorKind.EXECUTION_ERROR,
+        f"{tool} failed and says: {excerpt}\nChange the arguments, or use another tool.",
+    )
+
+
+def refusal_of(call: GrantedCall, reply: Mapping[str, Any], redact: Redact, max_bytes: int) -> ToolFailure:
+    """What a reply with `failed` means."""
+    tool = call.spec.name
+    match reply["failed"]:
+        case "tool":
+            return said_so(tool, str(reply.get("message", "")), redact)
+        case "input":
+            return _invalid(tool, reply.get("violations", ()), redact)
+        case "too_large":
+            message = f"{tool} answered with more than {max_bytes} bytes: ask it for less."
+            return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=max_bytes)
+        case "no_result":
+            return refuse(ErrorKind.EXECUTION_ERROR, f"{tool} cannot be used here: {reply.get('message', '')}.")
+        case "absent":
+            return absent(tool)
+    return unforeseen(tool)
+
+
+def unforeseen(tool: str) -> ToolFailure:
+    message = (
+        f"{tool} failed in a way it did not foresee. Try other arguments or another tool; operators find it logged."
+    )
+    return refuse(ErrorKind.INTERNAL, message)
+
+
+def absent(tool: str) -> ToolFailure:
+    message = f"{tool} is listed but not loaded here. Use another tool, or ask an operator."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
+
+
+def no_worker(tool: str) -> ToolFailure:
+    message = f"No process could be started for {tool}. Try later or use another tool; operators find it logged."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
+
+
+def died(call: GrantedCall) -> ToolFailure:
+    """The worker was gone before it answered."""
+    tool = call.spec.name
+    if call.safe_to_repeat:
+        message = f"{tool} ended its own process before it answered. Try other arguments or another tool."
+        return refuse(ErrorKind.EXECUTION_ERROR, message)
+    message = (
+        f"{tool} ended its own process before it answered and may have had its effect. "
+        "Check that before you call it again."
+    )
+    return refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause=ErrorKind.EXECUTION_ERROR.value)
+
+
+def _invalid(tool: str, told: Any, redact: Redact) -> ToolFailure:
+    violations = tuple(Violation(path=path, keyword=kind, message=redact(text)) for path, kind, text in told)
+    first = f" {violations[0].message} (`{violations[0].path or '/'}`)." if violations else ""
+    message = f"{tool} cannot use its arguments.{first} Correct them and call again."
+    return refuse(ErrorKind.INVALID_INPUT, message, violations=violations)
+
 
 _MATCHED_CHARS: Final = 64 * 1024
 """Of a text result, as far as an error pattern looks."""
@@ -60,7 +170,7 @@ class LangChainAdapter:
         if self._tracer is not None and reply.get("runs"):
             make_spans(self._tracer, reply["runs"], self._redact)
         if "failed" in reply:
-            raise refusals.refusal_of(call, reply, self._redact, source.max_result_bytes) from reply.get("cause")
+            raise refusal_of(call, reply, self._redact, source.max_result_bytes) from reply.get("cause")
         return self._outcome(call, source, reply)
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
@@ -78,6 +188,9 @@ class LangChainAdapter:
     def upstream(self, planned: PlannedCall) -> str:
         return planned.spec.upstream_key
 
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        return FixedTerms(spec.has_side_effects, spec.upstream_key)
+
     def resumes(self, spec: ToolSpec) -> bool:
         return False
 
@@ -85,7 +198,7 @@ class LangChainAdapter:
         source = self._sources.get(spec.source)
         tool = source.tool(spec.resource_id) if source is not None else None
         if source is None or tool is None or tool.problem:
-            raise refusals.absent(spec.name)
+            raise absent(spec.name)
         return source, tool
 
     def _request(self, call: GrantedCall, source: LangChainToolSource, tool: BoundTool) -> dict[str, Any]:
@@ -106,7 +219,7 @@ class LangChainAdapter:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            raise refusals.unforeseen(call.spec.name) from error
+            raise unforeseen(call.spec.name) from error
         if cause is not None:
             reply["cause"] = cause
         return reply
@@ -118,21 +231,21 @@ class LangChainAdapter:
         try:
             reply: dict[str, Any] = await source.pool.ask(encode(request))
         except PoolClosed as closed:
-            raise refusals.absent(tool) from closed
+            raise absent(tool) from closed
         except WorkerFailed as failed:
-            raise (refusals.died(call) if failed.was_asked else refusals.no_worker(tool)) from failed
+            raise (died(call) if failed.was_asked else no_worker(tool)) from failed
         except (FrameTooLarge, ValueError) as error:
-            raise refusals.unforeseen(tool) from error
+            raise unforeseen(tool) from error
         trace = reply.pop("trace", "")
         if trace:
-            reply["cause"] = refusals.WorkerTrace(trace)
+            reply["cause"] = WorkerTrace(trace)
         return reply
 
     def _outcome(self, call: GrantedCall, source: LangChainToolSource, reply: Mapping[str, Any]) -> Outcome:
         value, spec = reply["value"], call.spec
         finds_error = source.overrides.of(spec.resource_id).finds_error
         if reply["status"] == "error" or (finds_error is not None and finds_error(value["text"][:_MATCHED_CHARS])):
-            raise refusals.said_so(spec.name, value["text"], self._redact)
+            raise said_so(spec.name, value["text"], self._redact)
         return Outcome(value=value)
 
 

@@ -9,18 +9,199 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
+import orjson
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from toolhub_service.adapters.langchain.contract import Contract, contract_of
-from toolhub_service.adapters.langchain.nature import is_generator, runs_on_loop
-from toolhub_service.adapters.langchain.result_value import NotAResult, TooLarge, value_of
-from toolhub_service.adapters.langchain.runs import RunRecorder
+from toolhub_service.adapters.langchain.contract import Contract, contract_of, is_generator, runs_on_loop
+
+# The value of a result has one shape for all tools: `{"text": …}`, with `content` and `artifact` if there are any.
+# `text` is what a model reads; `content` has the blocks of a result that is more than one text; `artifact` is the
+# second half of `content_and_artifact`: itself where it is JSON and small enough, else a description.
+
+
+class TooLarge(Exception):
+    """The text or the content is larger than what a result may be."""
+
+
+class NotAResult(Exception):
+    """Something that means nothing outside LangChain, such as a command to a graph; the message says what."""
+
+
+def value_of(given: Any, max_bytes: int) -> tuple[dict[str, Any], str]:
+    """The value and its status, `success` or `error`. Raises TooLarge, NotAResult."""
+    messages = given if isinstance(given, list) else [given]
+    if not messages or not all(isinstance(message, ToolMessage) for message in messages):
+        odd = next((message for message in messages if not isinstance(message, ToolMessage)), given)
+        raise NotAResult(f"it gave a {type(odd).__name__}, which only a LangChain graph understands")
+    contents = [message.content for message in messages]
+    value = _value(contents[0] if len(contents) == 1 else _flat(contents), max_bytes)
+    artifacts = [message.artifact for message in messages if message.artifact is not None]
+    if artifacts:
+        value["artifact"] = _artifact(artifacts[0] if len(artifacts) == 1 else artifacts, max_bytes)
+    status = "error" if any(message.status == "error" for message in messages) else "success"
+    return value, status
+
+
+def _flat(contents: Sequence[Any]) -> list[Any]:
+    return [block for content in contents for block in ([content] if isinstance(content, str) else content)]
+
+
+def _value(content: str | list[Any], max_bytes: int) -> dict[str, Any]:
+    if isinstance(content, str):
+        data = content.encode("utf-8", "replace")
+        if len(data) > max_bytes:
+            raise TooLarge
+        return {"text": content if content.isascii() else data.decode()}
+    data = orjson.dumps(content, default=_described, option=orjson.OPT_NON_STR_KEYS)
+    if len(data) > max_bytes:
+        raise TooLarge
+    blocks = orjson.loads(data)
+    return {"text": "\n".join(filter(None, map(_text, blocks))), "content": blocks}
+
+
+def _text(block: Any) -> str:
+    if isinstance(block, str):
+        return block
+    text = block.get("text") if isinstance(block, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def _artifact(artifact: Any, max_bytes: int) -> Any:
+    try:
+        data = orjson.dumps(artifact, default=_plain)
+    except (TypeError, ValueError, RecursionError):
+        return _described(artifact)
+    if len(data) > max_bytes:
+        return _described(artifact) | {"bytes": len(data), "omitted": f"larger than {max_bytes} bytes"}
+    return orjson.loads(data)
+
+
+def _plain(part: Any) -> Any:
+    if isinstance(part, BaseModel):
+        return part.model_dump(mode="json")
+    raise TypeError
+
+
+def _described(thing: Any) -> dict[str, Any]:
+    """What stands for something that is not JSON."""
+    of = type(thing)
+    described: dict[str, Any] = {"type": f"{of.__module__}.{of.__qualname__}", "omitted": "not JSON"}
+    if isinstance(thing, bytes | bytearray | memoryview):
+        described["bytes"] = len(thing)
+    return described
+
+
+# A callback handler records name, kind, times and parent of each nested run of tools, models, chains and retrievers,
+# and no value; the hub makes spans of them afterwards, the same way for a call on its own loop and for one in a worker.
+# LangChain's run of the called tool itself is left out: it is the hub's span `execute_tool`.
+
+RUNS_MAX: Final = 200
+"""Of one call; further ones are not told."""
+_NAME_CHARS: Final = 100
+
+
+class RunRecorder(BaseCallbackHandler):
+    """Records one call."""
+
+    run_inline = True
+    """Called where the run happens: it is quick, and an executor would lose the order."""
+
+    def __init__(self) -> None:
+        self._records: list[list[Any]] = []
+        self._places: dict[UUID, int] = {}
+        self._called: UUID | None = None
+        """The run of the called tool itself: the first. A tool that passes its own config on hides the parent of what
+        it runs inside, which then counts as this one's."""
+
+    def records(self) -> list[list[Any]]:
+        """`[kind, name, start_ns, end_ns, parent, error]` each, wall clock; `parent`: place in this list, or -1.
+
+        A run that has not ended ends now.
+        """
+        now_ns = time.time_ns()
+        return [[*record[:3], record[3] or now_ns, *record[4:]] for record in self._records]
+
+    def on_tool_start(
+        self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
+    ) -> None:
+        self._begin("execute_tool", serialized, run_id, parent_run_id, kwargs)
+
+    def on_chain_start(
+        self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
+    ) -> None:
+        self._begin("invoke_chain", serialized, run_id, parent_run_id, kwargs)
+
+    def on_llm_start(
+        self, serialized: Any, prompts: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
+    ) -> None:
+        self._begin("text_completion", serialized, run_id, parent_run_id, kwargs)
+
+    def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
+    ) -> None:
+        self._begin("chat", serialized, run_id, parent_run_id, kwargs)
+
+    def on_retriever_start(
+        self, serialized: Any, query: str, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
+    ) -> None:
+        self._begin("retrieval", serialized, run_id, parent_run_id, kwargs)
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id)
+
+    def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id)
+
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id, error)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id, error)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id, error)
+
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._end(run_id, error)
+
+    def _begin(
+        self, kind: str, serialized: Any, run_id: UUID, parent_run_id: UUID | None, about: Mapping[str, Any]
+    ) -> None:
+        if self._called is None:
+            self._called = run_id
+        elif len(self._records) < RUNS_MAX:
+            parent = -1 if parent_run_id is None else self._places.get(parent_run_id, -1)
+            self._places[run_id] = len(self._records)
+            self._records.append([kind, _name(serialized, about), time.time_ns(), 0, parent, ""])
+
+    def _end(self, run_id: UUID, error: BaseException | None = None) -> None:
+        place = self._places.get(run_id)
+        if place is not None:
+            record = self._records[place]
+            record[3] = time.time_ns()
+            record[5] = "" if error is None else type(error).__name__
+
+
+def _name(serialized: Any, about: Mapping[str, Any]) -> str:
+    named = about.get("name") or (serialized.get("name") if isinstance(serialized, Mapping) else None) or ""
+    return str(named)[:_NAME_CHARS].encode("utf-8", "replace").decode()
+
 
 _MESSAGE_CHARS: Final = 4000
 _TRACE_CHARS: Final = 8000

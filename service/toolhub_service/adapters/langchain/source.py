@@ -15,22 +15,20 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.langchain.frames import encode
-from toolhub_service.adapters.langchain.pool import WorkerPool
-from toolhub_service.adapters.langchain.quiet import silence, worker_environment
 from toolhub_service.adapters.langchain.terms import LangChainTerms
-from toolhub_service.adapters.langchain.worker import worker_argv
-from toolhub_service.adapters.langchain.worker_process import WorkerProcess, WorkerTerms, start_worker
-from toolhub_service.adapters.overrides import Overrides
+from toolhub_service.adapters.langchain.worker import silence, worker_argv, worker_environment
+from toolhub_service.adapters.langchain.worker_process import WorkerPool, WorkerProcess, WorkerTerms, start_worker
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.tools.hidden_folder import HiddenFolder
+from toolhub_service.tools.confinement import HiddenFolder
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
-    from toolhub_service.adapters.langchain.reading import Read, Reader
+    from toolhub_service.adapters.langchain.loading import Read, Reader
 
 Result = TypeVar("Result")
 
@@ -89,7 +87,7 @@ class LangChainToolSource:
 
     async def discover(self) -> Discovery:
         if self.pool.is_closed:
-            raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.")
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.", retryable=False)
         if self._reading is None:
             self._reading = _in_thread(self._read)
             self._reading.add_done_callback(self._has_read)
@@ -97,7 +95,7 @@ class LangChainToolSource:
             read = await asyncio.shield(self._reading)
         except ImportError as missing:
             message = "LangChain is not installed here: pip install 'tool-hub[langchain]'."
-            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message) from missing
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False) from missing
         except ToolFailure:
             raise
         except Exception as error:
@@ -123,7 +121,7 @@ class LangChainToolSource:
 
     def _read(self) -> Read:
         silence()
-        from toolhub_service.adapters.langchain.reading import Reader
+        from toolhub_service.adapters.langchain.loading import Reader
 
         if self._reader is None:
             self._reader = Reader(self.terms, self.overrides, self._check_schema)
@@ -143,7 +141,7 @@ class LangChainToolSource:
                     self._troubled(self.name, problem.cause)
 
     def _discovery(self, read: Read) -> Discovery:
-        from toolhub_service.adapters.langchain.reading import SERVER
+        from toolhub_service.adapters.langchain.loading import SERVER
 
         problems = (*(problem.sentence for problem in read.unloaded), *read.left_out)
         if problems and not read.tools:

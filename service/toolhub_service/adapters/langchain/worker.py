@@ -6,20 +6,81 @@ pipe for diagnostics. A child that a tool forked and that came back from the too
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from toolhub_service.adapters.langchain.frames import ChannelClosed, encode, read_frame
-from toolhub_service.adapters.langchain.lifeline import bind_to_hub
-from toolhub_service.adapters.langchain.quiet import silence
 from toolhub_service.adapters.langchain.terms import LoadTerms
+
+# LangChain runs without its tracing: LangSmith would send arguments and results to a third party. Tracing is decided by
+# context, then by `langsmith.configure`, then by environment variables. The variables are set before anything is
+# imported, the configuration right after, so that a later change of the variables has no effect.
+
+OFF: Final = dict.fromkeys(
+    ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2"), "false"
+)
+_OTHER_TRACERS: Final = ("LANGCHAIN_HANDLER", "LANGCHAIN_WANDB_TRACING", "LANGCHAIN_COMET_TRACING")
+_OWN_PREFIX: Final = "TOOLHUB_"
+"""The hub's own settings, some of which are secrets."""
+
+
+def silence() -> None:
+    """Turn tracing off in this process for good. Imports langsmith: half a second the first time."""
+    for name in _OTHER_TRACERS:
+        os.environ.pop(name, None)
+    os.environ.update(OFF)
+    import langsmith
+
+    langsmith.configure(enabled=False)
+
+
+def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a worker process is given of the hub's environment: all but the hub's settings and switches of tracing."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(_OWN_PREFIX) and name not in _OTHER_TRACERS
+    }
+    return kept | OFF
+
+
+# When the hub is gone, the worker's whole process group is killed. The hub alone holds the writing end of a pipe. On
+# Linux the kernel itself sends SIGKILL to the group when that end closes (`F_SETOWN` with a group, `F_SETSIG`,
+# `O_ASYNC`; fcntl(2)), which also ends a tool that never releases the interpreter lock. A thread that waits for the end
+# of the pipe does the same where that is missing.
+
+
+def bind_to_hub(lifeline: int) -> None:
+    """Raises RuntimeError where neither this process nor its parent leads its group: others would be killed with it.
+
+    The parent may be the sandbox that hides the hub's data folder.
+    """
+    if os.getpgrp() not in (os.getpid(), os.getppid()):
+        raise RuntimeError("a worker must lead its process group")
+    os.set_inheritable(lifeline, False)
+    if hasattr(fcntl, "F_SETSIG"):
+        with suppress(OSError):
+            fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+            fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+
+
+def _end_with(lifeline: int) -> None:
+    with suppress(OSError):
+        os.read(lifeline, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
 
 _BOOTSTRAP: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "

@@ -9,17 +9,15 @@ import asyncio
 from collections.abc import Sequence
 
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.calling import Calling
-from toolhub_service.adapters.mcp.reporting import Reporter
-from toolhub_service.adapters.mcp.server import McpServer
+from toolhub_service.adapters.mcp.calling import Calling, Reporter
+from toolhub_service.adapters.mcp.link import McpServer
 from toolhub_service.adapters.mcp.tasks import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
-from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
+from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions, QuestionAsked
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
-from toolhub_service.domain.ports import Clock, EventSink, Randomness
-from toolhub_service.domain.question import QuestionAsked
+from toolhub_service.domain.ports import Clock, EventSink, FixedTerms, Randomness
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
@@ -99,6 +97,9 @@ class McpAdapter:
 
     def upstream(self, planned: PlannedCall) -> str:
         return planned.spec.upstream_key
+
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        return FixedTerms(spec.has_side_effects, spec.upstream_key)
 
     def resumes(self, spec: ToolSpec) -> bool:
         server = self._servers.get(spec.source)

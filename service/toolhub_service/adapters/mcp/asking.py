@@ -3,8 +3,8 @@
 A server that needs something answers `input_required` with requests by key and a sealed state of its own; whoever sends
 the call again with answers and that state resumes it. `decline` and `defaults` answer at once. `ask` raises
 `QuestionAsked`: the hub keeps what it needs to go on in the question's continuation, and a later run brings the
-reply. Several requests in one answer become several questions, one after another; the server is only told when all are
-answered.
+reply. Several requests in one answer become several questions, one after another; the server gets all answers
+together.
 
 A state may be worth less than the answer: the SDK's servers seal it with a key of their process, for ten minutes. Where
 a server refuses its own state, it has not looked at the call, which begins anew, once a run; what it asks again, to
@@ -20,17 +20,56 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.questions import defaults_of
 from toolhub_service.adapters.mcp.terms import Elicitation
 from toolhub_service.adapters.shortening import as_object, written
-from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.call import GrantedCall, Question, QuestionAsked
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.question import Question, QuestionAsked
-from toolhub_service.guards.redaction import Redact
+from toolhub_service.guards.secrets import Redact
+
+if TYPE_CHECKING:
+    from mcp.client.session import ClientRequestContext, ElicitationFnT
+
+
+# `elicitation: decline` does not declare the capability, so that servers know beforehand. `ask` declares it: servers of
+# 2026-07-28 send InputRequiredResult, which becomes an approval; an elicitation/create request (2025-11-25, the call is
+# held open meanwhile) is declined. `defaults` accepts with the defaults of the schema.
+
+
+def answering(elicitation: Elicitation) -> ElicitationFnT | None:
+    """The SDK's callback; None leaves the capability undeclared."""
+    if elicitation == "decline":
+        return None
+    return _by_defaults if elicitation == "defaults" else _decline
+
+
+def defaults_of(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """The defaults of an object schema's properties; None when a required property has none."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return None if schema.get("required") else {}
+    given = {name: rule["default"] for name, rule in properties.items() if isinstance(rule, dict) and "default" in rule}
+    return given if all(name in given for name in schema.get("required") or ()) else None
+
+
+def answer_by_defaults(params: ElicitRequestParams) -> ElicitResult:
+    """What `defaults` says to a question, whichever way it came."""
+    content = defaults_of(params.requested_schema) if isinstance(params, ElicitRequestFormParams) else None
+    return ElicitResult(action="decline") if content is None else ElicitResult(action="accept", content=content)
+
+
+async def _decline(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG001
+    return ElicitResult(action="decline")
+
+
+async def _by_defaults(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG001
+    return answer_by_defaults(params)
+
 
 ROUNDS_MAX: Final = 8
 REQUESTS_MAX: Final = 16
@@ -50,7 +89,7 @@ _KEYWORDS: Final = (
 
 @dataclass(slots=True)
 class Asking:
-    """Where one call stands between the server's questions."""
+    """The state of one call between the server's questions."""
 
     state: str | None = None
     """The server's own, sealed; handed back as it came."""
@@ -93,7 +132,7 @@ def resumed(call: GrantedCall) -> Asking:
 
 
 def begins_anew(asking: Asking, failure: ToolFailure) -> bool:
-    """Whether the server has refused its own state, unread, for the first time: `asking` stands at the beginning."""
+    """Whether the server has refused its own state, unread, for the first time: `asking` is reset."""
     upstream = failure.error.upstream
     if upstream is None or upstream.status != INVALID_PARAMS or _STATE not in upstream.excerpt.lower():
         return False
@@ -191,3 +230,59 @@ def _digest(key: str, asked: JsonObject) -> str:
 def _accepted(answer: JsonObject, schema: JsonObject) -> JsonValue:
     known = as_object(schema.get("properties")) or {}
     return {"action": "accept", "content": {name: value for name, value in answer.items() if name in known}}
+
+
+# Input that a running task asks for:
+#
+# 2026-07-28   tasks/get has the requests (`inputRequests`), tasks/update answers each once. A person is asked as in a
+#              call: the job waits, its task with it, and the next run answers.
+# 2025-11-25   the server asks on the stream of tasks/result and waits there, so nobody can be asked: the session's
+#              callback (`answering`) answers at once.
+
+STATUS: Final = "input_required"
+
+
+class TaskInput:
+    """Of one run that follows a task. Made anew in each: what people have said already comes with the call."""
+
+    def __init__(self, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
+        """Raises QuestionAsked when a person has answered, and another question is next."""
+        self._call = call
+        self._elicitation = elicitation
+        self._redact = redact
+        self._step = resumed(call)
+        self._step.recalled = dict(self._step.said)
+        self._answered: set[str] = set()
+
+    def answers(self, task: JsonObject) -> dict[str, JsonValue] | None:
+        """What has not been answered yet, by key; None when it wants what nobody here gives, or too often.
+
+        Raises QuestionAsked: a person must answer first.
+        """
+        requests = as_object(task.get("inputRequests"))
+        if not requests or len(requests) > REQUESTS_MAX:
+            return None
+        fresh = sorted(requests.keys() - self._answered)
+        if fresh and self._is_too_often():
+            return None
+        step = self._step
+        step.answers, step.pending = {}, {}
+        try:
+            for key in fresh:
+                request = as_object(requests[key]) or {}
+                take(step, key, request, self._call, self._elicitation, self._redact)
+        except ToolFailure:
+            return None
+        step.ask_next()
+        return step.answers
+
+    def may_be_asked(self) -> bool:
+        """Whether a server of 2025-11-25 may ask; the capability was not declared where it may not."""
+        return self._elicitation != "decline" and not self._is_too_often()
+
+    def gave(self, answers: dict[str, JsonValue]) -> None:
+        self._answered.update(answers)
+
+    def _is_too_often(self) -> bool:
+        self._step.rounds += 1
+        return self._step.rounds > ROUNDS_MAX

@@ -2,27 +2,100 @@
 
 Only the origins of the source are dialled. A response that is not an event stream is read here, at most
 `max_message_bytes` of it after inflation; of an event stream each event is bounded so.
-Whatever breaks becomes a response with a JSON-RPC error (breakage.py): raised, it would end the task group of the
+Whatever breaks becomes a response with a JSON-RPC error (`Breakage`): raised, it would end the task group of the
 SDK's transport and with it every other call of the connection (python-sdk #3560). Cookies are dropped.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from typing import Final, TypeVar
 
 import httpx2
 import orjson
 
-from toolhub_service.adapters.mcp.breakage import Breakage, error_of
-from toolhub_service.adapters.mcp.crowds import counted
-from toolhub_service.adapters.mcp.flights import Flight, Flights, GivenUp
-from toolhub_service.registry.turns import in_turns
+from toolhub_service.adapters.mcp.failures import Breakage, error_of
+from toolhub_service.adapters.mcp.lines import counted
+from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.tools.egress.body import BoundedBody, Pull, decoder_of
 from toolhub_service.tools.egress.breakage import WireError
+
+# In 2025-11-25 a cancellation is a message of its own (`notifications/cancelled`), and the SDK leaves the cancelled
+# request's POST open until the server answers it. With a server that never does, every call that ends at its deadline
+# would leave a socket and a task behind; so a request that is cancelled is abandoned here.
+
+Answer = TypeVar("Answer")
+
+_ID: Final = rb'(\d{1,18}|"[^"\\]{1,64}")'
+_REQUEST: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":' + _ID + rb',"method":')
+_CANCELLATION: Final = re.compile(
+    rb'\{"jsonrpc":"2\.0","method":"notifications/cancelled","params":\{"requestId":' + _ID
+)
+"""As the SDK writes them; what is written in another way is not given up."""
+
+
+class GivenUp(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Request:
+    """One request, until its answer has been read."""
+
+    def __init__(self) -> None:
+        self._scope: asyncio.Timeout | None = None
+        self._is_over = False
+
+    async def wait(self, part: Awaitable[Answer]) -> Answer:
+        """A part of its way. Raises GivenUp."""
+        try:
+            async with asyncio.timeout(0 if self._is_over else None) as self._scope:
+                return await part
+        except TimeoutError:
+            if self._is_over:
+                raise GivenUp from None
+            raise
+        finally:
+            self._scope = None
+
+    def give_up(self) -> None:
+        self._is_over = True
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+
+class InFlight:
+    """Those of one connection."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[bytes, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, content: bytes) -> tuple[bytes, Request]:
+        """What is sent; `end` takes the key back."""
+        found = _REQUEST.match(content)
+        key, flight = found[1] if found else b"", Request()
+        if key:
+            self._under_way[key] = flight
+        return key, flight
+
+    def end(self, key: bytes, flight: Request) -> None:
+        if self._under_way.get(key) is flight:
+            del self._under_way[key]
+
+    def heed(self, content: bytes) -> None:
+        """Give up what this message, which was sent, cancels."""
+        found = _CANCELLATION.match(content)
+        flight = self._under_way.get(found[1]) if found else None
+        if flight is not None:
+            flight.give_up()
+
 
 _SESSION = "mcp-session-id"
 _PRIMARY = b"connection", b"content-encoding", b"content-length", b"set-cookie", b"set-cookie2", b"transfer-encoding"
@@ -54,7 +127,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self._origins = origins
         self._max_message_bytes = max_message_bytes
         self._on_lost = on_lost
-        self._flights = Flights()
+        self._flights = InFlight()
         self.trouble = ""
         """What broke last on the way, for people; empty when nothing has."""
         self.was_away = False
@@ -81,7 +154,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             if not is_streaming:
                 self._flights.end(key, flight)
 
-    async def _answered(self, request: httpx2.Request, flight: Flight) -> httpx2.Response:
+    async def _answered(self, request: httpx2.Request, flight: Request) -> httpx2.Response:
         """Raises GivenUp."""
         try:
             response = await flight.wait(self._inner.handle_async_request(request))
@@ -97,7 +170,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _judged(self, request: httpx2.Request, response: httpx2.Response, flight: Flight) -> httpx2.Response:
+    async def _judged(self, request: httpx2.Request, response: httpx2.Response, flight: Request) -> httpx2.Response:
         try:
             pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
         except WireError:
@@ -117,7 +190,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             return self._broken(Breakage.UNDECODABLE, 502)
         finally:
             await response.aclose()
-        if body.is_cut or await in_turns(counted(content)):
+        if body.is_cut or await run_in_slices(counted(content)):
             return self._broken(Breakage.TOO_LARGE, 502)
         if response.has_redirect_location and not self._leads_on(request, response):
             return self._broken(Breakage.REFUSED, 403)
@@ -152,7 +225,7 @@ class _Events(httpx2.AsyncByteStream):
     SDK puts the request's id into it), and the last one.
     """
 
-    def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int, flight: Flight) -> None:
+    def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int, flight: Request) -> None:
         self._pull = pull
         self._flight = flight
         self._response = response
@@ -168,14 +241,14 @@ class _Events(httpx2.AsyncByteStream):
                 if end := _end_of_events(held, seen):
                     events = bytes(held[:end])
                     del held[:end]
-                    if await in_turns(counted(events)):
+                    if await run_in_slices(counted(events)):
                         yield _failing_event(Breakage.TOO_LARGE)
                         return
                     yield events
                 if len(held) > self._max_event_bytes:
                     yield _failing_event(Breakage.TOO_LARGE)
                     return
-            if not await in_turns(counted(bytes(held))):
+            if not await run_in_slices(counted(bytes(held))):
                 yield bytes(held)
         except WireError:
             yield _failing_event(Breakage.UNDECODABLE)

@@ -7,27 +7,250 @@ cancellation, the SDK tells the server to cancel.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from math import inf
-from typing import Any, Final
+import binascii
+import hashlib
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from math import inf, isfinite
+from typing import Any, Final, NamedTuple
 
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import mcp_param_headers
 
-from toolhub_service.adapters.mcp import asking, content, failures, wire
-from toolhub_service.adapters.mcp.breakage import Breakage
-from toolhub_service.adapters.mcp.link import McpSession
-from toolhub_service.adapters.mcp.reporting import Reporter
-from toolhub_service.adapters.mcp.server import McpServer
-from toolhub_service.domain.artifact_ports import ArtifactDesk
-from toolhub_service.domain.call import GrantedCall
+from toolhub_service.adapters.mcp import asking, failures
+from toolhub_service.adapters.mcp.failures import Breakage
+from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.shortening import kept_json, one_line
+from toolhub_service.domain.artifact import OCTETS, ArtifactDesk, ArtifactRef
+from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.result import Outcome
-from toolhub_service.guards.redaction import Redact
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, Progress
+from toolhub_service.guards.secrets import Redact
+
+# The value of a result (CallToolResult, as JSON) has one of two shapes:
+#
+#     structured content, as it is        where the tool sent some
+#     {"text": "…", "content": [...]}     else: its text blocks joined by line breaks, and its other blocks
+#                                         in their order where there are any
+#
+# Binary blocks (images, audio, blobs) and texts of resources beyond 16 KiB are kept as artifacts, and a block says
+# which, with size and sha256; beside structured content all binary blocks are kept so. Where nothing can be kept, the
+# block says why, and the outcome is `truncated`.
+
+BLOCKS_MAX: Final = 1_000
+INLINE_MAX_BYTES: Final = 16 * 1024
+"""Of base64, or of a resource's text."""
+RAW_MAX_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 256 * 1024
+_MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[\x20-\x7e]{1,100})?")
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+class Answerer(NamedTuple):
+    """Who answered, for evidence; what it says of itself is untrusted and bounded."""
+
+    server: str = ""
+    protocol: str = ""
+
+
+def text_of(result: JsonObject) -> str:
+    """The text blocks of a result, joined by line breaks."""
+    return "\n".join(str(block["text"]) for block in _blocks(result) if _is_text(block))
+
+
+def is_result(result: JsonObject) -> bool:
+    """Whether it has what a result must have at the least."""
+    return isinstance(result.get("content"), list | tuple) or "structuredContent" in result
+
+
+async def outcome_of(
+    result: JsonObject, call: GrantedCall, by: Answerer, desk: ArtifactDesk | None, *, keep_raw: bool = False
+) -> Outcome:
+    """`desk`: where what is too large for a value goes; None: nowhere."""
+    blocks = _blocks(result)
+    others = [block for block in blocks[:BLOCKS_MAX] if not _is_text(block)]
+    is_structured = result.get("structuredContent") is not None or (
+        "structuredContent" in result and bool(call.spec.output_schema)
+    )
+    keeping = _Keeping(call.call, desk, 0 if is_structured else INLINE_MAX_BYTES)
+    shown = [await keeping.shown(block) for block in others] if others else []
+    value: JsonValue = result.get("structuredContent")
+    if not is_structured:
+        text = "\n".join([str(block["text"]) for block in blocks[:BLOCKS_MAX] if _is_text(block)])
+        value = {"text": text, "content": shown} if shown else {"text": text}
+    dropped = max(0, len(blocks) - BLOCKS_MAX)
+    return Outcome(
+        value=value,
+        evidence=(_evidence(call, by, is_structured=is_structured, others=len(others), dropped=dropped),),
+        artifacts=tuple(keeping.artifacts),
+        truncated=keeping.is_incomplete or dropped > 0,
+        raw=kept_json(result, RAW_MAX_BYTES) if keep_raw else None,
+    )
+
+
+class _Keeping:
+    """The large parts of one result on their way into artifacts."""
+
+    def __init__(self, call: Call, desk: ArtifactDesk | None, inline_max_bytes: int) -> None:
+        self._call = call
+        self._desk = desk
+        self._inline_max_bytes = inline_max_bytes
+        self.artifacts: list[ArtifactRef] = []
+        self.is_incomplete = False
+
+    async def shown(self, block: JsonObject) -> JsonObject:
+        """The block as a value may hold it."""
+        resource = block.get("resource")
+        if isinstance(resource, Mapping):
+            return {**block, "resource": await self._lightened(resource, "blob", "text")}
+        return await self._lightened(block, "data")
+
+    async def _lightened(self, holder: JsonObject, *places: str) -> JsonObject:
+        """Without what is too large; whatever else it says stays."""
+        place = next((place for place in places if isinstance(holder.get(place), str)), "")
+        carried = holder.get(place)
+        limit = INLINE_MAX_BYTES if place == "text" else self._inline_max_bytes
+        if not isinstance(carried, str) or len(carried) <= limit:
+            return holder
+        rest = {key: value for key, value in holder.items() if key != place}
+        data = carried.encode("utf-8", "replace") if place == "text" else _decoded(carried)
+        if data is None:
+            self.is_incomplete = True
+            return {**rest, "dropped": "it is not base64"}
+        facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        return {**rest, **facts, **await self._kept(data, holder)}
+
+    async def _kept(self, data: bytes, holder: JsonObject) -> JsonObject:
+        """What became of the bytes. An effect that was had is answered, whatever becomes of what it brought."""
+        if self._desk is None:
+            self.is_incomplete = True
+            return {"dropped": "this hub keeps no artifacts"}
+        try:
+            artifact = await self._desk.keep(
+                _chunks(data), call=self._call, media_type=_media_type(holder), name=_file_name(holder)
+            )
+        except ToolFailure as failure:
+            self.is_incomplete = True
+            return {"dropped": f"it could not be kept: {failure.error.kind.value}"}
+        self.artifacts.append(artifact.ref)
+        return {"artifact": artifact.artifact_id}
+
+
+def _blocks(result: JsonObject) -> Sequence[JsonObject]:
+    calling = result.get("content")
+    if not isinstance(calling, list | tuple):
+        return ()
+    return [block for block in calling if isinstance(block, Mapping)]
+
+
+def _is_text(block: JsonObject) -> bool:
+    return block.get("type") == "text" and isinstance(block.get("text"), str)
+
+
+def _decoded(base64: str) -> bytes | None:
+    try:
+        return binascii.a2b_base64(base64)
+    except ValueError:
+        return None
+
+
+async def _chunks(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), _CHUNK_BYTES):
+        yield data[start : start + _CHUNK_BYTES]
+
+
+def _media_type(holder: JsonObject) -> str:
+    said = holder.get("mimeType")
+    return said if isinstance(said, str) and _MEDIA_TYPE.fullmatch(said) else OCTETS
+
+
+def _file_name(holder: JsonObject) -> str:
+    """What the last part of a resource's URI calls it, where that is harmless."""
+    uri = holder.get("uri")
+    name = uri.rpartition("/")[2] if isinstance(uri, str) else ""
+    return name if _FILE_NAME.fullmatch(name) else ""
+
+
+def _evidence(call: GrantedCall, by: Answerer, *, is_structured: bool, others: int, dropped: int) -> Evidence:
+    spec = call.spec
+    attributes = {
+        "source": spec.source,
+        "server": by.server,
+        "protocol": by.protocol,
+        "remote_tool": spec.resource_id,
+        "structured": "true" if is_structured else "false",
+    }
+    if others:
+        attributes["other_blocks"] = str(others)
+    if dropped:
+        attributes["dropped_blocks"] = str(dropped)
+    return Evidence(
+        EvidenceType.TOOL,
+        call.call.call_id,
+        f"{spec.name} answered{f' by {by.server}' if by.server else ''}",
+        attributes=attributes,
+    )
+
+
+def _is_finite(number: float) -> bool:
+    """Whether a double can hold it: an integer of a server may have any number of digits."""
+    try:
+        return isfinite(number)
+    except OverflowError:
+        return False
+
+
+# Progress reaches the hub's sink at most 50 times a second: what comes too soon replaces what waits, and one timer
+# passes it on, so that the newest is never lost.
+
+PAUSE_S: Final = 0.02
+MESSAGE_MAX_CHARS: Final = 500
+
+
+class Reporter:
+    """Of one call; the SDK's progress callback."""
+
+    __slots__ = ("_loop", "_next_s", "_sink", "_timer", "_waiting")
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._next_s = 0.0
+        self._waiting: tuple[float, float | None, str | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        if not _is_finite(progress):
+            return
+        self._waiting = (progress, total, message)
+        if self._loop.time() >= self._next_s:
+            self._hand_on()
+        elif self._timer is None:
+            self._timer = self._loop.call_at(self._next_s, self._hand_on)
+
+    def close(self) -> None:
+        """Hand on what waits; the call has ended."""
+        if self._waiting is not None:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting is None:
+            return
+        step, total, message = self._waiting
+        self._waiting = None
+        self._next_s = self._loop.time() + PAUSE_S
+        known_total = total if total is not None and _is_finite(total) else None
+        shown = one_line(message, MESSAGE_MAX_CHARS) if message else ""
+        self._sink.progress(Progress(step=step, total=known_total, message=shown))
+
 
 MARGIN_S: Final = 0.05
-"""By how much the server's time is shorter than the hub's, so that the server hears of it from us; at most a tenth."""
+"""By how much the server's time is shorter than the hub's, so that it is cancelled in time; at most a tenth."""
 KEY_META: Final = "toolhub/idempotencyKey"
 TRACE_META: Final = "traceparent"
 _STATE_ONLY_PAUSE_S: Final = 0.1
@@ -71,7 +294,7 @@ class Calling:
         """The final answer, and who gave it. Raises ToolFailure, QuestionAsked.
 
         `task_ttl_ms`: ask for a task that is kept so long (2025-11-25); `extension`: what the call declares
-        (2026-07-28). Each is ignored in the other era. `key`: goes along where the call has no idempotency key.
+        (2026-07-28). Each is ignored in the other version. `key`: goes along where the call has no idempotency key.
         """
         step = asking.resumed(call)
         while True:
@@ -119,15 +342,13 @@ class Calling:
             raise failures.timed_out(call)
         mirrored = server.headers_of(call.spec) if session.is_modern else None
         try:
-            return await wire.ask(
-                session.client.session,
+            return await session.requests.send(
                 "tools/call",
                 params,
                 timeout_s=timeout_s,
                 on_progress=reporter,
                 headers=mcp_param_headers(mirrored, call.args) if mirrored else None,
                 extension=extension,
-                lane=session.lane,
             )
         except MCPError as error:
             _notice(server, session, error)
@@ -144,15 +365,15 @@ class Calling:
 
     async def outcome(self, server: McpServer, session: McpSession, call: GrantedCall, result: JsonObject) -> Outcome:
         """What a final result says. Raises ToolFailure when the tool, or the operator, calls it an error."""
-        if result.get("resultType", "complete") != "complete" or not content.is_result(result):
+        if result.get("resultType", "complete") != "complete" or not is_result(result):
             raise failures.outside_protocol(call, "what it sent is no result of a tool")
         if result.get("isError") is True:
-            raise failures.tool_said(call, content.text_of(result), self.redact)
+            raise failures.tool_said(call, text_of(result), self.redact)
         finds_error = server.overrides.of(call.spec.resource_id).finds_error
-        if finds_error is not None and finds_error(text := content.text_of(result)):
+        if finds_error is not None and finds_error(text := text_of(result)):
             raise failures.tool_said(call, text, self.redact)
-        by = content.Answerer(session.server, session.protocol)
-        return await content.outcome_of(result, call, by, self._desk, keep_raw=self._keep_raw)
+        by = Answerer(session.server, session.protocol)
+        return await outcome_of(result, call, by, self._desk, keep_raw=self._keep_raw)
 
 
 def time_left_s(call: GrantedCall) -> float | None:

@@ -1,6 +1,6 @@
-"""One connection to an MCP server, from entering to leaving the SDK's client: all in the task of `run`.
+"""One connection to an MCP server, from entering to leaving the SDK's session: all in the task of `run`.
 
-The SDK's client lives in the task that enters it: its cancel scopes must be left there, and when a server dies it
+The SDK's session lives in the task that enters it: its cancel scopes must be left there, and when a server dies it
 cancels that very task. So that task does nothing else, a connection is never revived, and `run` ends by returning,
 whatever the SDK did: the one exception that leaves it is a cancellation from outside.
 """
@@ -9,70 +9,119 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from mcp import Client
-from mcp.client.extension import ClientExtension
+from mcp import ClientSession, MCPError
 from mcp.client.session import ElicitationFnT, IncomingMessage
-from mcp_types import Implementation, ToolListChangedNotification
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.dispatcher import Outbound
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp_types import (
+    UNSUPPORTED_PROTOCOL_VERSION,
+    ClientCapabilities,
+    ElicitationCapability,
+    FormElicitationCapability,
+    Implementation,
+    ToolListChangedNotification,
+    UnsupportedProtocolVersionErrorData,
+    UrlElicitationCapability,
+)
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from toolhub_service import __version__
-from toolhub_service.adapters.mcp import era
 from toolhub_service.adapters.mcp.bounded import BoundedTransport
-from toolhub_service.adapters.mcp.http import HttpRoad
-from toolhub_service.adapters.mcp.lane import Lane
-from toolhub_service.adapters.mcp.listening import Listening
-from toolhub_service.adapters.mcp.reasons import NotConnected, reason_of
+from toolhub_service.adapters.mcp.failures import NotConnected, reason_of
+from toolhub_service.adapters.mcp.fast_client import FastClient
+from toolhub_service.adapters.mcp.http import HttpTransport
+from toolhub_service.adapters.mcp.requests import RequestSender, is_modern
 from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, StdioTransport
-from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
-from toolhub_service.adapters.mcp.wire import ShortWay
+from toolhub_service.adapters.mcp.terms import McpTerms, Protocol, StdioTerms
 from toolhub_service.domain.ports import Randomness
+
+# Reconnects are exponential with full jitter (Brooker, "Exponential Backoff And Jitter"). The first is at once; a
+# caller that waits may hurry the next one, but not to less than `FLOOR_S` after the last; a connection that lasted
+# `LASTED_S` starts the count anew.
+
+FLOOR_S = 0.1
+FIRST_S = 0.5
+CAP_S = 30.0
+LASTED_S = 20.0
+_EXPONENT_MAX = 16
+
+
+class Backoff:
+    def __init__(self, randomness: Randomness) -> None:
+        self._randomness = randomness
+        self._failures = 0
+
+    def failed(self) -> float:
+        """Count a failure; seconds until the next try."""
+        ceiling_s = min(CAP_S, FIRST_S * 2.0 ** min(self._failures, _EXPONENT_MAX))
+        self._failures += 1
+        return max(FLOOR_S, self._randomness.uniform(0.0, ceiling_s))
+
+    def lost_after(self, for_s: float) -> float:
+        """A connection was lost after so many seconds; seconds until the next try, 0 when it had lasted a while."""
+        if for_s >= LASTED_S:
+            self._failures = 0
+        if self._failures:
+            return self.failed()
+        self._failures = 1
+        return 0.0
+
 
 for _name in ("client", "httpcore2", "httpx2", "mcp"):
     # They log what servers send, and URLs with their queries.
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 _LAST_ANSWERS_S = 0.1
+_CLIENT = Implementation(name="tool-hub", version=__version__)
+_NAME_MAX_CHARS = 100
+_MAY_BE_ASKED = ElicitationCapability(form=FormElicitationCapability(), url=UrlElicitationCapability())
+"""What the SDK declares for a session that has a callback for questions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class Deps:
     """What the connections of one link share."""
 
     terms: McpTerms
-    road: HttpRoad | None
+    http: HttpTransport | None
     """None for stdio."""
     randomness: Randomness
     on_elicit: ElicitationFnT | None
-    extensions: Sequence[ClientExtension]
     changed: Callable[[], None]
 
 
 class Connection:
-    """Run once. `stands` is told when it stands, `falls` at once when it is lost or left."""
+    """Run once. `connected` is called when it can be used, `disconnected` at once when it is lost or left."""
 
-    def __init__(self, means: Means, stands: Callable[[Client], None], falls: Callable[[], None]) -> None:
-        self._means = means
-        self._stands = stands
-        self._falls = falls
+    def __init__(
+        self, deps: Deps, connected: Callable[[ClientSession, RequestSender], None], disconnected: Callable[[], None]
+    ) -> None:
+        self._deps = deps
+        self._connected = connected
+        self._disconnected = disconnected
         self._over = asyncio.Event()
-        self._is_falling = False
+        self._is_leaving = False
         self._program: StdioTransport | None = None
         self._bounded: BoundedTransport | None = None
-        self._lane: Lane | None = None
-        self._handshake = asyncio.timeout(means.terms.connect_timeout_s)
-        self.stood = False
+        self._fast: FastClient | None = None
+        self._handshake = asyncio.timeout(deps.terms.connect_timeout_s)
+        self.was_connected = False
         self.why_over = ""
         """For people and models; empty while nothing is wrong."""
 
     async def run(self) -> None:
-        """Connect, stand until `leave` is called or the server is gone, and leave."""
+        """Connect, wait until `leave` is called or the server is gone, and leave."""
         try:
             async with AsyncExitStack() as stack:
-                await self._connected(stack)
+                await self._connect(stack)
                 await self._over.wait()
         except asyncio.CancelledError:
             # Stray, from the SDK's scope around this very task, when it is not counted here after the scope was left.
@@ -87,97 +136,185 @@ class Connection:
                 self.why_over = self._program.ended or self.why_over
 
     def leave(self, why: str) -> None:
-        """Have `run` end once the connection stands; calls must not begin on it. The first reason counts."""
-        self._fall(why)
+        """Have `run` end once the connection is made; calls must not begin on it. The first reason counts."""
+        self._disconnect(why)
         self._over.set()
 
     def leave_soon(self, why: str) -> None:
-        """Leave once the answer that told why has reached the call that waits for it."""
-        self._fall(why)
+        """Leave once the answer that says why has reached the call that waits for it."""
+        self._disconnect(why)
         asyncio.get_running_loop().call_later(_LAST_ANSWERS_S, self._over.set)
 
-    def _fall(self, why: str) -> None:
-        if not self._is_falling:
-            self._is_falling = True
-            # After the deadline it is the hub that ends the program, of which its pipes tell.
+    def _disconnect(self, why: str) -> None:
+        if not self._is_leaving:
+            self._is_leaving = True
+            # After the deadline the hub itself ends the program, and the reason is not that its pipes closed.
             self.why_over = self._too_slow if self._handshake.expired() else why
-            self._falls()
+            self._disconnected()
 
     @property
     def _too_slow(self) -> str:
-        return f"It did not answer the handshake within {self._means.terms.connect_timeout_s:g} s."
-
-    def lane(self, *, is_modern: bool) -> ShortWay | None:
-        """Over HTTP only where there is no session."""
-        if self._program is not None:
-            return self._program.wire.lane
-        return self._lane if is_modern else None
+        return f"It did not answer the handshake within {self._deps.terms.connect_timeout_s:g} s."
 
     def diagnostics(self) -> list[str]:
         return self._program.diagnostics() if self._program else []
 
-    async def _connected(self, stack: AsyncExitStack) -> None:
-        terms = self._means.terms
+    async def _connect(self, stack: AsyncExitStack) -> None:
+        wanted = self._deps.terms.protocol
         try:
             async with self._handshake:
-                client = await stack.enter_async_context(self._client())
+                dispatcher, session = await stack.enter_async_context(self._session())
         except TimeoutError:
             raise NotConnected(self._too_slow) from None
-        if not era.fits(terms.protocol, client.protocol_version):
-            raise NotConnected(f"It speaks {client.protocol_version}, the source is fixed to {terms.protocol}.")
-        if self._bounded is not None and self._bounded.was_away and not era.is_modern(client.protocol_version):
-            raise NotConnected(self._bounded.trouble)  # An outage during the probe says nothing of the era.
-        if era.is_modern(client.protocol_version) and era.announces_changes(client):
-            await stack.enter_async_context(Listening(client, self._means.randomness, self._means.changed))
-        if not self._is_falling:
-            self.stood = True
-            self._stands(client)
+        spoken = session.protocol_version or ""
+        if wanted != "auto" and is_modern(wanted) != is_modern(spoken):
+            raise NotConnected(f"It speaks {spoken}, the source is fixed to {wanted}.")
+        if self._bounded is not None and self._bounded.was_away and not is_modern(spoken):
+            raise NotConnected(self._bounded.trouble)  # An outage during the probe says nothing of the version.
+        tools = session.server_capabilities.tools if session.server_capabilities else None
+        if is_modern(spoken) and tools and tools.list_changed:
+            await stack.enter_async_context(Listening(session, self._deps.randomness, self._deps.changed))
+        if not self._is_leaving:
+            self.was_connected = True
+            declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._deps.on_elicit else None)
+            self._connected(session, RequestSender(dispatcher, spoken, _CLIENT, declared, self._fast))
 
     @asynccontextmanager
-    async def _client(self) -> AsyncIterator[Client]:
-        means = self._means
-        async with self._transport() as streams:
-            client = Client(
-                _Given(streams),
-                mode=era.mode_of(means.terms.protocol),
-                cache=None,
-                client_info=Implementation(name="tool-hub", version=__version__),
-                elicitation_callback=means.on_elicit,
-                message_handler=self._heard,
-                extensions=means.extensions or None,
+    async def _session(self) -> AsyncIterator[tuple[Outbound, ClientSession]]:
+        """The SDK's session after the handshake, and the dispatcher that it shares with the hub's own requests."""
+        async with self._dispatcher() as dispatcher:
+            session = ClientSession(
+                dispatcher=dispatcher,
+                client_info=_CLIENT,
+                elicitation_callback=self._deps.on_elicit,
+                message_handler=self._notified,
             )
-            async with client:
-                yield client
+            async with session:
+                await negotiate(session, self._deps.terms.protocol)
+                yield dispatcher, session
 
     @asynccontextmanager
-    async def _transport(self) -> AsyncIterator[Any]:
-        where = self._means.terms.where
+    async def _dispatcher(self) -> AsyncIterator[JSONRPCDispatcher[Any]]:
+        where = self._deps.terms.where
         if isinstance(where, StdioTerms):
-            self._program = StdioTransport(where, self._means.terms.max_message_bytes, self.leave)
-            async with self._program as streams:
-                yield streams
+            self._program = StdioTransport(where, self._deps.terms.max_message_bytes, self.leave)
+            async with self._program as (received, to_send):
+                yield JSONRPCDispatcher(received, to_send)
             return
-        assert self._means.road is not None
-        async with self._means.road.transport(self.leave_soon) as (streams, bounded, self._lane):
+        assert self._deps.http is not None
+        async with self._deps.http.connected(self.leave_soon) as (dispatcher, bounded, self._fast):
             self._bounded = bounded
             try:
-                yield streams
+                yield dispatcher
             except Exception as error:  # noqa: BLE001  the SDK's reason hides what the transport knows
                 raise NotConnected(bounded.trouble or reason_of(error)) from None
 
-    async def _heard(self, message: IncomingMessage) -> None:
+    async def _notified(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
-            self._means.changed()
+            self._deps.changed()
 
 
-class _Given:
-    """Streams that stand already, as the SDK's client wants to enter them."""
+async def negotiate(session: ClientSession, wanted: Protocol) -> None:
+    """Agree on a protocol version, as the SDK's `Client` does in its modes `auto` and `legacy`.
 
-    def __init__(self, streams: Any) -> None:
-        self._streams = streams
+    A server that does not answer server/discover as a modern one does gets the handshake of 2025-11-25. A fixed
+    2026-07-28 is probed as well: adopted unasked, a dead server would count as connected.
 
-    async def __aenter__(self) -> Any:
-        return self._streams
+    Raises MCPError, ValidationError or RuntimeError when there is no version in common.
+    """
+    if wanted == "2025-11-25":
+        await session.initialize()
+        return
+    try:
+        await session.discover()
+    except (MCPError, ValidationError, RuntimeError) as error:
+        if isinstance(error, MCPError) and _is_modern_only(error):
+            raise
+        try:
+            await session.initialize()
+        except MCPError as refused:
+            # A modern server that started slowly: it answered the probe after its timeout, and refuses a handshake.
+            if refused.code != UNSUPPORTED_PROTOCOL_VERSION:
+                raise
+            await session.discover()
 
-    async def __aexit__(self, *_: object) -> None:
+
+def _is_modern_only(error: MCPError) -> bool:
+    """Whether the server refused each version that the hub speaks, the handshake's among them."""
+    if error.code != UNSUPPORTED_PROTOCOL_VERSION:
+        return False
+    try:
+        supported = UnsupportedProtocolVersionErrorData.model_validate(error.error.data).supported
+    except ValidationError:
+        return False
+    return not any(version in HANDSHAKE_PROTOCOL_VERSIONS for version in supported)
+
+
+def server_of(session: ClientSession) -> str:
+    """`name version`, printable and cut; empty when the server does not name itself."""
+    info = session.server_info
+    shown = f"{info.name} {info.version}" if info else ""
+    return "".join(character if character.isprintable() else "�" for character in shown)[:_NAME_MAX_CHARS].strip()
+
+
+# In 2026-07-28 changes of tools come on a `subscriptions/listen` stream, opened again when it breaks. That it breaks
+# says nothing of the connection (a proxy may cut idle streams), so calls in flight are left alone; what was missed
+# meanwhile is unknown, so each new stream counts as a change.
+
+_ACKNOWLEDGED_WITHIN_S = 10.0
+_FIRST_WITHIN_S = 1.0
+"""How long a connection waits for its first stream before it is used without one."""
+
+
+class Listening:
+    """Listens between entering and leaving, in a task of its own."""
+
+    def __init__(self, session: ClientSession, randomness: Randomness, changed: Callable[[], None]) -> None:
+        self._session = session
+        self._backoff = Backoff(randomness)
+        self._changed = changed
+        self._task: asyncio.Task[None] | None = None
+        self._is_open = asyncio.Event()
+        self._is_connected = False
+        """A stream that opens later than the connection may have missed changes."""
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._listen())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_WITHIN_S):
+                    await self._is_open.wait()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        self._is_connected = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait({self._task})
         return None
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s = loop.time()
+            with suppress(MCPError, SubscriptionLost, TimeoutError):
+                await self._follow()
+            await asyncio.sleep(self._backoff.lost_after(loop.time() - began_s))
+
+    async def _follow(self) -> None:
+        subscription = listen(self._session, tools_list_changed=True)
+        async with asyncio.timeout(_ACKNOWLEDGED_WITHIN_S):
+            events = await subscription.__aenter__()
+        try:
+            self._is_open.set()
+            if self._is_connected:
+                self._changed()
+            async for _ in events:
+                self._changed()
+        finally:
+            await subscription.__aexit__(None, None, None)

@@ -1,4 +1,4 @@
-"""From a tool as `tools/list` tells of it to a `Definition`: each one by itself, so that a broken one harms no sibling.
+"""Makes a `Definition` of each tool in `tools/list`, each by itself, so that a broken one affects no other.
 
 All of it is untrusted. Nothing is walked before its size is known; a schema that cannot be used gives a definition with
 a `problem` and schemas that stand in for its own. What is said of risk may raise it and never lower it: only the
@@ -16,10 +16,17 @@ from typing import Final
 
 from mcp.shared.inbound import find_invalid_x_mcp_header
 
-from toolhub_service.adapters.overrides import Override, Overrides
-from toolhub_service.adapters.schema_use import SCHEMA_MAX_BYTES, CheckSchema, unusable
+from toolhub_service.adapters.definitions import (
+    OWN_NAME_MAX_CHARS,
+    SCHEMA_MAX_BYTES,
+    CheckSchema,
+    Override,
+    Overrides,
+    Unnamed,
+    known_name,
+    unusable,
+)
 from toolhub_service.adapters.shortening import kept_json, one_line, shortened, written
-from toolhub_service.adapters.tool_names import OWN_NAME_MAX_CHARS, Unnamed, known_name
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
@@ -45,7 +52,7 @@ class SourceTerms:
 
     name: str
     endpoint: str = ""
-    """Where it stands, without credentials."""
+    """Its address, without credentials."""
     capabilities: tuple[str, ...] = ()
     """What a principal must hold to call its tools; empty: `mcp:<name>`."""
     tags: tuple[str, ...] = ()
@@ -107,7 +114,7 @@ class DefinitionReader:
         return self._now[key]
 
     def _masked(self, own_name: str, tool: JsonObject) -> tuple[str, JsonObject, bytes | None]:
-        """Without the source's secrets. A name cannot be told otherwise than it is: raises Unnamed."""
+        """Without the source's secrets. A name cannot be masked: raises Unnamed."""
         if self._mask.text(own_name) != own_name:
             raise Unnamed("A tool was left out: its name holds a secret of the source.")
         shown = self._mask.object(tool)

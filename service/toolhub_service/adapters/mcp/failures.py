@@ -13,14 +13,61 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from toolhub_service.adapters.mcp.breakage import CODE as CONNECTION_CLOSED
-from toolhub_service.adapters.mcp.breakage import Breakage, breakage_of
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
-from toolhub_service.guards.redaction import Redact
+from toolhub_service.guards.secrets import Redact
 
 if TYPE_CHECKING:
     from mcp import MCPError
+import secrets
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED, UNSUPPORTED_PROTOCOL_VERSION
+from pydantic import ValidationError
+
+# The transports report what broke between the hub and an MCP server as a JSON-RPC error, with a mark that no server can
+# know: a server that imitates one is not believed.
+
+_MARK = secrets.token_hex(8)
+CODE = -32000
+"""The SDK's own code for a connection that is closed."""
+
+
+class Breakage(Enum):
+    """The value is the sentence for people."""
+
+    NOT_SENT = "The server could not be reached."
+    LOST = "The connection broke before the answer came."
+    TOO_LARGE = "The server sent a message larger than the source allows."
+    UNDECODABLE = "The server sent what cannot be decoded."
+    REFUSED = "The request would have gone to an origin that the source does not name."
+    UNAUTHORIZED = "The server or its authorization server refused the hub's credentials."
+    NO_SESSION = "The server does not know the session any more."
+    BUSY = "The server has no room for the request now (HTTP 429)."
+    STATUS = "The server answered with an HTTP error (5xx)."
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether the server may have begun to work on the request."""
+        return self in {Breakage.LOST, Breakage.TOO_LARGE, Breakage.UNDECODABLE, Breakage.STATUS}
+
+
+def error_of(breakage: Breakage) -> dict[str, Any]:
+    """The `error` member of a JSON-RPC error response."""
+    return {"code": CODE, "message": breakage.value, "data": {"mark": _MARK, "breakage": breakage.name}}
+
+
+def breakage_of(error: MCPError) -> Breakage | None:
+    """What broke; None when the server itself answered this error, or the SDK made it.
+
+    -32000 without a breakage is a connection that closed under the request: it may have been taken.
+    """
+    data = error.error.data
+    if not isinstance(data, dict) or data.get("mark") != _MARK:
+        return None
+    return Breakage[data["breakage"]]
 
 
 EXCERPT_MAX_CHARS: Final = 2_000
@@ -63,7 +110,7 @@ def broken(call: GrantedCall, breakage: Breakage) -> ToolFailure:
         advice = "It is safe to call it again." if can_retry else "Ask for less, or use another tool."
         return refuse(ErrorKind.UPSTREAM_ERROR, f"{name} gave no answer. {what} {advice}", retryable=can_retry)
     message = f"{name} may have had its effect, but nobody can tell. {what} Check that before you call it again."
-    return refuse(ErrorKind.OUTCOME_UNKNOWN, message, retryable=False, cause=breakage.name)
+    return refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause=breakage.name)
 
 
 def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
@@ -100,7 +147,7 @@ _ADVICE: Final[Mapping[int, str]] = {
 def breakage_in(error: MCPError) -> Breakage | None:
     """What broke on the way; None when this is the server's own answer.
 
-    The SDK tells of some breakages in words only. A server that imitates them makes its own call look unclear.
+    The SDK reports some breakages in words only. A server that imitates them makes its own call look unclear.
     """
     known = breakage_of(error)
     if known is not None:
@@ -113,7 +160,7 @@ def breakage_in(error: MCPError) -> Breakage | None:
 
 _CLOSED: Final = "Connection closed"
 _LOST: Final[Mapping[int, tuple[str, ...]]] = {
-    CONNECTION_CLOSED: (
+    CODE: (
         _CLOSED,
         "SSE stream ended without a response",
         "SSE stream ended and reconnection attempts were exhausted",
@@ -129,13 +176,13 @@ def is_closed(error: MCPError) -> bool:
     """Whether the connection as a whole is of no use any more."""
     return (
         breakage_of(error) is None
-        and error.error.code == CONNECTION_CLOSED
+        and error.error.code == CODE
         and error.error.message == _CLOSED  # One stream that ended is one call.
     )
 
 
 def is_lost_session(error: MCPError) -> bool:
-    """Whether a server of the older era says that it does not know the session: it refused the request unread."""
+    """Whether a server of 2025-11-25 does not know the session: it refused the request unread."""
     return error.error.code == INVALID_REQUEST and "session" in error.error.message[:200].lower()
 
 
@@ -177,3 +224,36 @@ def quoted(text: str, redact: Redact) -> str:
     clean = redact(text[:_JUDGED_CHARS])
     shown = "".join(char if char.isprintable() or char in "\n\t" else " " for char in clean).strip()
     return shown if len(shown) <= EXCERPT_MAX_CHARS else f"{shown[: EXCERPT_MAX_CHARS - 1]}…"
+
+
+class NotConnected(Exception):
+    """A connection could not be made; `reason` is fit for models."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def reason_of(error: BaseException) -> str:
+    """Of an exception that left the SDK's client; a group counts as its first leaf."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, NotConnected):
+        return error.reason
+    if isinstance(error, MCPError):
+        return _of_protocol(error)
+    if isinstance(error, ValidationError):
+        return "Its answer to the handshake is not MCP."
+    if isinstance(error, RuntimeError):
+        return "It speaks no version of the protocol that the hub speaks."
+    return "The connection broke."
+
+
+def _of_protocol(error: MCPError) -> str:
+    if (breakage := breakage_of(error)) is not None:
+        return breakage.value
+    if error.code == CONNECTION_CLOSED:
+        return "It closed the connection during the handshake."
+    if error.code == UNSUPPORTED_PROTOCOL_VERSION:
+        return "It speaks no version of the protocol that the hub speaks."
+    return f"It refused the handshake (JSON-RPC error {error.code})."

@@ -2,7 +2,7 @@
 
 Proxies, certificates and credentials of the environment have no effect. A response may be silent for as long as the
 call that waits for it has time; that the peer is gone is noticed by keep-alive probes within a minute. The DELETE that
-ends a session of the older era gets two seconds.
+ends a session of 2025-11-25 gets two seconds.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
-from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
 from toolhub_service import __version__
-from toolhub_service.adapters.client_tls import TlsTerms, client_context
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
-from toolhub_service.adapters.mcp.lane import Lane
-from toolhub_service.adapters.mcp.reasons import NotConnected
-from toolhub_service.adapters.mcp.sockets import SocketTransport
+from toolhub_service.adapters.mcp.failures import NotConnected
+from toolhub_service.adapters.mcp.fast_client import FastClient
 from toolhub_service.adapters.mcp.terms import HttpTerms
+from toolhub_service.adapters.upstream import TlsTerms, client_context
 
 CONNECTIONS_MAX = 256
 """Of one server: each call in flight and each stream takes one."""
@@ -40,7 +40,7 @@ _PROBES = [
 ]
 
 
-class HttpRoad:
+class HttpTransport:
     """What connections to one server have in common: the TLS context, the origins, the token."""
 
     def __init__(self, terms: HttpTerms, max_message_bytes: int) -> None:
@@ -53,18 +53,18 @@ class HttpRoad:
         self._origins = frozenset(origin_of(httpx2.URL(url)) for url in named)
 
     @asynccontextmanager
-    async def transport(
+    async def connected(
         self, on_lost: Callable[[str], None]
-    ) -> AsyncIterator[tuple[TransportStreams, BoundedTransport, Lane]]:
-        """Streams for the SDK's client, and the lane beside them. `on_lost` is told when the server does not know the
-        session any more.
+    ) -> AsyncIterator[tuple[JSONRPCDispatcher[Any], BoundedTransport, FastClient]]:
+        """The SDK's dispatcher, and the fast client beside it, over one transport. `on_lost` is called when the server
+        does not know the session any more.
 
         Raises NotConnected when the TLS files cannot be used.
         """
-        bounded = BoundedTransport(self._sockets(), self._origins, self._max_message_bytes, on_lost)
+        bounded = BoundedTransport(pool(self._context()), self._origins, self._max_message_bytes, on_lost)
         transport = AuthorizedTransport(bounded, self._tokens) if self._tokens else bounded
         fields = self._fields()
-        lane = Lane(transport, self._url, fields, _TIMEOUT)
+        fast = FastClient(transport, self._url, fields, _TIMEOUT)
         async with (
             httpx2.AsyncClient(
                 transport=transport,
@@ -76,23 +76,14 @@ class HttpRoad:
             streamable_http_client(self._url, http_client=client, max_sse_event_size=None) as streams,
         ):
             try:
-                yield streams, bounded, lane
+                yield JSONRPCDispatcher(*streams), bounded, fast
             finally:
-                lane.close()
+                fast.close()
 
     def _fields(self) -> dict[str, str]:
         """Headers of each request; those that the operator names go before the URL's own credentials."""
         named = {name.lower(): value for name, value in self._terms.headers.items()}
         return {**self._credentials, **named, "user-agent": f"tool-hub/{__version__}", "accept-encoding": "gzip"}
-
-    def _sockets(self) -> SocketTransport:
-        return SocketTransport(
-            self._context(),
-            connections_max=CONNECTIONS_MAX,
-            idle_max=_IDLE_MAX,
-            keep_alive_s=_KEEP_ALIVE_S,
-            options=_PROBES,
-        )
 
     def _context(self) -> ssl.SSLContext:
         """Made once: loading the system's CAs takes tens of milliseconds."""
@@ -101,8 +92,20 @@ class HttpRoad:
         return self._tls
 
 
+def pool(tls: ssl.SSLContext, connections_max: int = CONNECTIONS_MAX) -> httpx2.AsyncHTTPTransport:
+    """HTTP/1.1 on kept connections. Raises httpx2.TransportError; ConnectError and the like when nothing was sent."""
+    return httpx2.AsyncHTTPTransport(
+        tls,
+        trust_env=False,
+        limits=httpx2.Limits(
+            max_connections=connections_max, max_keepalive_connections=_IDLE_MAX, keepalive_expiry=_KEEP_ALIVE_S
+        ),
+        socket_options=_PROBES,
+    )
+
+
 def _parted(url: str) -> tuple[str, dict[str, str]]:
-    """The URL without a user's name and password, and these as a header: what is resolved, logged, or told an
+    """The URL without a user's name and password, and these as a header: what is resolved, logged, or sent to an
     authorization server as the resource, carries none."""
     parts = urlsplit(url)
     userinfo, at, place = parts.netloc.rpartition("@")

@@ -7,19 +7,110 @@ answered: servers write the `id` either first (Python) or last (TypeScript).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
-from toolhub_service.adapters.mcp.crowds import VALUES_MAX, Census
+LINES_MAX = 200
+BYTES_MAX = 32 * 1024
+"""To look through so much for secrets takes 5 ms."""
+LINE_MAX_BYTES = 2_000
+
+
+class Tail:
+    """At most 200 lines and 32 KiB, long lines cut."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0
+        self._unfinished = b""
+
+    def feed(self, data: bytes) -> None:
+        *whole, rest = data[-2 * BYTES_MAX :].split(b"\n")
+        if whole:
+            whole[0] = self._unfinished + whole[0]
+            for line in whole[-LINES_MAX:]:
+                self._keep(line[:LINE_MAX_BYTES])
+            self._unfinished = b""
+        self._unfinished = (self._unfinished + rest)[:LINE_MAX_BYTES]
+
+    def lines(self) -> list[str]:
+        """Oldest first, the unfinished one last."""
+        last = [self._unfinished] if self._unfinished else []
+        return [line.decode("utf-8", "replace") for line in (*self._lines, *last)]
+
+    def _keep(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._bytes += len(line)
+        while len(self._lines) > LINES_MAX or self._bytes > BYTES_MAX:
+            self._bytes -= len(self._lines.popleft())
+
+
+# The values of a message are counted before it is parsed: eight megabytes of `[],` would block the event loop for
+# seconds, because a parser makes an object of each value. So a bound on bytes alone is none: a long text costs a
+# millisecond a megabyte, small values a hundred times as much. Counted are the commas and openings outside strings, at
+# most one less than there are values; piece by piece as the message arrives, so that the count does not block either.
+
+VALUES_MAX: Final = 100_000
+"""In one message: about 15 ms of the loop, or 75 where the SDK reads it (HTTP). Each takes two bytes, so that a message
+of no more bytes than this need not be counted."""
+_STEP_BYTES: Final = 64 * 1024
+_BEFORE_VALUES: Final = b",", b"[", b"{"
+
+
+class ValueCounter:
+    """Of one message."""
+
+    def __init__(self) -> None:
+        self._marks = 0
+        self._quotes = 0
+        self._is_escaped = False
+        """Whether the last byte takes the meaning from the next."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Each value, and each name, has two quotes at most."""
+        return self._marks > VALUES_MAX or self._quotes > 4 * VALUES_MAX
+
+    def take(self, piece: bytes) -> bool:
+        """The next bytes; whether there are too many values already."""
+        return any(self._step(piece[start : start + _STEP_BYTES]) for start in range(0, len(piece), _STEP_BYTES))
+
+    def _step(self, piece: bytes) -> bool:
+        parts = self._unescaped(piece).split(b'"')
+        outside = b"".join(parts[self._quotes % 2 :: 2])
+        self._quotes += len(parts) - 1
+        self._marks += sum(map(outside.count, _BEFORE_VALUES))
+        return self.is_crowded
+
+    def _unescaped(self, piece: bytes) -> bytes:
+        """Without what is escaped, as far as quotes go."""
+        if self._is_escaped:
+            piece = piece[1:]
+        self._is_escaped = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
+        return piece.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in piece else piece
+
+
+def counted(message: bytes) -> Generator[None, None, bool]:
+    """Whether it holds too many; yields wherever the count can be left."""
+    census = ValueCounter()
+    if len(message) > VALUES_MAX:
+        for start in range(0, len(message), _STEP_BYTES):
+            if census.take(message[start : start + _STEP_BYTES]):
+                break
+            yield
+    return census.is_crowded
+
 
 _EDGE_BYTES = 256
 _LATER_MAX = 2
 _OPENING = re.compile(rb'\{\s*"(?:jsonrpc|result|error)"\s*:')
 _ID = rb'"id"\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,64})")'
-_FIRST = re.compile(rb'\s*\[?\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'(?!\s*,\s*"method")')
+_FIRST = re.compile(rb'\s*\[?\s*\{\s*(?:"jsonrpc"\s*:\s*"[\d.]{1,8}"\s*,\s*)?' + _ID + rb'(?!\s*,\s*"method")')
 _LAST = re.compile(
-    rb',\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\]?\s*$'
+    rb',\s*(?:"jsonrpc"\s*:\s*"[\d.]{1,8}"\s*,\s*)?' + _ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"[\d.]{1,8}"\s*)?\}\s*\]?\s*$'
 )
 _MESSAGE = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"method"\s*:')
 
@@ -57,7 +148,7 @@ class TooLong:
 
     @property
     def answers(self) -> int | str | None:
-        """The id of the request that it would have answered; None when that cannot be told."""
+        """The id of the request that it would have answered; None when it cannot be read."""
         found = _FIRST.match(self.head) or _LAST.search(self.tail)
         if found is None:
             return None
@@ -79,7 +170,7 @@ class Lines:
         self._too_long: bytes | None = None
         """The head of the line that is being skipped."""
         self._tail = b""
-        self._census: Census | None = None
+        self._census: ValueCounter | None = None
         """Of a line that may hold too many values."""
 
     def feed(self, data: bytes) -> Iterator[bytes | TooLong]:
@@ -106,7 +197,7 @@ class Lines:
         if self._held_bytes > self._max_bytes:
             return True
         if self._census is None:
-            self._census = Census()
+            self._census = ValueCounter()
             return any(map(self._census.take, self._pieces))
         return self._census.take(self._pieces[-1])
 

@@ -1,51 +1,34 @@
 """A warm connection to one MCP server, made again whenever it is lost.
 
 One owner task a server starts one connection after another; the task of a connection alone enters and leaves the SDK's
-`Client` (`connection.py`), so that what the SDK does to that task when a server dies (a stray cancellation, an
+session (`connection.py`), so that what the SDK does to that task when a server dies (a stray cancellation, an
 ExceptionGroup; python-sdk #3560, #3522) ends there: the owner itself is only ever cancelled by `close`.
 
-How to call through a session. Use the session's client at the level of `send_request`:
-
-    await session.client.session.send_request(
-        CallToolRequest(params=CallToolRequestParams(name=…, arguments=…, input_responses=…, request_state=…, _meta=…)),
-        _RESULT,                       # TypeAdapter(CallToolResult | InputRequiredResult), made once a module
-        request_read_timeout_seconds=left_s,
-        progress_callback=…,
-    )
-
-It stamps era, headers and trace context, and gives an InputRequiredResult as it is. `Client.call_tool` answers
-questions by itself and sends the call again; `ClientSession.call_tool` validates outputs, which costs a hidden
-tools/list for a tool that has not been listed on this connection and a RuntimeError where the schema does not fit; the
-hub validates outputs itself. Listing: `client.list_tools(cursor=…)` (nothing is cached); in the modern era it also
-teaches the session which arguments are mirrored into headers, so list once for each `session.generation` before the
-first call, else a server may answer -32020 (HEADER_MISMATCH; it has not run the call: list, and send it once more).
-
-What a call may raise: `MCPError` (`breakage.breakage_of(error)` says what broke on the way and whether the request can
-have been taken; -32001 is its own timeout; -32000 a lost connection), `pydantic.ValidationError` (the answer is not
-MCP), TimeoutError. When the server does not know the session any more the link notices that by itself (`NO_SESSION`);
-for other signs of it call `lost(session, why)`.
+Callers send by `session.requests`. When a call finds its connection broken, or its session unknown to the server, it
+says so by `lost(session, why)`; the link itself notices a program that ended and a session that HTTP refuses.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from mcp import Client
-from mcp.client.extension import ClientExtension
+from mcp import ClientSession
 from mcp.client.session import ElicitationFnT
+from mcp.shared.inbound import x_mcp_header_map
 
-from toolhub_service.adapters.mcp import era
-from toolhub_service.adapters.mcp.backoff import FLOOR_S, Backoff
-from toolhub_service.adapters.mcp.connection import Connection, Means
-from toolhub_service.adapters.mcp.http import HttpRoad
-from toolhub_service.adapters.mcp.questions import answering
-from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms
-from toolhub_service.adapters.mcp.wire import ShortWay
+from toolhub_service.adapters.definitions import Overrides
+from toolhub_service.adapters.mcp.asking import answering
+from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, server_of
+from toolhub_service.adapters.mcp.http import HttpTransport
+from toolhub_service.adapters.mcp.requests import RequestSender, is_modern
+from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms, McpTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Randomness
+from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 
 _LEAVE_WITHIN_S = 5.0
@@ -54,19 +37,19 @@ _STOPPED = "The hub has stopped the source."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class McpSession:
-    """A connection that stands. Valid until it is lost; calls on it fail then, at once."""
+    """A connection in use. Valid until it is lost; calls on it fail then, at once."""
 
-    client: Client
+    requests: RequestSender
     is_modern: bool
-    """The era of 2026-07-28: no sessions, questions by InputRequiredResult."""
+    """It speaks 2026-07-28 or later: no sessions, questions by InputRequiredResult."""
     protocol: str
     """The version that was agreed on."""
     server: str
     """`name version` as the server calls itself, untrusted, at most 100 characters; empty when it does not."""
     generation: int
     """Counts the link's connections, from 1."""
-    lane: ShortWay | None = None
-    """A shorter way for calls; over HTTP in the modern era alone."""
+    extensions: frozenset[str] = frozenset()
+    """Identifiers of the extensions that the server declares."""
 
 
 class McpLink:
@@ -78,7 +61,6 @@ class McpLink:
         randomness: Randomness,
         *,
         on_elicit: ElicitationFnT | None = None,
-        extensions: Sequence[ClientExtension] = (),
     ) -> None:
         """`on_elicit` answers the server's questions instead of what `terms.elicitation` says; not with `decline`."""
         declines = terms.elicitation == "decline"
@@ -86,13 +68,12 @@ class McpLink:
         self._redactor = Redactor(terms.secrets)
         self._said: list[str] = []
         self._shown: tuple[str, ...] = ()
-        self._means = Means(
+        self._deps = Deps(
             terms=terms,
-            road=HttpRoad(terms.where, terms.max_message_bytes) if isinstance(terms.where, HttpTerms) else None,
+            http=HttpTransport(terms.where, terms.max_message_bytes) if isinstance(terms.where, HttpTerms) else None,
             randomness=randomness,
             on_elicit=None if declines else on_elicit or answering(terms.elicitation),
-            extensions=tuple(extensions),
-            changed=self._tell_changed,
+            changed=self._notify_changed,
         )
         self._backoff = Backoff(randomness)
         self._changed: list[Callable[[], None]] = []
@@ -116,12 +97,12 @@ class McpLink:
 
     @property
     def connects(self) -> int:
-        """How many connections have stood."""
+        """How many connections were made."""
         return self._connects
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Have `changed` called when the server says that its tools changed, and whenever they may have: when a
-        connection stands that is not the first, or not at the first try; and when a lost one could not be replaced at
+        connection is made that is not the first, or not at the first try; and when a lost one could not be replaced at
         once, so that nobody takes the tools for callable until they are due to be read."""
         self._changed.append(changed)
 
@@ -136,7 +117,7 @@ class McpLink:
         self._hurry.set()
         if self._connection is not None:
             self._connection.leave(_STOPPED)
-            if self._task is not None and not self._connection.stood:
+            if self._task is not None and not self._connection.was_connected:
                 self._task.cancel()
         self._end_turn()
         if self._owner is not None:
@@ -145,7 +126,7 @@ class McpLink:
             await asyncio.wait({self._owner}, timeout=_LEAVE_WITHIN_S)
 
     async def session(self, deadline_s: float) -> McpSession:
-        """The connection that stands, or the one that the attempt under way gives before `deadline_s` (loop clock).
+        """The connection in use, or the one that the attempt under way gives before `deadline_s` (loop clock).
 
         In a pause between attempts the next one is hurried.
 
@@ -189,20 +170,21 @@ class McpLink:
 
     async def _own(self) -> None:
         """One connection after another, each in a task of its own, until the link is closed."""
-        has_stood = False
+        had_connected = False
         while not self._closed.is_set():
             began_s = _now_s()
             self._attempts += 1
-            connection = self._connection = Connection(self._means, self._stands, self._falls)
+            connection = self._connection = Connection(self._deps, self._has_connected, self._has_disconnected)
             await self._run(connection)
             self._trouble = connection.why_over
             if self._closed.is_set():
                 return
-            if has_stood and not connection.stood:
-                self._tell_changed()
-            has_stood = connection.stood
-            pause_s = self._backoff.stood(_now_s() - began_s) if connection.stood else self._backoff.failed()
-            await self._pause(pause_s, has_failed=not connection.stood)
+            if had_connected and not connection.was_connected:
+                self._notify_changed()
+            had_connected = connection.was_connected
+            lasted_s = _now_s() - began_s
+            pause_s = self._backoff.lost_after(lasted_s) if had_connected else self._backoff.failed()
+            await self._pause(pause_s, has_failed=not had_connected)
 
     async def _run(self, connection: Connection) -> None:
         self._task = asyncio.create_task(connection.run(), name=f"mcp:{self._terms.name}:connection")
@@ -217,7 +199,7 @@ class McpLink:
         """Wait for the next try; a caller who waits ends that after the floor."""
         self._next_try_s = _now_s() + pause_s
         if has_failed:
-            self._hurry.clear()  # Who hurried this try hears now that it failed.
+            self._hurry.clear()  # The caller that hurried this attempt gets its failure now.
             self._end_turn()
         if pause_s <= 0:
             return
@@ -226,23 +208,23 @@ class McpLink:
             async with asyncio.timeout_at(self._next_try_s):
                 await self._hurry.wait()
 
-    def _stands(self, client: Client) -> None:
+    def _has_connected(self, session: ClientSession, requests: RequestSender) -> None:
         self._hurry.clear()
         self._connects += 1
-        protocol = client.protocol_version
+        protocol, capabilities = session.protocol_version or "", session.server_capabilities
         self._session = McpSession(
-            client=client,
-            is_modern=era.is_modern(protocol),
+            requests=requests,
+            is_modern=is_modern(protocol),
             protocol=protocol,
-            server=era.server_of(client),
+            server=server_of(session),
             generation=self._connects,
-            lane=self._connection.lane(is_modern=era.is_modern(protocol)) if self._connection else None,
+            extensions=frozenset(capabilities.extensions or ()) if capabilities else frozenset(),
         )
         self._end_turn()
         if self._attempts > 1:
-            self._tell_changed()
+            self._notify_changed()
 
-    def _falls(self) -> None:
+    def _has_disconnected(self) -> None:
         """No call may begin any more. The leaving is given a while, so that it cannot keep the next connection away."""
         self._session = None
         if self._task is not None:
@@ -252,7 +234,7 @@ class McpLink:
         turn, self._turn = self._turn, asyncio.Event()
         turn.set()
 
-    def _tell_changed(self) -> None:
+    def _notify_changed(self) -> None:
         for changed in self._changed:
             changed()
 
@@ -276,3 +258,42 @@ class McpLink:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+HeaderMap = Mapping[tuple[str, ...], str]
+_MAPS_MAX: Final = 4_096
+
+
+def _nothing() -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class McpServer:
+    """Shared by `McpAdapter` and `McpToolSource`; one a source."""
+
+    name: str
+    """Of the source."""
+    link: McpLink
+    overrides: Overrides
+    elicitation: Elicitation = "decline"
+    task_support: dict[str, str] = field(default_factory=dict)
+    """By own name: `required` or `optional`, as the last reading brought it; others are not there."""
+    has_task_extension: bool = False
+    """Whether it may answer any call with a task (2026-07-28)."""
+    changed: Callable[[], None] = _nothing
+    """To be called when a tool's definition turns out to be another than the one that is known."""
+    _header_maps: dict[str, HeaderMap] = field(default_factory=dict)
+
+    def runs_as_task(self, spec: ToolSpec) -> bool:
+        """Whether a job of this tool runs as a task of the server."""
+        return spec.cost.is_async or self.has_task_extension or spec.resource_id in self.task_support
+
+    def headers_of(self, spec: ToolSpec) -> HeaderMap:
+        """Which arguments are mirrored into headers (2026-07-28, `x-mcp-header`); nearly always none."""
+        known = self._header_maps.get(spec.digest)
+        if known is None:
+            if len(self._header_maps) >= _MAPS_MAX:
+                self._header_maps.clear()
+            schema: Any = spec.input_schema
+            known = self._header_maps[spec.digest] = x_mcp_header_map(schema)
+        return known

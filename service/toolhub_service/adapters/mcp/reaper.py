@@ -7,7 +7,7 @@ pipe that nobody else holds, which process groups there are; the end of that pip
 it, and then it kills those groups. It lives in a session of its own, only while there are programs to watch.
 
 Between the start of a program and its first line here lies less than a millisecond in which only the closing of
-standard input would tell it.
+standard input ends the program.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Reaper:
     def _stop(self) -> None:
         if self._process is None:
             return
-        # An empty list first: a pipe that closes without one would kill what only `watch` wanted told again.
+        # An empty list first: a pipe that closes without one would kill what `watch` only wanted to send again.
         self._tell("0\n")
         os.close(self._pipe)
         threading.Thread(target=self._process.wait, daemon=True).start()

@@ -1,7 +1,7 @@
 """The tools of one MCP server: all pages of its list, each tool by itself, within bounds.
 
 A page that fails after others makes the reading incomplete, and a tool that cannot be read is missing alone; both are
-told as problems. Only a list that cannot be had at all fails the reading.
+reported as problems. Only a list that cannot be had at all fails the reading.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Final
 
 from mcp.shared.exceptions import MCPError
 
-from toolhub_service.adapters.mcp import failures, wire
+from toolhub_service.adapters.definitions import Unnamed
+from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.definitions import (
     FORBIDDEN,
     NO_MASK,
@@ -21,19 +22,17 @@ from toolhub_service.adapters.mcp.definitions import (
     SourceTerms,
     task_support,
 )
-from toolhub_service.adapters.mcp.link import McpSession
-from toolhub_service.adapters.mcp.server import McpServer
+from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.tasks import has_extension
 from toolhub_service.adapters.shortening import one_line, written
-from toolhub_service.adapters.tool_names import Unnamed
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.masking import Mask
-from toolhub_service.guards.redaction import Redact
-from toolhub_service.registry.names import skeleton
-from toolhub_service.registry.turns import Turns, in_thread
+from toolhub_service.guards.secrets import Redact
+from toolhub_service.registry.catalog import skeleton
+from toolhub_service.registry.cooperative import TimeSlice, in_thread
 
 PAGES_MAX: Final = 100
 TOOLS_MAX: Final = 2_000
@@ -95,6 +94,18 @@ class McpToolSource:
             self._server.task_support.setdefault(definition.spec.resource_id, support)
         return definition
 
+    def registered(self, words: JsonObject) -> Definition:
+        """Of a tool that the server has and does not list, as an operator registered it. Raises ValueError."""
+        tool = {key: value for key, value in words.items() if key != "resourceId"}
+        tool["name"] = words.get("resourceId") or words["name"]
+        try:
+            definition = self._reader.read(tool, is_modern=False)
+        except Unnamed as unnamed:
+            raise ValueError(unnamed.problem) from unnamed
+        if definition is None:
+            raise ValueError("`tools` of its source says that it is not offered")
+        return definition
+
     async def discover(self) -> Discovery:
         async with self._reading:
             session = await self._server.link.session(inf)
@@ -147,7 +158,7 @@ class McpToolSource:
     async def _page(self, session: McpSession, cursor: str, listing: _Listing) -> JsonObject | None:
         """One page; None when the server has none, or none after the ones that were read."""
         try:
-            return await wire.ask(session.client.session, "tools/list", {"cursor": cursor} if cursor else {})
+            return await session.requests.send("tools/list", {"cursor": cursor} if cursor else {})
         except MCPError as error:
             if not cursor and error.error.code == _METHOD_NOT_FOUND:
                 listing.problems.append("The server offers no tools at all.")
@@ -196,7 +207,7 @@ class _Listing:
         if not isinstance(tools, list | tuple):
             self.problems.append("A page of the list of tools holds no tools.")
             return
-        turns = Turns()
+        time_slice = TimeSlice()
         for tool in tools:
             if self.is_full:
                 break
@@ -205,7 +216,7 @@ class _Listing:
                 await in_thread(self._take, tool)
             else:
                 self._take(tool)
-            await turns.given()
+            await time_slice.pause_if_due()
         if self.is_full:
             self.problems.append(f"The list of tools was cut at {self._seen} tools ({self._reader.read_bytes} bytes).")
 

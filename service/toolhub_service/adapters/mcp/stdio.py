@@ -3,10 +3,10 @@
 The SDK's own transport has no bound on a line and hands standard error on. Here: the program leads a session and a
 process group of its own, inherits no descriptor, and gets an environment made from nothing. Standard output is taken
 by a protocol as it arrives. A line longer than `max_message_bytes` is skipped without being held; the request that it
-would have answered fails as `Breakage.TOO_LARGE` where its id can be told, a notification is dropped, and otherwise the
+would have answered fails as `Breakage.TOO_LARGE` where its id can be read, a notification is dropped, and otherwise the
 connection ends, so that no call waits for an answer that was thrown away. Lines that are no JSON-RPC are counted and
 ignored, a few kept for diagnostics; too many of them end the connection. One that was meant as an answer, with an id
-that can be told, fails its request as `Breakage.UNDECODABLE` at once; programs print all sorts of things, so that any
+that can be read, fails its request as `Breakage.UNDECODABLE` at once; programs print all sorts of things, so that any
 other line fails nothing.
 
 The end: standard input is closed, a grace, SIGTERM to the group, a grace, SIGKILL to the group in any case, so that
@@ -18,22 +18,156 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
+import anyio
 import msgspec
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
 
-from toolhub_service.adapters.mcp.breakage import Breakage, error_of
-from toolhub_service.adapters.mcp.lines import Lines, TooLong, later_messages
-from toolhub_service.adapters.mcp.pipe_lane import PipeLane
+from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_of
+from toolhub_service.adapters.mcp.lines import Lines, Tail, TooLong, later_messages
 from toolhub_service.adapters.mcp.reaper import REAPER
-from toolhub_service.adapters.mcp.reasons import NotConnected
-from toolhub_service.adapters.mcp.streams import Inbox, Outbox
-from toolhub_service.adapters.mcp.tail import Tail
 from toolhub_service.adapters.mcp.terms import StdioTerms
-from toolhub_service.tools.child import Child, Program, spawn, within
+from toolhub_service.tools.process import Child, Program, spawn, within
+
+HELD_MAX = 256
+"""Messages, after which the pipe is not read until half of them are taken."""
+HELD_MAX_BYTES = 1024 * 1024
+_CANCELLED = "notifications/cancelled"
+_TURN = 32
+"""Messages in a row before the loop gets its turn."""
+
+
+class ReceiveQueue:
+    """Messages from the server that the SDK has not taken yet: the stream that its dispatcher reads.
+
+    It is filled by the protocol of the pipe, which is not read while the SDK does not keep up.
+    """
+
+    def __init__(self, hold_back: Callable[[bool], None]) -> None:
+        """`hold_back(True)` stops reading the pipe."""
+        self._hold_back = hold_back
+        self._held: deque[tuple[SessionMessage, int]] = deque()
+        self._held_bytes = 0
+        self._wake = asyncio.Event()
+        self._is_held_back = False
+        self._is_over = False
+        self._taken = 0
+
+    def put(self, message: SessionMessage, size_bytes: int) -> None:
+        if self._is_over:
+            return
+        self._held.append((message, size_bytes))
+        self._held_bytes += size_bytes
+        self._wake.set()
+        if not self._is_held_back and (len(self._held) > HELD_MAX or self._held_bytes > HELD_MAX_BYTES):
+            self._is_held_back = True
+            self._hold_back(True)
+
+    def end(self) -> None:
+        """Nothing will come any more; what is held can still be taken."""
+        self._is_over = True
+        self._wake.set()
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message. Raises anyio.EndOfStream."""
+        while not self._held:
+            if self._is_over:
+                raise anyio.EndOfStream
+            self._wake.clear()
+            await self._wake.wait()
+        self._taken += 1
+        if self._taken % _TURN == 0:
+            await asyncio.sleep(0)
+        message, size_bytes = self._held.popleft()
+        self._held_bytes -= size_bytes
+        if self._is_held_back and len(self._held) <= HELD_MAX // 2 and self._held_bytes <= HELD_MAX_BYTES // 2:
+            self._is_held_back = False
+            self._hold_back(False)
+        return message
+
+    async def aclose(self) -> None:
+        self.end()
+        self._held.clear()
+        self._held_bytes = 0
+
+    def __aiter__(self) -> ReceiveQueue:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        await self.aclose()
+        return None
+
+
+class SendQueue:
+    """Messages to the server: the stream that the SDK's dispatcher writes.
+
+    It writes to the pipe, and waits while the program does not read; the deadline of the call that waits ends that.
+    """
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._open = asyncio.Event()
+        self._open.set()
+        self._is_over = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the program does not read."""
+        return not self._open.is_set()
+
+    def hold(self, is_full: bool) -> None:
+        """Whether the pipe is full."""
+        if is_full:
+            self._open.clear()
+        else:
+            self._open.set()
+
+    def end(self) -> None:
+        """The pipe is gone: whoever waits or sends fails."""
+        self._is_over = True
+        self._open.set()
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Raises anyio.BrokenResourceError when the program cannot be written to any more.
+
+        While the pipe is full a cancellation is dropped: the SDK would hold the cancelled call back for its sake.
+        """
+        message = item.message
+        if self.is_held and isinstance(message, JSONRPCNotification) and message.method == _CANCELLED:
+            return
+        await self._open.wait()
+        if self._is_over:
+            raise anyio.BrokenResourceError
+        self._write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    async def aclose(self) -> None:
+        self.end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        await self.aclose()
+        return None
+
 
 INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 GRACE_S = 2.0
@@ -49,7 +183,7 @@ _NO_OUTPUT = "Its program closed its output."
 _NO_INPUT = "Its program closed its input."
 _NO_PROGRAM = "Its program ended."
 PIPE_REASONS = frozenset({_NO_OUTPUT, _NO_INPUT, _NO_PROGRAM})
-"""What can be told before it is known how the program ended."""
+"""Reasons that are replaced once it is known how the program ended."""
 
 _read = msgspec.json.Decoder().decode
 OnEnd = Callable[[str], None]
@@ -57,14 +191,14 @@ OnEnd = Callable[[str], None]
 
 
 class StdioTransport:
-    """One run of the program: `mcp.client._transport.Transport`. Enter once."""
+    """One run of the program. Enter once."""
 
     def __init__(self, terms: StdioTerms, max_message_bytes: int, on_end: OnEnd) -> None:
         self._terms = terms
-        self.wire = Wire(max_message_bytes, on_end)
+        self.wire = PipeProtocol(max_message_bytes, on_end)
         self._child: Child | None = None
 
-    async def __aenter__(self) -> tuple[Inbox, Outbox]:
+    async def __aenter__(self) -> tuple[ReceiveQueue, SendQueue]:
         """Raises NotConnected when the program cannot be started."""
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         terms = self._terms
@@ -92,13 +226,12 @@ class StdioTransport:
         return self.wire.diagnostics()
 
 
-class Wire(asyncio.SubprocessProtocol):
+class PipeProtocol(asyncio.SubprocessProtocol):
     """Hears what the program writes, and when it ends."""
 
     def __init__(self, max_message_bytes: int, on_end: OnEnd) -> None:
-        self.inbox = Inbox(self._hold_back)
-        self.outbox = Outbox(self._write)
-        self.lane = PipeLane(self.outbox)
+        self.inbox = ReceiveQueue(self._hold_back)
+        self.outbox = SendQueue(self._write)
         self._lines = Lines(max_message_bytes)
         self._tail = Tail()
         self._on_end: OnEnd | None = on_end
@@ -148,10 +281,9 @@ class Wire(asyncio.SubprocessProtocol):
         self.outbox.hold(False)
 
     def end(self, why: str) -> None:
-        """No message goes either way any more; requests in flight fail at once. An empty reason is told nobody."""
+        """No message goes either way any more; requests in flight fail at once. An empty reason is not reported."""
         self.inbox.end()
         self.outbox.end()
-        self.lane.end()
         on_end, self._on_end = self._on_end, None
         if why and on_end is not None:
             on_end(why)
@@ -168,11 +300,7 @@ class Wire(asyncio.SubprocessProtocol):
     def _taken(self, line: bytes) -> bool:
         """Whether it is a message. Read strictly: the SDK's own way lets NaN through, and takes five times as long."""
         try:
-            said = _read(line)
-            is_taken = self.lane.heard(said)
-            if is_taken is not None:
-                return is_taken
-            message = jsonrpc_message_adapter.validate_python(said, by_name=False)
+            message = jsonrpc_message_adapter.validate_python(_read(line), by_name=False)
         except (ValueError, RecursionError):
             return False
         self.inbox.put(SessionMessage(message), len(line))
@@ -196,9 +324,9 @@ class Wire(asyncio.SubprocessProtocol):
             self.end(Breakage.TOO_LARGE.value)
 
     def _fail(self, line: TooLong, breakage: Breakage) -> bool:
-        """The request that the line would have answered; False when that cannot be told."""
+        """The request that the line would have answered; False when its id cannot be read."""
         answers = line.answers
-        if answers is not None and not self.lane.failed(answers, breakage):
+        if answers is not None:
             error = JSONRPCError.model_validate({"jsonrpc": "2.0", "id": answers, "error": error_of(breakage)})
             self.inbox.put(SessionMessage(error), 0)
         return answers is not None
@@ -218,7 +346,7 @@ class Wire(asyncio.SubprocessProtocol):
             pipe.resume_reading()
 
 
-async def _end(child: Child, wire: Wire, grace_s: float) -> None:
+async def _end(child: Child, wire: PipeProtocol, grace_s: float) -> None:
     """Leave nothing running. When it is cancelled it kills at once."""
     wire.end("")
     stdin = child.get_pipe_transport(0)

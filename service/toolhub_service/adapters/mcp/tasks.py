@@ -3,9 +3,9 @@
     2025-11-25   the call asks for a task (`task: {ttl}`); tools say whether they can (`execution.taskSupport`).
                  tasks/get until it is over, tasks/result for what it brought.
     2026-07-28   the extension `io.modelcontextprotocol/tasks` (SEP-2663): the call declares that it can take a task,
-                 and the server decides; tasks/get tells the result, too. What is answered at once is no task.
+                 and the server decides; tasks/get has the result, too. What is answered at once is no task.
 
-Neither era lets a client name a task before it exists: a start whose answer is lost cannot be looked up. It is sent
+Neither version lets a client name a task before it exists: a start whose answer is lost cannot be looked up. It is sent
 again only where a repeat is safe, else the job is LOST. A task that waits for input has it (`task_input.py`), or is
 cancelled.
 """
@@ -18,23 +18,21 @@ from typing import Any, Final
 
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, encode_header_value
+from msgspec.structs import replace
 
-from toolhub_service.adapters.mcp import failures, wire
-from toolhub_service.adapters.mcp.calling import Calling
-from toolhub_service.adapters.mcp.link import McpSession
-from toolhub_service.adapters.mcp.reporting import MESSAGE_MAX_CHARS, Reporter
-from toolhub_service.adapters.mcp.server import McpServer
-from toolhub_service.adapters.mcp.task_input import STATUS, TaskInput
+from toolhub_service.adapters.mcp import failures
+from toolhub_service.adapters.mcp.asking import STATUS, TaskInput
+from toolhub_service.adapters.mcp.calling import MESSAGE_MAX_CHARS, Calling, Reporter
+from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.remote import RemoteTerms
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
-from toolhub_service.adapters.remote_terms import RemoteTerms
 from toolhub_service.adapters.shortening import as_object, one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure, refuse
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.result import Outcome, Progress
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 POLLS: Final = PollTerms(first_s=0.05, longest_s=5.0)
@@ -48,7 +46,7 @@ KEEP_S: Final = 3_600.0
 KEEP_MAX_S: Final = 86_400.0
 _REQUEST_S: Final = 30.0
 _QUESTION_S: Final = 2.0
-"""For a server of the older era to ask, and to be answered, once it may."""
+"""For a server of 2025-11-25 to ask, and to be answered, once it may."""
 _ANSWERS_MAX: Final = 1_000
 _OVER: Final = frozenset({"completed", "failed", "cancelled"})
 _METHOD_NOT_FOUND: Final = -32601
@@ -58,7 +56,7 @@ _FORGOTTEN: Final = frozenset({-32602, _METHOD_NOT_FOUND, -32002})
 
 def has_extension(session: McpSession) -> bool:
     """Whether the server may answer a call with a task (2026-07-28)."""
-    return session.is_modern and EXTENSION in (session.client.server_capabilities.extensions or {})
+    return session.is_modern and EXTENSION in session.extensions
 
 
 class McpTasks:
@@ -72,7 +70,7 @@ class McpTasks:
         self._answers: dict[str, tuple[JsonObject, McpSession]] = {}
         self._wanted_input: set[str] = set()
         self.reporters: dict[str, Reporter] = {}
-        """By job: where a call that is answered at once tells how far it has come."""
+        """By job: where a call that is answered at once reports its progress."""
 
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         reporter = self.reporters.get(call.call.job_id)
@@ -87,8 +85,8 @@ class McpTasks:
         task = _task_in(answer)
         if task is None:
             self._hold(mark.key, (answer, session))
-            return mark._replace(accepted=True)
-        return mark._replace(remote_id=str(task["taskId"]), accepted=True)
+            return replace(mark, accepted=True)
+        return replace(mark, remote_id=str(task["taskId"]), accepted=True)
 
     async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
         if call.safe_to_repeat:
@@ -200,7 +198,7 @@ class McpTasks:
         return Answer((task, session), is_over=True)
 
     async def _payload(self, call: GrantedCall, mark: RemoteMark) -> Answer[tuple[JsonObject, McpSession]]:
-        """What a task of the older era has brought. Raises ToolFailure when that is an error of the protocol."""
+        """The result of a task of 2025-11-25. Raises ToolFailure when that is an error of the protocol."""
         try:
             return Answer(await self._ask(call, mark, "tasks/result"), is_over=True)
         except MCPError as error:
@@ -221,8 +219,7 @@ class McpTasks:
         params: dict[str, Any] = {"taskId": mark.remote_id, **more}
         headers = {MCP_NAME_HEADER: encode_header_value(mark.remote_id)} if session.is_modern else None
         try:
-            answer = await wire.ask(
-                session.client.session,
+            answer = await session.requests.send(
                 method,
                 params,
                 timeout_s=timeout_s,
@@ -270,7 +267,7 @@ def _doubt(error: MCPError) -> Exception:
 
 
 def _task_in(answer: JsonObject) -> JsonObject | None:
-    """The task that an answer tells of; None when it tells of none."""
+    """The task in an answer; None when there is none."""
     task = as_object(answer.get("task")) or answer
     name = task.get("taskId")
     return task if isinstance(name, str) and 0 < len(name) <= ID_MAX_CHARS and "status" in task else None

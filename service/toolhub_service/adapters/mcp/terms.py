@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 from urllib.parse import urlsplit
 
-from toolhub_service.adapters.client_tls import NO_TLS_FILES, TlsTerms
+from toolhub_service.adapters.upstream import NO_TLS_FILES, TlsTerms
 from toolhub_service.guards.secrets import Redactor
 
 Protocol = Literal["auto", "2025-11-25", "2026-07-28"]

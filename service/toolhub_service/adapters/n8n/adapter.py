@@ -6,17 +6,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from toolhub_service.adapters.last_one_out import LastOneOut
 from toolhub_service.adapters.n8n import failures
 from toolhub_service.adapters.n8n.calling import Calling
 from toolhub_service.adapters.n8n.job import MissingTerms, N8nJob
 from toolhub_service.adapters.n8n.server import N8nServer
-from toolhub_service.adapters.remote import RemoteExecutor
-from toolhub_service.adapters.remote_terms import RemoteTerms
+from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
+from toolhub_service.adapters.upstream import RefCounted
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
-from toolhub_service.domain.ports import Clock, EventSink, Randomness
+from toolhub_service.domain.ports import Clock, EventSink, FixedTerms, Randomness
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
@@ -24,7 +23,7 @@ from toolhub_service.domain.tool import ToolKind, ToolSpec
 class _Source(NamedTuple):
     server: N8nServer
     executor: RemoteExecutor
-    connections: LastOneOut
+    connections: RefCounted
 
 
 class N8nAdapter:
@@ -49,7 +48,7 @@ class N8nAdapter:
         self._missing = missing
         self._sources: dict[str, _Source] = {}
 
-    def put(self, server: N8nServer, connections: LastOneOut) -> None:
+    def put(self, server: N8nServer, connections: RefCounted) -> None:
         """Add a source, or put another server in its place. Calls under way end where they began."""
         jobs = N8nJob(server, self._calling, self._missing)
         executor = RemoteExecutor(jobs, self._running, self._clock, self._randomness, self._terms)
@@ -105,6 +104,9 @@ class N8nAdapter:
 
     def upstream(self, planned: PlannedCall) -> str:
         return planned.spec.upstream_key
+
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        return FixedTerms(spec.has_side_effects, spec.upstream_key)
 
     def resumes(self, spec: ToolSpec) -> bool:
         return spec.cost.is_async

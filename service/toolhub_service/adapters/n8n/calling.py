@@ -11,26 +11,44 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from toolhub_service.adapters.n8n import evidence, failures
-from toolhub_service.adapters.n8n.answers import STARTED, Read, Unreadable, execution_named, kept, read_aside
-from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
-from toolhub_service.adapters.n8n.binary_items import ItemFile, files_in, kept_files
+from toolhub_service.adapters.n8n import failures
+from toolhub_service.adapters.n8n.answers import (
+    STARTED,
+    ItemFile,
+    Read,
+    Unreadable,
+    execution_named,
+    failure_in,
+    files_in,
+    kept,
+    kept_files,
+    read_aside,
+)
+from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, Found, Lookup, N8nApi
 from toolhub_service.adapters.n8n.client import NoReply
 from toolhub_service.adapters.n8n.executions import AnswerNotKept, Execution, NoData, answer_of, result_items, result_of
-from toolhub_service.adapters.n8n.failure_signs import failure_in
-from toolhub_service.adapters.n8n.lookup import Found, Lookup
-from toolhub_service.adapters.n8n.sending import Sent, Trace, key_of, no_trace, send
-from toolhub_service.adapters.n8n.server import N8nServer, Workflow
+from toolhub_service.adapters.n8n.server import (
+    N8nServer,
+    Sent,
+    Trace,
+    Workflow,
+    facts,
+    found_facts,
+    key_of,
+    no_trace,
+    run_evidence,
+    send,
+)
 from toolhub_service.adapters.n8n.webhooks import Webhook
 from toolhub_service.adapters.shortening import kept_json
-from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Outcome
-from toolhub_service.guards.redaction import Redact
-from toolhub_service.tools.json_bodies import is_large
+from toolhub_service.guards.secrets import Redact
+from toolhub_service.tools.decoding import is_large
 
 RAW_MAX_BYTES: Final = 64 * 1024
 RESERVE_S: Final = 5.0
@@ -98,7 +116,7 @@ class Calling:
         files = await kept_files(found, call.call, self._desk, self.redact, execution.id)
         return Outcome(
             files.beside(value),
-            (evidence.run_evidence(call, known, "ran in n8n"), *files.evidence),
+            (run_evidence(call, known, "ran in n8n"), *files.evidence),
             files.artifacts,
             truncated=bool(files.missing),
             raw=kept_json(value, RAW_MAX_BYTES) if self._keep_raw else None,
@@ -119,15 +137,13 @@ class Calling:
         if value.binary is not None:
             media_type = sent.answer.headers.get("content-type", "")
             held, artifacts = await kept(value.binary, media_type, call.call, self._desk)
-            proof = evidence.run_evidence(call, known, "answered with a file")
+            proof = run_evidence(call, known, "answered with a file")
             return Outcome(held, (proof,), artifacts, truncated=not artifacts)
         self._judge(workflow, call, value.value, known)
         if value.value == STARTED or (value.value is None and sent.webhook.response_mode == "onReceived"):
-            proof = evidence.run_evidence(
-                call, known, "was only started: how it ends is not known here", started_only="true"
-            )
+            proof = run_evidence(call, known, "was only started: how it ends is not known here", started_only="true")
         else:
-            proof = evidence.run_evidence(call, known, "answered")
+            proof = run_evidence(call, known, "answered")
         raw = kept_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
         return Outcome(value.value, (proof,), raw=raw, is_large=is_large(sent.answer.body))
 
@@ -234,7 +250,7 @@ class _Run:
         found, looked = await self._look()
         if found is None:
             raise failures.answered_nothing(self._call, looked, self._known())
-        known = evidence.found_facts(self._server, self._webhook, found)
+        known = found_facts(self._server, self._webhook, found)
         if found.execution.has_failed:
             raise failures.failed(self._call, found.execution, self._by.redact, known, status=sent.answer.status)
         if found.execution.was_cancelled:
@@ -242,7 +258,7 @@ class _Run:
         if found.execution.status == "success" or found.execution.status in ("running", "waiting"):
             is_only_started = found.execution.status != "success"
             more = {"started_only": "true"} if is_only_started else {}
-            proof = evidence.run_evidence(self._call, known, "answered nothing; its execution was looked up", **more)
+            proof = run_evidence(self._call, known, "answered nothing; its execution was looked up", **more)
             return Outcome(None, (proof,))
         raise failures.answered_nothing(self._call, looked, known)
 
@@ -251,7 +267,7 @@ class _Run:
         found, looked = await self._look()
         if found is None or not found.execution.has_failed:
             return failures.in_workflow(self._call, looked if self._server.api else "")
-        known = evidence.found_facts(self._server, self._webhook, found)
+        known = found_facts(self._server, self._webhook, found)
         return failures.failed(self._call, found.execution, self._by.redact, known, status=500)
 
     async def _of_the_first(self, sent: Sent) -> Outcome:
@@ -284,7 +300,7 @@ class _Run:
                 execution = await api.execution(execution.id, with_data=True, within_s=self._left_s())
         except (ApiTrouble, Absent):
             looked = "Its execution was found, and then could not be followed to its end."
-        known = evidence.found_facts(self._server, self._webhook, found._replace(execution=execution))
+        known = found_facts(self._server, self._webhook, found._replace(execution=execution))
         if execution.is_over:
             self._has_ended = True
             try:
@@ -319,7 +335,7 @@ class _Run:
         return (self._webhook.workflow_id if self._webhook else "") or self._workflow.terms.workflow_id
 
     def _known(self) -> dict[str, str]:
-        return evidence.facts(self._server, self._webhook, None, self._execution_id)
+        return facts(self._server, self._webhook, None, self._execution_id)
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -8,24 +8,163 @@ out to be dead nobody can tell whether it was taken. Connections are given up be
 from __future__ import annotations
 
 import asyncio
+import html
+import json
+import re
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import httpx
 
 from toolhub_service import __version__
-from toolhub_service.adapters.client_tls import TlsTerms, client_context
-from toolhub_service.adapters.n8n.terms import N8nTerms
-from toolhub_service.domain.constraints import EgressRule
+from toolhub_service.adapters.upstream import NO_TLS_FILES, TlsTerms, client_context
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Resolver
+from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.headers import Headers
+from toolhub_service.guards.secrets import Redact
 from toolhub_service.guards.urls import judge_url, parse_url
 from toolhub_service.tools.egress.body import BoundedBody, decoder_of
 from toolhub_service.tools.egress.breakage import WireError
 from toolhub_service.tools.egress.transport import GuardedTransport, judged_as
+
+WITHOUT_BODY = frozenset({"GET", "DELETE"})
+"""Methods whose arguments go into the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureSign:
+    """What in a result means that the workflow has not done what it was asked to."""
+
+    at: str
+    """JSON Pointer into the result."""
+    equals: JsonValue = None
+    """The value there that means failure; None: anything but null, false and empty."""
+    message: str = ""
+    """JSON Pointer to what the caller is told; empty: a general text."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowTerms:
+    """One workflow, by the path of its webhook or by its id."""
+
+    description: str = ""
+    webhook: str = ""
+    """Below `/webhook/`; empty: looked up by `workflow_id`."""
+    workflow_id: str = ""
+    method: str = "POST"
+    is_async: bool = False
+    """Whether the answer names an execution that goes on, instead of being the result."""
+    execution_id: str = "/executionId"
+    """JSON Pointer into the answer."""
+    input_schema: JsonObject | None = None
+    """None: any object."""
+    output_schema: JsonObject = field(default_factory=dict)
+    version: str = "1.0.0"
+    headers: Headers = field(default=(), repr=False)
+    """All that its calls are sent with besides the hub's own."""
+    idempotency_field: str = ""
+    derived_key: bool = True
+    deduplicates: bool = False
+    fails_when: tuple[FailureSign, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryTerms:
+    tags: tuple[str, ...] = ()
+    """Only workflows that bear all of them."""
+    mode: Literal["auto", "sync", "async"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class N8nTerms:
+    """One server."""
+
+    name: str
+    """Of the source."""
+    url: str
+    """Base, without a slash at its end."""
+    api_key: str = field(default="", repr=False)
+    headers: Headers = field(default=(), repr=False)
+    """Sent to webhooks of discovered workflows."""
+    workflows: Mapping[str, WorkflowTerms] = field(default_factory=dict)
+    discover: DiscoveryTerms | None = None
+    api_path: str = "/api/v1"
+    webhook_path: str = "/webhook"
+    tls: TlsTerms = NO_TLS_FILES
+    connect_timeout_s: float = 10.0
+    max_response_bytes: int = 8 * 1024 * 1024
+    capabilities: tuple[str, ...] = ()
+    """What a principal must hold to call its tools; empty: `n8n:<name>`."""
+    tags: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    max_concurrency: int = 0
+    shown_as: str = ""
+    """What stands for its URL wherever that is shown; empty: the URL itself."""
+
+    @property
+    def upstream(self) -> str:
+        """Key of the breaker and the concurrency limit that its tools share."""
+        return f"n8n:{self.name}"
+
+
+# n8n's own errors carry `stacktrace` and `hint`; errors of nodes carry `stack` and the parameters of the node. These
+# and paths of its machine are removed before n8n's words are passed on, redacted and cut.
+
+EXCERPT_MAX_CHARS: Final = 2_000
+MESSAGE_MAX_CHARS: Final = 500
+_JUDGED_CHARS: Final = 8_000
+"""What the redactor sees: more than is shown, so that no secret straddles the cut."""
+_TRACES: Final = frozenset({"stacktrace", "stack", "hint"})
+_MEMBERS_MAX: Final = 50
+_DEPTH_MAX: Final = 4
+_STACK: Final = re.compile(r"\n[ \t]+at .*", re.DOTALL)
+_PLACE: Final = re.compile(
+    r"(?<![\w/.:])(?:file://)?(?:/(?:app|data|etc|home|mnt|opt|root|srv|tmp|usr|var)|[A-Za-z]:\\)[^\s'\"()<>,;]*"
+)
+_TAGS: Final = re.compile(r"<(script|style)\b.*?(?:</\1>|\Z)|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+
+
+def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
+    """Somebody else's words: redacted, printable, without traces and paths, at most so many characters."""
+    plain = _PLACE.sub("[path]", _STACK.sub("", text[:_JUDGED_CHARS]))
+    clean = redact(plain)
+    shown = "".join(char if char.isprintable() or char in "\n\t" else " " for char in clean).strip()
+    return shown if len(shown) <= max_chars else f"{shown[: max_chars - 1]}…"
+
+
+def said(body: bytes) -> tuple[str, JsonValue]:
+    """What an error answer says, before it is redacted: its message or its text, and its JSON where it is some."""
+    text = body[:_JUDGED_CHARS].decode("utf-8", "replace")
+    value: JsonValue = None
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            value = json.loads(body[: 8 * _JUDGED_CHARS])
+        except (ValueError, RecursionError):
+            value = None
+    if isinstance(value, Mapping) and isinstance(value.get("message"), str):
+        return str(value["message"]), value
+    if value is not None:
+        return json.dumps(_bare(value, _DEPTH_MAX), ensure_ascii=False), value
+    if "<" in text and text.lstrip()[:1] == "<":
+        return " ".join(html.unescape(_TAGS.sub(" ", text)).split()), None
+    return text, None
+
+
+def _bare(value: JsonValue, levels: int) -> JsonValue:
+    if isinstance(value, Mapping):
+        if not levels:
+            return "…"
+        members = [(name, member) for name, member in value.items() if name.lower() not in _TRACES]
+        return {name: _bare(member, levels - 1) for name, member in members[:_MEMBERS_MAX]}
+    if isinstance(value, list):
+        return [_bare(item, levels - 1) for item in value[:_MEMBERS_MAX]] if levels else "…"
+    return value
+
 
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")

@@ -16,14 +16,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from toolhub_service.adapters.n8n.client import NoReply, Reply
+from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, NoReply, Reply, quoted, said
 from toolhub_service.adapters.n8n.executions import Execution, error_of
-from toolhub_service.adapters.n8n.words import MESSAGE_MAX_CHARS, quoted, said
-from toolhub_service.adapters.retry_after import retry_after_s
+from toolhub_service.adapters.upstream import retry_after_s
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.guards.redaction import Redact
+from toolhub_service.guards.secrets import Redact
 
 NOT_REGISTERED: Final = re.compile(r'The requested webhook "[^"]*" is not registered\.')
 _WRONG_METHOD: Final = re.compile(r"This webhook is not registered for ([A-Z]+) requests")
@@ -54,9 +53,9 @@ def unknown(call: GrantedCall, happened: str, looked: str, details: Mapping[str,
     """It was sent and may have run. `happened`, `looked`: sentences; `details`: what is known of its execution."""
     message = f"{call.spec.name} was sent to n8n, which may go on with it. {happened} {looked}"
     if call.safe_to_repeat:
-        return _with(ErrorKind.UPSTREAM_ERROR, f"{message} It is safe to call it again.", details, retryable=True)
+        return _with(ErrorKind.UPSTREAM_ERROR, f"{message} It is safe to call it again.", details)
     advice = "Look for what it should have done before you call it again."
-    return _with(ErrorKind.OUTCOME_UNKNOWN, f"{message} {advice}", details, retryable=False)
+    return _with(ErrorKind.OUTCOME_UNKNOWN, f"{message} {advice}", details)
 
 
 def is_gateway(answer: Reply) -> bool:
@@ -87,7 +86,7 @@ def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
     if status in _BUSY and _is_before_the_workflow(answer, value):
         message = f"{call.spec.name} could not be called: n8n is busy. It has not run. Try again later."
         wait_s = retry_after_s(answer.headers.get("retry-after")) or None
-        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=wait_s, retryable=True)
+        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=wait_s)
     if status >= 500:
         message = f"{call.spec.name} failed in n8n; correct the call by what it says, or use another tool. "
         return refuse(ErrorKind.EXECUTION_ERROR, message + _in(excerpt), upstream=Upstream(status, excerpt))

@@ -12,21 +12,20 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from toolhub_service.adapters.n8n import evidence, failures
+from msgspec.structs import replace
+
+from toolhub_service.adapters.n8n import failures
 from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, read_aside
-from toolhub_service.adapters.n8n.api import Absent, ApiRefused, ApiTooLarge, ApiTrouble, N8nApi, Stop
+from toolhub_service.adapters.n8n.api import Absent, ApiRefused, ApiTooLarge, ApiTrouble, Lookup, N8nApi, Stop
 from toolhub_service.adapters.n8n.calling import Calling
 from toolhub_service.adapters.n8n.client import NoReply
 from toolhub_service.adapters.n8n.executions import ID, Execution, NoData, is_of_another_call
-from toolhub_service.adapters.n8n.lookup import Lookup
-from toolhub_service.adapters.n8n.sending import Sent, send
-from toolhub_service.adapters.n8n.server import N8nServer, Workflow
+from toolhub_service.adapters.n8n.server import N8nServer, Sent, Workflow, facts, found_facts, send
 from toolhub_service.adapters.remote_polling import Answer, PollTerms, Unreachable
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, refuse
 from toolhub_service.domain.job import RemoteMark
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import Outcome
+from toolhub_service.domain.result import Outcome, Progress
 
 POLLS: Final = PollTerms(first_s=0.25, longest_s=10.0, per_s=20.0)
 START_S: Final = 60.0
@@ -77,7 +76,7 @@ class N8nJob:
         except ApiTrouble as trouble:
             raise RemoteUnclear(trouble.reason) from trouble
         if found is not None:
-            known = evidence.found_facts(self._server, workflow.webhook if workflow else None, found)
+            known = found_facts(self._server, workflow.webhook if workflow else None, found)
             return _marked(mark, found.execution.id, known)
         if call.safe_to_repeat:
             return None
@@ -105,7 +104,7 @@ class N8nJob:
         execution = await self._server.poller.answer(lambda: self._result(call, mark))
         self._judge(call, mark, execution)
         workflow = self._server.workflows.get(call.spec.resource_id)
-        known = dict(mark.details) | evidence.facts(self._server, workflow.webhook if workflow else None, execution)
+        known = dict(mark.details) | facts(self._server, workflow.webhook if workflow else None, execution)
         try:
             return await self._calling.outcome(self._server, workflow, call, execution, known)
         except NoData:
@@ -157,7 +156,7 @@ class N8nJob:
             execution_id = ""
         if not execution_id:
             raise RemoteUnclear("The answer names no execution.")
-        return _marked(mark, execution_id, evidence.facts(self._server, sent.webhook, None, execution_id))
+        return _marked(mark, execution_id, facts(self._server, sent.webhook, None, execution_id))
 
     def _api(self) -> N8nApi:
         if self._server.api is None:
@@ -223,7 +222,7 @@ def _progress(message: str, *, is_over: bool = False) -> Progress:
 
 
 def _marked(mark: RemoteMark, execution_id: str, known: dict[str, str]) -> RemoteMark:
-    return mark._replace(remote_id=execution_id, accepted=True, details={**mark.details, **known})
+    return replace(mark, remote_id=execution_id, accepted=True, details={**mark.details, **known})
 
 
 def _checked(execution_id: str) -> str:

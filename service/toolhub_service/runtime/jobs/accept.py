@@ -2,24 +2,103 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from toolhub_service.domain.call import Call, GrantedCall, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
-from toolhub_service.domain.job import Job, JobStatus
-from toolhub_service.domain.job_ports import JobEngine
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.job import Job, JobFilter, JobStatus
+from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
+from toolhub_service.domain.ports import Catalog, Clock, Invoker, Randomness
+from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.execute import SILENT
 from toolhub_service.runtime.idempotency import effect_key
-from toolhub_service.runtime.jobs.deliver import deliver
-from toolhub_service.runtime.jobs.ledger import JobLedger
-from toolhub_service.runtime.jobs.room import Room
-from toolhub_service.runtime.jobs.terms import JobTerms
+from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
 from toolhub_service.schema.canonical_json import digest
+
+# Having a stored job delivered.
+
+
+async def deliver(engine: JobEngine, job_id: str, observer: JobObserver) -> None:
+    """Soon; or later by the sweep when the engine cannot be reached, for the job stands in the store."""
+    try:
+        await engine.enqueue(job_id)
+    except ToolFailure as away:
+        observer.troubled(job_id, away)
+
+
+# Room for one more job: a bound on the open jobs of the whole store, of which one principal can fill but a half.
+#
+# Counting costs a question to the store, so that a count may be a second old; what this process has let in since is
+# added to it. Whose jobs they are is asked only while more than half of the room is taken: before, nobody can have
+# too many.
+
+SEEN_FOR_S = 1.0
+"""How old a count of open jobs may be."""
+_OPEN = frozenset(JobState) - FINAL_STATES
+
+
+class Room:
+    def __init__(self, store: JobStore, clock: Clock, max_open: int) -> None:
+        """`max_open`: jobs that are not finished, in the whole store."""
+        self._store = store
+        self._clock = clock
+        self._max_open = max_open
+        self._share = max(1, max_open // 2)
+        self._counting = asyncio.Lock()
+        self._counted_at_s = float("-inf")
+        self._open = 0
+        self._of: dict[str, int] = {}
+        """Open jobs of those principals that were looked at since the last count."""
+        self._coming: Counter[str] = Counter()
+        """Let in, and perhaps not in the store yet; by principal."""
+
+    async def take(self, principal_id: str) -> None:
+        """Room for a job that `came` is told of once it is in the store, or will not be.
+
+        Raises ToolFailure RATE_LIMITED when more jobs are open than the hub, or the principal, may have.
+        """
+        async with self._counting:
+            await self._count()
+            if self._open >= self._max_open:
+                raise _full(f"{self._max_open} jobs are waiting or running, which is all this hub takes.")
+            if self._open >= self._share and await self._count_of(principal_id) >= self._share:
+                raise _full(f"{self._share} of your jobs are waiting or running, which is your share of this hub.")
+            self._open += 1
+            self._coming[principal_id] += 1
+            if principal_id in self._of:
+                self._of[principal_id] += 1
+
+    def came(self, principal_id: str) -> None:
+        """One job that was let in counts in the store from now on."""
+        self._coming[principal_id] -= 1
+        if not self._coming[principal_id]:
+            del self._coming[principal_id]
+
+    async def _count(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._counted_at_s >= SEEN_FOR_S:
+            coming = self._coming.total()
+            self._open = coming + sum((await self._store.tally()).by_state.values())
+            self._of.clear()
+            self._counted_at_s = now_s
+
+    async def _count_of(self, principal_id: str) -> int:
+        if principal_id not in self._of:
+            coming = self._coming[principal_id]
+            where = JobFilter(principal=principal_id, states=_OPEN)
+            _, stored = await self._store.page(where, after=None, limit=1)
+            self._of[principal_id] = coming + stored
+        return self._of[principal_id]
+
+
+def _full(what: str) -> ToolFailure:
+    return refuse(ErrorKind.RATE_LIMITED, f"{what} Submit it again later.", retry_after_s=5.0, limit="jobs.max_open")
 
 
 class Acceptance:
@@ -150,3 +229,49 @@ def _unclear(job: Job) -> ToolFailure:
         retryable=False,
         may_be_job_id=job.job_id,
     )
+
+
+# SubmitJob: steps 1 to 5 now, the rest as a job. Whatever comes of the steps, there is a job that tells it.
+
+
+class Submission:
+    def __init__(self, invoker: Invoker, acceptance: Acceptance, store: JobStore, catalog: Catalog) -> None:
+        self._invoker = invoker
+        self._acceptance = acceptance
+        self._store = store
+        self._catalog = catalog
+
+    async def submit(self, call: Call) -> Job:
+        """The durable job: QUEUED, AWAITING_APPROVAL, or FAILED where a step refused.
+
+        Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED or TOOL_UNAVAILABLE when there is no job.
+        """
+        asked = call._replace(mode=Mode.SUBMIT, job_id=self._acceptance.new_job_id(call), deadline_s=None)
+        result = await self._invoker.invoke(asked, SILENT)
+        assert isinstance(result, ToolResult)  # a plan answers a dry run only
+        if result.job is not None:
+            return await self._read(result.job.job_id)
+        error = result.error
+        assert error is not None  # nothing was accepted, and it says why
+        is_unclear = "may_be_job_id" in error.details
+        if error.kind is ErrorKind.IDEMPOTENCY_CONFLICT or error.details.get("limit") == "jobs.max_open" or is_unclear:
+            raise ToolFailure(error)
+        spec, approval_id = self._catalog.get(call.tool), str(error.details.get("approval_id", ""))
+        if error.kind is ErrorKind.APPROVAL_REQUIRED and approval_id and spec is not None:
+            return await self._acceptance.keep_waiting(asked, spec, error)
+        return await self._acceptance.keep_refused(asked, spec, result)
+
+    async def _read(self, job_id: str) -> Job:
+        """The job that was accepted. Raises ToolFailure TOOL_UNAVAILABLE, with its id, when the store has gone."""
+        try:
+            job = await self._store.get(job_id)
+        except ToolFailure as gone:
+            raise refuse(
+                ErrorKind.TOOL_UNAVAILABLE,
+                f"The job was accepted as {job_id} and will run, but the store of jobs does not answer now. Do not "
+                "submit it again; ask for it in a moment.",
+                retryable=False,
+                job_id=job_id,
+            ) from gone
+        assert job is not None  # it was durable a moment ago
+        return job

@@ -5,16 +5,96 @@ A job that ends, or is to stop, while a person is asked for it takes its questio
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.job import Job
+from toolhub_service.domain.job import Job, JobNews
 from toolhub_service.domain.job_ports import JobObserver, JobStore
-from toolhub_service.domain.job_state import JobState
 from toolhub_service.domain.ports import AuditLog, Clock
-from toolhub_service.runtime.jobs.causes import attributes_of, was_taken_over
+from toolhub_service.domain.result import JobState
+
+# Why a job is where it is, as the audit log tells it: read off the two records of a change, bounded.
+#
+# from                the state before
+# runner              the process that has it, or had it until now
+# taken_over_from     the process that had it and has died
+# cancelled_by        who asked for its end, and with which cancel_reason
+# approval_id         what it waits for
+# timeout_s           of what its time has passed
+# cause, message      the error's own; `cause` alone where it goes back to its queue
+
+_TEXT_MAX = 500
+"""Characters of a reason or a message."""
+
+
+def attributes_of(before: Job | None, job: Job, told: Mapping[str, str]) -> dict[str, str]:
+    """Of the event that tells of `job`, which came after `before`. `told`: what the records do not show."""
+    facts = {"job_id": job.job_id, "state": job.state.value, "runs": str(job.runs)}
+    if before is not None:
+        facts |= _change(before, job)
+    if job.cancel_reason is not None:
+        facts |= {"cancelled_by": job.cancelled_by, "cancel_reason": job.cancel_reason}
+    if job.state is JobState.TIMED_OUT:
+        facts["timeout_s"] = f"{(job.deadline_unix_ms - job.created_at_unix_ms) / 1_000:g}"
+    result = job.status.result
+    if result is not None and result.error is not None:
+        facts |= {"cause": cause_of(result.error), "message": result.error.message}
+    return {name: value[:_TEXT_MAX] for name, value in (facts | dict(told)).items() if value}
+
+
+def was_taken_over(before: Job, job: Job) -> bool:
+    """Whether it went from one process to another without going back to its queue."""
+    return bool(before.runner and job.runner) and job.runner != before.runner
+
+
+def cause_of(error: ToolError) -> str:
+    """The cause among its details, such as RUNNER_DIED; else its kind."""
+    cause = error.details.get("cause")
+    return cause if isinstance(cause, str) else error.kind.value
+
+
+def _change(before: Job, job: Job) -> dict[str, str]:
+    facts = {"from": before.state.value, "runner": job.runner or before.runner}
+    if was_taken_over(before, job):
+        facts["taken_over_from"] = before.runner
+    if JobState.AWAITING_APPROVAL in (before.state, job.state):
+        facts["approval_id"] = job.approval_id
+    return facts
+
+
+# How long jobs may take and are remembered, and how the death of a process is told.
+
+
+RETRY_S = 1.0
+"""Between attempts to reach a store that is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTerms:
+    default_timeout_s: float = 3_600.0
+    """Of a job whose call names no timeout."""
+    max_timeout_s: float = 86_400.0
+    max_open: int = 50_000
+    """Jobs that are not finished, in the whole store; beyond, new ones are shed."""
+    keep_s: float = 604_800.0
+    """How long a finished job is remembered."""
+    heartbeat_s: float = 1.0
+    dead_after_s: float = 5.0
+    """Without a sign of life for so long, a process is dead and its jobs are taken."""
+
+    @property
+    def keep_ms(self) -> int:
+        return round(self.keep_s * 1_000)
+
+    @property
+    def dead_after_ms(self) -> int:
+        return round(self.dead_after_s * 1_000)
+
 
 Withdraw = Callable[[str, str, str], Awaitable[None]]
 """End the approval (its id) of a job (its id) because of something, unless it has ended."""
@@ -128,5 +208,121 @@ def _is(standing: Job | None, job: Job) -> bool:
 
 
 def _facts(job: Job) -> tuple[object, ...]:
-    place = job.version, job.status[:4], job.call.call_id
-    return *place, job.runner, job.runs, job.begun, job.remote, job.cancel_reason, job.cancelled_by
+    status = job.status
+    place = status.job_id, status.sequence, status.state, status.at_unix_ms, job.call.call_id
+    return job.version, *place, job.runner, job.runs, job.begun, job.remote, job.cancel_reason, job.cancelled_by
+
+
+# A job in this process's hands: its changes happen one at a time, and stop when it is no longer ours.
+#
+# What was sent to a store that did not answer may have been kept or not. So the same change, tried again, sends the
+# very same record, which is known again when it stands: nothing is put down twice, and nothing that was goes untold.
+
+Step = Callable[[Job], Job]
+
+
+class Superseded(Exception):
+    """The job has ended or has another runner: whatever is still being done for it here is void."""
+
+
+class _Sent(NamedTuple):
+    step: Step
+    before: Job
+    after: Job
+
+
+class LiveJob:
+    def __init__(self, job: Job, runner: str, ledger: JobLedger) -> None:
+        self.job = job
+        """As this process knows it."""
+        self.stopping = asyncio.Event()
+        self.heeds_stop = job.remote is not None
+        """Whether the adapter ends by itself when `stopping` is set. What may run on a remote side already is stopped
+        by its adapter and by nobody else, which must be reached first."""
+        self.work: asyncio.Task[Any] | None = None
+        """The walk of its call."""
+        self.is_cut_off = False
+        """Whether the work was cancelled."""
+        self.ending: Step | None = None
+        """The last entry, once it is known."""
+        self.cause = ""
+        """Why it is that, as far as the run tells."""
+        self._runner = runner
+        self._ledger = ledger
+        self._one_at_a_time = asyncio.Lock()
+        self._sent: _Sent | None = None
+        self._heard_of = 0
+        self._has_missed = False
+
+    async def change(self, step: Step, cause: str = "") -> Job:
+        """`cause`: why, for the audit log. Raises Superseded, or ToolFailure when the store cannot be reached."""
+        async with self._one_at_a_time:
+            while True:
+                before, (after, again) = self.job, self._next(step)
+                if await self._ledger.put(before, after, again=again, told={"cause": cause} if cause else {}):
+                    self._sent, self.job = None, after
+                    return after
+                self._sent = None
+                await self._look()
+
+    def hears(self, news: JobNews) -> None:
+        """The store tells of an entry; without a status, or without an id, one must look."""
+        self._heard_of = max(self._heard_of, news.sequence)
+        self._has_missed = self._has_missed or not news.job_id
+        if news.status is not None and news.status.state is JobState.CANCELLING:
+            self.stop()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the store may have more than is known here."""
+        return self._has_missed or self._heard_of > self.job.status.sequence
+
+    async def catch_up(self) -> None:
+        """Look at the store unless what was heard of was our own doing. Raises as `change`."""
+        async with self._one_at_a_time:
+            if not self.is_behind:
+                return
+            self._has_missed, heard_of = False, self._heard_of
+            try:
+                await self._look()
+            except ToolFailure:
+                self._has_missed = True
+                raise
+            if self._heard_of == heard_of:
+                self._heard_of = 0
+
+    def stop(self) -> None:
+        """Cancellation was asked for."""
+        self.stopping.set()
+        if not self.heeds_stop:
+            self.cut_off()
+
+    def cut_off(self) -> None:
+        """Cancel the work, once: a second time would cut off what it does to end well."""
+        if self.work is not None and not self.is_cut_off:
+            self.is_cut_off = True
+            self.work.cancel()
+
+    def _next(self, step: Step) -> tuple[Job, bool]:
+        """The record to send, and whether it was sent before."""
+        sent = self._sent
+        if sent is not None and sent.step is step and sent.before is self.job:
+            return sent.after, True
+        self._sent = _Sent(step, self.job, step(self.job))
+        return self._sent.after, False
+
+    async def _look(self) -> None:
+        job = await self._ledger.store.get(self.job.job_id)
+        if job is None or job.state.is_final or job.runner != self._runner:
+            self.heeds_stop = False
+            self.stop()
+            raise Superseded
+        self.job = job
+        if job.state is JobState.CANCELLING:  # whoever looks learns it: the news of it may count as old by now
+            self.stop()
+
+
+def not_ours() -> ToolFailure:
+    return refuse(
+        ErrorKind.CANCELLED, "Another process of the hub has taken this job, or it has ended; this run of it is void."
+    )

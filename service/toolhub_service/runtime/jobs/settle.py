@@ -7,30 +7,207 @@ life have ended.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.job import Job
-from toolhub_service.domain.job_machine import amended, moved
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.runtime.approval_questions import UNASKED
+from msgspec import structs
+
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.job import Job, amended, moved
+from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, JobState, Progress, ToolResult
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.runtime.approval_record import UNASKED
 from toolhub_service.runtime.failures import broke_off, crash
-from toolhub_service.runtime.jobs.causes import cause_of
-from toolhub_service.runtime.jobs.ending import (
-    ended,
-    final_state,
-    hub_stopped,
-    out_of_reach,
-    stopped,
-    without_answer,
-)
-from toolhub_service.runtime.jobs.ledger import JobLedger
-from toolhub_service.runtime.jobs.live import LiveJob, Step, Superseded
-from toolhub_service.runtime.jobs.progress import JobSink
-from toolhub_service.runtime.jobs.take import RETRY_S
-from toolhub_service.runtime.jobs.terms import JobTerms
+from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, JobTerms, LiveJob, Step, Superseded, cause_of
+
+# Reports of a running job on their way into its history: the newest one, at most ten a second.
+#
+# An entry goes to every watcher of its job, so the more jobs run in a process, the fewer reports each makes.
+
+INTERVAL_S = 0.1
+INTERVAL_MAX_S = 2.0
+_JOB_S = 0.005
+"""Each running job lengthens the interval of all: a thousand of them make no more entries than forty."""
+_MESSAGE_CHARS = 500
+_UNIT_CHARS = 32
+
+
+class JobSink:
+    """Implements `EventSink` for one run."""
+
+    def __init__(self, live: LiveJob, ledger: JobLedger, redactor: Redactor, running: Callable[[], int]) -> None:
+        """`running`: how many jobs run in this process now."""
+        self._live = live
+        self._ledger = ledger
+        self._redactor = redactor
+        self._running = running
+        self._latest: Progress | None = None
+        self._is_new = False
+        self._appending: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def progress(self, progress: Progress) -> None:
+        self._latest, self._is_new = progress, True
+        if self._appending is None and not self._is_closed:
+            self._appending = asyncio.create_task(self._append())
+
+    def chunk(self, chunk: Chunk) -> None:
+        """Dropped: the whole output stands in the result."""
+
+    async def close(self) -> Progress | None:
+        """No report is appended any more; the latest one, for the last entry."""
+        self._is_closed = True
+        if (appending := self._appending) is not None:
+            appending.cancel()
+            await asyncio.wait({appending})
+        return None if self._latest is None else carried_on(self._live.job, self._told(self._latest))
+
+    async def _append(self) -> None:
+        try:
+            while self._is_new:
+                self._is_new = False
+                await self._report()
+                await asyncio.sleep(min(INTERVAL_MAX_S, max(INTERVAL_S, _JOB_S * self._running())))
+        except Superseded:
+            self._is_closed = True
+        finally:
+            self._appending = None
+
+    async def _report(self) -> None:
+        try:
+            await self._live.change(self._reported)
+        except ToolFailure as unreachable:  # a report is worth no trouble: the next one is newer
+            self._ledger.observer.troubled(self._live.job.job_id, unreachable)
+
+    def _reported(self, job: Job) -> Job:
+        assert self._latest is not None  # only then is there something to append
+        told = carried_on(job, self._told(self._latest))
+        return moved(job, job.state, self._ledger.clock.unix_ms(), progress=told)
+
+    def _told(self, progress: Progress) -> Progress:
+        """As it may be shown and can be kept: a remote side's words are anything but plain text."""
+        message = self._plain(progress.message)[:_MESSAGE_CHARS]
+        unit = self._plain(progress.unit)[:_UNIT_CHARS]
+        return Progress(progress.step, progress.total, unit, message, progress.eta_s)
+
+    def _plain(self, text: str) -> str:
+        return self._redactor.text(text.encode("utf-8", "replace").decode()) if text else ""
+
+
+def carried_on(job: Job, told: Progress) -> Progress:
+    """Work on a remote side goes on when its run here is another one, which may have heard of fewer steps: what the
+    history says was reached stays reached. Work that begins anew here counts anew."""
+    before = job.status.progress
+    if before is None or job.remote is None or not job.remote.accepted:
+        return told
+    is_same = (before.unit, before.total) == (told.unit, told.total)
+    return replace(told, step=max(before.step, told.step)) if is_same else told
+
+
+# How a job ends: which state a result is, and the result of a job that ended without one.
+
+_TIMEOUTS = frozenset({ErrorKind.TIMEOUT.value, ErrorKind.HTTP_TIMEOUT.value})
+
+
+def final_state(job: Job, result: ToolResult, now_unix_ms: int) -> JobState:
+    """What the run's answer means for its job. A deadline that passed is TIMED_OUT even if the effect is unknown."""
+    error = result.error
+    if error is None:
+        return JobState.SUCCEEDED
+    causes = {str(error.details.get("cause")), error.kind.value}
+    if now_unix_ms >= job.deadline_unix_ms and causes & _TIMEOUTS:
+        return JobState.TIMED_OUT
+    if error.kind is ErrorKind.OUTCOME_UNKNOWN:
+        return JobState.LOST
+    return JobState.CANCELLED if error.kind is ErrorKind.CANCELLED else JobState.FAILED
+
+
+def ended(
+    job: Job, state: JobState, result: ToolResult, now_unix_ms: int, keep_ms: int, progress: Progress | None = None
+) -> Job:
+    """The job with its last entry; `progress` is the latest report, when it was not appended by itself."""
+    return moved(
+        job,
+        state,
+        now_unix_ms,
+        progress=progress,
+        result=result,
+        artifacts=result.artifacts,
+        runner="",
+        expires_at_unix_ms=now_unix_ms + keep_ms,
+    )
+
+
+def without_answer(job: Job, error: ToolError, now_unix_ms: int) -> ToolResult:
+    """The result of a job that no pipeline has answered."""
+    evidence = Evidence(
+        type=EvidenceType.TOOL,
+        ref=job.call.call_id,
+        summary=f"{error.kind.value}: job {job.job_id} was {job.state.value}",
+        created_at_unix_ms=now_unix_ms,
+    )
+    return ToolResult(
+        ok=False,
+        call_id=job.call.call_id,
+        tool=job.call.tool,
+        error=error,
+        evidence=(evidence,),
+        tool_version=job.tool_version,
+        tool_digest=job.tool_digest,
+        attempts=1 if job.begun else 0,
+    )
+
+
+def runner_died(job: Job) -> ToolError:
+    return ToolError(
+        kind=ErrorKind.OUTCOME_UNKNOWN,
+        message=f"The process that ran {job.call.tool} died while it ran, and the call may have had its effect. "
+        "Check that before you submit it again.",
+        details={"cause": "RUNNER_DIED", "runs": job.runs},
+    )
+
+
+def hub_stopped(job: Job) -> ToolError:
+    return ToolError(
+        kind=ErrorKind.OUTCOME_UNKNOWN,
+        message=f"The hub was stopped while {job.call.tool} ran, and the call may have had its effect. "
+        "Check that before you submit it again.",
+        details={"cause": "HUB_STOPPED", "runs": job.runs},
+    )
+
+
+def out_of_reach(job: Job, refused: ToolError) -> ToolError:
+    """An earlier run has sent it to a remote side, and it was refused before another could look there."""
+    if refused.kind is ErrorKind.OUTCOME_UNKNOWN:
+        return refused
+    mark = job.remote
+    where = "" if mark is None else f" It may still run there as {mark.remote_id or mark.key}."
+    return ToolError(
+        kind=ErrorKind.OUTCOME_UNKNOWN,
+        message=f"The work of {job.call.tool} was given to its remote side, and the hub may not follow it any more: "
+        f"{refused.message}{where}",
+        details={"cause": refused.kind.value, **refused.details},
+    )
+
+
+def never_ran() -> ToolError:
+    return ToolError(kind=ErrorKind.CANCELLED, message="The job was cancelled before it ran; nothing happened.")
+
+
+def stopped(job: Job) -> ToolError:
+    """It was cancelled while it ran, here."""
+    partly = " It had begun and may have had a part of its effect." if job.begun else ""
+    return ToolError(kind=ErrorKind.CANCELLED, message=f"The job was cancelled and has stopped.{partly}")
+
+
+def too_late(job: Job) -> ToolError:
+    return ToolError(
+        kind=ErrorKind.TIMEOUT,
+        message="The job's deadline passed before it could run to its end. Submit it again with a greater "
+        "budget.timeout, or when less is waiting.",
+        details={"deadline_unix_ms": job.deadline_unix_ms},
+    )
+
 
 _LATER = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN, ErrorKind.TOOL_UNAVAILABLE})
 _RUNS_MAX = 1_000
@@ -128,7 +305,7 @@ class Settling:
         """A person has been asked: its tool has a question, or policy has changed since it was accepted."""
         now_unix_ms = self._clock.unix_ms()
         if job.state is not JobState.RUNNING:  # it is to be cancelled, and nobody waits any more
-            asked = replace(job, approval_id=approval_id)
+            asked = structs.replace(job, approval_id=approval_id)
             return self._done(asked, without_answer(job, stopped(job), now_unix_ms), None)
         call = job.call._replace(approval_id=approval_id)
         return moved(

@@ -7,17 +7,254 @@ wait until the resolver's order favours the forbidden one. Answers are tried in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import re
+import ssl
+from collections.abc import Coroutine, Iterable, Sequence
+from enum import Enum, auto
 from ipaddress import ip_address
+from typing import Any
 
+import h11
 import httpcore
 
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.guards.addresses import is_allowed
 from toolhub_service.guards.urls import address_refused
-from toolhub_service.tools.egress.breakage import Breakage, WireError
-from toolhub_service.tools.egress.closings import Closings
-from toolhub_service.tools.egress.message_stream import MessageStream
+from toolhub_service.tools.egress.breakage import WIRE_ERRORS, Breakage, WireError, wire_error
+
+# Closings under way: each runs to its end whatever becomes of the call that began it.
+
+
+class Closings:
+    """A cancelled call must not leave half of what it was closing open, so it never waits for the closing."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Run it in a task of its own."""
+        task = asyncio.get_running_loop().create_task(closing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finished(self) -> None:
+        """Wait for those under way."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+
+# A connection that hands the HTTP parser one response at a time, never a byte beyond it.
+#
+# httpcore keeps what follows a complete response in its parser, where it would answer the next request (response
+# desync). Here every piece ends with the response at the latest; what is left stays outside and marks the connection as
+# readable, upon which httpcore drops it. Where a response ends is known by its framing (RFC 9112 §6.3): a head by its
+# blank line, a counted body by its length, a chunked body by h11 reading along. The head is bounded at 64 KiB, interim
+# responses by number, chunks and what frames them by what they carry: each chunk costs 30 µs of the event loop, however
+# small it is, which therefore has its turn after every few. When the peer ends early, it is told apart here from an
+# answer that is no HTTP.
+
+HEAD_MAX_BYTES = 64 * 1024
+_INTERIM_MAX = 16
+_RECEIVE_MAX_BYTES = 256 * 1024  # as much as asyncio reads at once, so that nothing waits unseen below
+_CHUNKS_FREE = 16 * 1024
+_CHUNK_MEAN_BYTES = 64
+"""What chunks beyond the free ones must carry on average; who sends each word as it comes stays below them."""
+_FRAMING_FREE_BYTES = 256 * 1024
+"""Sizes, extensions and trailers; beyond it no more of them than of what they frame (RFC 9112 §7.1.1)."""
+_LINES_A_TURN = 128
+"""At most half as many chunks are read before the loop has its turn."""
+_LINE_END = b"\r\n"
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class _Part(Enum):
+    HEAD = auto()
+    COUNTED_BODY = auto()
+    CHUNKED_BODY = auto()
+    BODY_UNTIL_CLOSE = auto()
+
+
+class MessageStream(httpcore.AsyncNetworkStream):
+    """The socket of one connection. Between a request's first byte and `body_follows` it reads a head."""
+
+    def __init__(self, inner: httpcore.AsyncNetworkStream, address: str, closings: Closings) -> None:
+        self.address = address
+        """The literal address that was dialled."""
+        self._inner = inner
+        self._closings = closings
+        self._is_tls = False
+        self._part = _Part.HEAD
+        self._arrived = b""
+        """Received and not yet handed on."""
+        self._body_bytes = 0
+        """Still to come of a counted body."""
+        self._chunks: h11.Connection | None = None
+        self._chunk_count = 0
+        self._chunk_bytes = 0
+        """Received of a chunked body, framing included."""
+        self._carried_bytes = 0
+        """What the chunks held."""
+        self._head_bytes = 0
+        self._head_tail = b""
+        """Last bytes of the head so far: its blank line may arrive in two pieces."""
+        self._heads = 0
+        self._answers = 0
+        self._is_waiting = True
+        self._is_spent = False
+
+    def body_follows(self, method: str, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Tell that the head just read was the final one, and what frames its body."""
+        self._answers += 1
+        fields = {name.lower(): value for name, value in headers}
+        if method == "HEAD" or status in {204, 304}:
+            self._part, self._body_bytes = _Part.COUNTED_BODY, 0
+        elif b"transfer-encoding" in fields:
+            self._part, self._chunks = _Part.CHUNKED_BODY, _chunk_reader()
+            self._chunk_count = self._chunk_bytes = self._carried_bytes = 0
+        elif b"content-length" in fields:
+            self._part, self._body_bytes = _Part.COUNTED_BODY, int(fields[b"content-length"])
+        else:
+            self._part = _Part.BODY_UNTIL_CLOSE
+
+    def stop_waiting(self) -> None:
+        """Until the next request, read only what has arrived; anything more counts as broken."""
+        self._is_waiting = False
+
+    async def look_for_more(self) -> None:
+        """After a response: what TLS holds beyond it, invisible at the socket, makes the connection unfit."""
+        if not self._is_tls or self._arrived:
+            return
+        try:
+            self._arrived = await self._inner.read(1, timeout=0)
+        except httpcore.ReadTimeout:
+            return
+        except (httpcore.ReadError, OSError):
+            pass
+        self._is_spent = True
+
+    # httpcore.AsyncNetworkStream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  httpcore's signature
+        """The next bytes of the response in hand. Raises WireError."""
+        arrived = self._arrived or await self._receive(timeout)
+        if not arrived and self._part is not _Part.BODY_UNTIL_CLOSE:
+            raise self._broken()
+        piece = arrived[:max_bytes]
+        if self._part is _Part.CHUNKED_BODY and piece.count(_LINE_END) > _LINES_A_TURN:
+            piece = _first_lines(piece)
+            await asyncio.sleep(0)
+        piece = piece[: self._end_in(piece)]
+        self._arrived = arrived[len(piece) :]
+        return piece
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109  likewise
+        if not buffer:
+            return
+        self._part, self._is_waiting = _Part.HEAD, True
+        self._head_bytes, self._head_tail, self._heads = 0, b"", 0
+        try:
+            await self._inner.write(buffer, timeout)
+        except OSError as error:
+            raise httpcore.WriteError from error
+
+    async def aclose(self) -> None:
+        """Begin to close; never suspends, so that a cancelled call cannot stop in the midst of closing several."""
+        self._is_spent = True
+        self._closings.begin(self._inner.aclose())
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  likewise
+    ) -> MessageStream:
+        try:
+            inner = await self._inner.start_tls(ssl_context, server_hostname, timeout)
+        except httpcore.ConnectError as error:
+            is_refused = isinstance(error.__cause__, ssl.SSLError)
+            raise WireError(Breakage.UNTRUSTED if is_refused else Breakage.UNREACHABLE) from None
+        except BaseException:  # httpcore closes it after an error, but not after a cancellation
+            await self.aclose()
+            raise
+        secured = MessageStream(inner, self.address, self._closings)
+        secured._is_tls = True
+        return secured
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable" and (self._arrived or self._is_spent):
+            return True
+        return self._inner.get_extra_info(info)
+
+    async def _receive(self, timeout_s: float | None) -> bytes:
+        try:
+            return await self._inner.read(_RECEIVE_MAX_BYTES, timeout_s if self._is_waiting else 0)
+        except WIRE_ERRORS as error:
+            broken = wire_error(error)
+            raise broken if broken.breakage is Breakage.SILENT and self._is_waiting else self._broken() from None
+        except OSError:
+            raise self._broken() from None
+
+    def _broken(self) -> WireError:
+        return WireError(Breakage.BROKEN, on_kept=self._part is _Part.HEAD and self._answers > 0)
+
+    def _end_in(self, data: bytes) -> int:
+        """How many of these bytes belong to the response."""
+        if self._part is _Part.HEAD:
+            return self._end_of_head(data)
+        if self._part is _Part.COUNTED_BODY:
+            end = min(len(data), self._body_bytes)
+            self._body_bytes -= end
+            return end
+        if self._part is _Part.CHUNKED_BODY and self._chunks is not None:
+            return self._end_of_chunks(data, self._chunks)
+        return len(data)
+
+    def _end_of_head(self, data: bytes) -> int:
+        blank = _BLANK_LINE.search(self._head_tail + data)
+        end = blank.end() - len(self._head_tail) if blank else len(data)
+        self._head_tail = b"" if blank else (self._head_tail + data[-2:])[-2:]
+        self._head_bytes += end
+        self._heads += blank is not None
+        if self._head_bytes > HEAD_MAX_BYTES or self._heads > _INTERIM_MAX:
+            raise WireError(Breakage.MALFORMED)
+        return end
+
+    def _end_of_chunks(self, data: bytes, chunks: h11.Connection) -> int:
+        try:
+            chunks.receive_data(data)
+            while isinstance(event := chunks.next_event(), h11.Data):
+                self._chunk_count += event.chunk_end
+                self._carried_bytes += len(event.data)
+        except h11.RemoteProtocolError:
+            raise WireError(Breakage.MALFORMED) from None
+        self._chunk_bytes += len(data)
+        framing_bytes = self._chunk_bytes - self._carried_bytes
+        if (
+            self._chunk_count > _CHUNKS_FREE + self._carried_bytes // _CHUNK_MEAN_BYTES
+            or framing_bytes > _FRAMING_FREE_BYTES + self._carried_bytes
+        ):
+            raise WireError(Breakage.CRUMBLED)
+        return len(data) - len(chunks.trailing_data[0]) if isinstance(event, h11.EndOfMessage) else len(data)
+
+
+def _first_lines(data: bytes) -> bytes:
+    """As far as the last line end of a turn."""
+    at = 0
+    for _ in range(_LINES_A_TURN):
+        at = data.find(_LINE_END, at) + len(_LINE_END)
+    return data[:at]
+
+
+def _chunk_reader() -> h11.Connection:
+    """A parser that stands before the first chunk of a body."""
+    reader = h11.Connection(h11.CLIENT)
+    reader.send(h11.Request(method="GET", target="/", headers=[("host", "")]))
+    reader.send(h11.EndOfMessage())
+    reader.receive_data(_CHUNKED_HEAD)
+    reader.next_event()
+    return reader
+
 
 _ANSWERS_MAX = 8
 

@@ -11,22 +11,201 @@ says. Without a judgement it is refused. One TLS context and one bound on connec
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import httpcore
 import httpx
 
-from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.ports import Resolver
+from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import JudgedUrl, judge_url
-from toolhub_service.tools.egress.backend import GuardedBackend
+from toolhub_service.tools.egress.backend import Closings, GuardedBackend, MessageStream
 from toolhub_service.tools.egress.breakage import WIRE_ERRORS, Breakage, WireError, wire_error
-from toolhub_service.tools.egress.closings import Closings
-from toolhub_service.tools.egress.exchange import Exchange
-from toolhub_service.tools.egress.message_stream import MessageStream
-from toolhub_service.tools.egress.pools import Networks, Pools
+
+# DNS by the operating system, on threads of its own: a slow name server must not hold up other work.
+#
+# Nothing is cached here: an answer is judged and used at once, and connections are kept alive instead.
+
+_THREADS = 8
+
+
+class SystemResolver:
+    """The port `Resolver` on getaddrinfo."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="resolve")
+        self._is_closed = False
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """Addresses of a host in the system's order of preference. Raises OSError when it has none, or once closed."""
+        if self._is_closed:
+            raise OSError("the resolver is closed")
+        loop = asyncio.get_running_loop()
+        answers = await loop.run_in_executor(self._threads, _look_up, host, port)
+        return list(dict.fromkeys(answers))
+
+    def close(self) -> None:
+        """Let the threads go; a lookup under way ends by itself."""
+        self._is_closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    return [str(answer[4][0]) for answer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+# Pools of connections, one for each set of opened networks.
+#
+# That is what makes reuse safe: a connection to an address that one rule opened is never handed to a request whose
+# rules would not have allowed to dial it. The least recently used pools go when there are more than a few.
+#
+# httpcore can lose a connection when a call is cancelled at certain points (it then stays neither idle nor closed and
+# takes a place for ever). After an exchange that did not end cleanly the pool's busy connections are therefore counted:
+# more of them than exchanges means a loss, and the pool is retired: no new exchange enters it, its last one closes it.
+
+Networks = tuple[str, ...]
+
+POOLS_MAX = 8
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """Connections of one set of networks."""
+
+    connections: httpcore.AsyncConnectionPool
+    exchanges: int = 0
+    """Under way."""
+    is_retired: bool = False
+
+    @property
+    def has_lost_some(self) -> bool:
+        busy = sum(not (known.is_idle() or known.is_closed()) for known in self.connections.connections)
+        return busy > self.exchanges
+
+
+class Pools:
+    """The pools by the networks they may reach."""
+
+    def __init__(self, make: Callable[[Networks], httpcore.AsyncConnectionPool], closings: Closings) -> None:
+        self._make = make
+        self._closings = closings
+        self._pools: OrderedDict[Networks, Pool] = OrderedDict()
+        self._is_closed = False
+
+    def enter(self, networks: Networks) -> Pool:
+        """The pool for an exchange, which ends with `leave`."""
+        pool = self._pools.get(networks)
+        if pool is None:
+            pool = Pool(self._make(networks), is_retired=self._is_closed)
+            if not self._is_closed:
+                self._pools[networks] = pool
+        else:
+            self._pools.move_to_end(networks)
+        pool.exchanges += 1
+        while len(self._pools) > POOLS_MAX:
+            self._retire(self._pools.popitem(last=False)[1])
+        return pool
+
+    def leave(self, pool: Pool, *, cleanly: bool) -> None:
+        """`cleanly`: the response was read to its end and its connection put back."""
+        pool.exchanges -= 1
+        if pool.is_retired:
+            self._close_if_unused(pool)
+        elif not cleanly and pool.has_lost_some:
+            self._pools = OrderedDict((key, kept) for key, kept in self._pools.items() if kept is not pool)
+            self._retire(pool)
+
+    def close(self) -> None:
+        """Close idle connections now, the others when their exchanges end."""
+        self._is_closed = True
+        while self._pools:
+            self._retire(self._pools.popitem()[1])
+
+    def _retire(self, pool: Pool) -> None:
+        pool.is_retired = True
+        self._close_if_unused(pool)
+
+    def _close_if_unused(self, pool: Pool) -> None:
+        if not pool.exchanges:
+            self._closings.begin(pool.connections.aclose())
+
+
+# One request and its response on a pooled connection, from taking a place to giving it back, exactly once.
+
+
+class Exchange:
+    """Holds a place and an entry of a pool until it is closed."""
+
+    def __init__(self, pools: Pools, pool: Pool, places: asyncio.Semaphore) -> None:
+        self._pools = pools
+        self._pool = pool
+        self._places = places
+        self._answer: httpcore.Response | None = None
+        self._chunks: AsyncIterator[bytes] | None = None
+        self._is_complete = False
+        self._is_closed = False
+
+    async def send(self, request: httpcore.Request) -> httpcore.Response:
+        """The head of the response. Raises one of `WIRE_ERRORS`, WireError or ToolFailure."""
+        self._answer = await self._pool.connections.handle_async_request(request)
+        self._chunks = aiter(self._answer.aiter_stream())
+        return self._answer
+
+    async def next_chunk(self) -> bytes:
+        """The next bytes of the body as they were sent; empty at its end. Raises WireError."""
+        if self._chunks is None:
+            return b""
+        try:
+            async for chunk in self._chunks:
+                if chunk:
+                    return chunk
+        except WIRE_ERRORS as error:
+            self._chunks = None
+            raise wire_error(error) from None
+        except BaseException:
+            self._chunks = None
+            raise
+        self._chunks = None
+        self._is_complete = True
+        return b""
+
+    async def aclose(self) -> None:
+        """Keep the connection when the response has arrived whole and nothing else with it; else close it at once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        cleanly = False
+        try:
+            if self._answer is not None:
+                await self._finish(self._answer)
+                cleanly = self._is_complete
+        finally:
+            self._places.release()
+            self._pools.leave(self._pool, cleanly=cleanly)
+
+    async def _finish(self, answer: httpcore.Response) -> None:
+        stream = answer.extensions["network_stream"]
+        try:
+            if isinstance(stream, MessageStream):
+                await self._read_what_has_arrived(stream)
+        finally:
+            await answer.aclose()
+
+    async def _read_what_has_arrived(self, stream: MessageStream) -> None:
+        stream.stop_waiting()
+        try:
+            while await self.next_chunk():
+                continue
+        except WireError:
+            return  # what has not arrived is not waited for: the connection is closed instead
+        await stream.look_for_more()
+
 
 FIELDS_MAX = 256
 _JUDGED = "toolhub.judged_url"

@@ -6,12 +6,11 @@ from functools import partial
 from typing import Literal, Protocol
 
 from toolhub.v1 import call_pb2
-from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode
+from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.principal import Principal
 from toolhub_service.schema import strict_json
-from toolhub_service.schema.structure import has_little
+from toolhub_service.schema.strict_json import has_little
 from toolhub_service.transport.convert.payload import from_struct, seconds
 
 
@@ -42,41 +41,50 @@ _AS_TEXT = (
 )
 
 
-class AsksForCall(Submits, Protocol):
-    """InvokeRequest, InvokeStreamRequest and SessionCall."""
-
-    @property
-    def mode(self) -> int: ...
-
-
-def to_call(request: AsksForCall, principal: Principal, *, call_id: str, deadline_s: float | None) -> Call:
-    """Never raises for bad arguments: the call carries the error to step 2, so that it is answered and recorded."""
-    mode = Mode.DRY_RUN if request.mode == call_pb2.INVOKE_MODE_DRY_RUN else Mode.EXECUTE
-    return _call(request, principal, call_id=call_id, deadline_s=deadline_s, mode=mode)
+MODES = {
+    call_pb2.INVOKE_MODE_UNSPECIFIED: Mode.EXECUTE,
+    call_pb2.INVOKE_MODE_EXECUTE: Mode.EXECUTE,
+    call_pb2.INVOKE_MODE_DRY_RUN: Mode.DRY_RUN,
+}
 
 
 def to_submitted_call(request: Submits, principal: Principal, *, call_id: str) -> Call:
     """Of a job: the deadline is its budget's, not the RPC's. As `to_call` otherwise."""
-    return _call(request, principal, call_id=call_id, deadline_s=None, mode=Mode.SUBMIT)
+    return to_call(request, principal, call_id=call_id, deadline_s=None, mode=Mode.SUBMIT)
 
 
-def _call(request: Submits, principal: Principal, *, call_id: str, deadline_s: float | None, mode: Mode) -> Call:
+def to_call(request: Submits, principal: Principal, *, call_id: str, deadline_s: float | None, mode: Mode) -> Call:
+    """Never raises for bad arguments: the call carries the error to step 2, so that it is answered and recorded."""
     intent = request.intent
-    unread_bytes = _large_bytes(intent)
-    args, args_error = ({}, None) if unread_bytes else _read_args(intent)
+    raw = intent.args_json
+    args: JsonObject = {}
+    args_error, unread_bytes = None, 0
+    is_struct = not raw and intent.HasField("args_struct")
+    if raw and len(raw) <= AT_ONCE_BYTES:
+        try:
+            value = strict_json.loads(raw)
+        except ToolFailure as failure:
+            args_error = failure.error
+        else:
+            args, args_error = (value, None) if type(value) is dict else _object(value)
+    elif raw or is_struct:
+        unread_bytes = _large_bytes(intent)
+        if not unread_bytes:
+            args, args_error = _read_args(intent)
     return Call(
         call_id=call_id,
         tool=intent.tool,
         args=args,
         args_error=args_error,
         principal=principal,
-        context=_to_context(request, call_id),
+        context=_to_context(request.context, call_id) if request.HasField("context") else ExecContext(call_id),
         purpose=intent.purpose,
         idempotency_key=intent.idempotency_key,
         mode=mode,
         plan_digest=request.plan_digest,
         approval_id=request.approval_id,
-        names_artifacts=_may_name_artifacts(intent),
+        # One search of the bytes, which every call pays. A `$` may be spelt as an escape.
+        names_artifacts=is_struct or b"$artifact" in raw or b"\\u0024" in raw,
         deadline_s=deadline_s,
         unread=partial(_read_large_args, intent) if unread_bytes else None,
         unread_bytes=unread_bytes,
@@ -93,10 +101,8 @@ def wants_struct(request: Submits) -> bool:
 def _large_bytes(intent: call_pb2.ToolIntent) -> int:
     """How many bytes the arguments have where they are too much to be read on the event loop; else 0."""
     raw = intent.args_json
-    if len(raw) > AT_ONCE_BYTES:
+    if raw:
         return 0 if len(raw) <= _LIGHT_BYTES and has_little(raw) else len(raw)
-    if raw or not intent.HasField("args_struct"):
-        return 0
     size_bytes: int = intent.args_struct.ByteSize()
     return size_bytes if size_bytes > _STRUCT_AT_ONCE_BYTES else 0
 
@@ -133,17 +139,8 @@ def _object(value: JsonValue) -> tuple[JsonObject, ToolError | None]:
     )
 
 
-def _may_name_artifacts(intent: call_pb2.ToolIntent) -> bool:
-    """One search of the bytes, which every call pays. A `$` may be spelt as an escape."""
-    raw = intent.args_json
-    return b"$artifact" in raw or b"\\u0024" in raw or intent.HasField("args_struct")
-
-
-def _to_context(request: Submits, call_id: str) -> ExecContext:
+def _to_context(context: call_pb2.ExecContext, call_id: str) -> ExecContext:
     """A call without a request_id is a request of its own."""
-    if not request.HasField("context"):
-        return ExecContext(call_id)
-    context = request.context
     return ExecContext(
         request_id=context.request_id or call_id,
         task_id=context.task_id,

@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Protocol
 
 from toolhub.v1 import artifact_pb2, error_pb2, job_state_pb2, plan_pb2, progress_pb2, result_pb2, step_pb2
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors import ToolError
-from toolhub_service.domain.job_state import JobRef
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.domain.plan import Plan, StepVerdict
-from toolhub_service.domain.progress import Chunk, Progress
-from toolhub_service.domain.result import Evidence, ToolResult
-from toolhub_service.domain.step import StepName
+from toolhub_service.domain.result import Chunk, JobRef, Plan, Progress, StepName, StepVerdict, ToolResult
 from toolhub_service.schema import canonical_json
-from toolhub_service.schema.structure import has_many_values
-from toolhub_service.transport.convert.enums import ERRORS, EVIDENCE, JOB_STATES, STEPS
+from toolhub_service.schema.strict_json import has_many_values
 from toolhub_service.transport.convert.payload import (
+    ERRORS,
+    EVIDENCE,
+    STEPS,
     NotInStruct,
     duration,
     lossy_struct,
     lossy_value,
-    timestamp,
     to_struct,
 )
+from toolhub_service.transport.convert.tables import Writer
 
 _STRUCT_VALUES_MAX = 15_000
 """More leave as JSON bytes: each is a message of its own, made on the event loop; a call may not bring more, either."""
+
+
+_PLAN = Writer(plan_pb2.Plan, Plan, apart={"steps", "args_json", "args_struct"})
+_STEP = Writer(plan_pb2.StepVerdict, StepVerdict, apart={"error"})
+_PROGRESS = Writer(progress_pb2.Progress, Progress)
+_CHUNK = Writer(progress_pb2.Chunk, Chunk)
+_ARTIFACT = Writer(artifact_pb2.Artifact, ArtifactRef, apart={"principal", "task_id", "call_id", "created_at"})
+_JOB = Writer(job_state_pb2.JobRef, JobRef)
+
+
+class Answers(Protocol):
+    """What every message with an answer in it has: InvokeResponse, InvokeStreamResponse and SessionEvent."""
+
+    @property
+    def result(self) -> result_pb2.ToolResult: ...
+    @property
+    def plan(self) -> plan_pb2.Plan: ...
+
+
+def write_answer(message: Answers, answer: ToolResult | Plan, *, as_struct: bool) -> None:
+    if isinstance(answer, Plan):
+        message.plan.CopyFrom(from_plan(answer, as_struct=as_struct))
+    else:
+        write_result(message.result, answer, as_struct=as_struct)
 
 
 def write_result(message: result_pb2.ToolResult, result: ToolResult, *, as_struct: bool) -> None:
@@ -43,17 +66,31 @@ def write_result(message: result_pb2.ToolResult, result: ToolResult, *, as_struc
         message.truncated = True
     if result.defaults_applied:
         message.defaults_applied.extend(result.defaults_applied)
-    for item in result.evidence:
-        _add_evidence(message, item)
-    message.MergeFromString(b"".join([_duration(step, span_us) for step, span_us in result.durations_us.items()]))
+    for evidence in result.evidence:  # field by field: keywords of `add` cost twice as much
+        added = message.evidence.add()
+        added.type = EVIDENCE.to_wire[evidence.type]
+        added.ref = evidence.ref
+        added.summary = evidence.summary
+        added.sha256 = evidence.sha256
+        if evidence.created_at_unix_ms:
+            created_at, at_unix_ms = added.created_at, evidence.created_at_unix_ms
+            created_at.seconds, created_at.nanos = at_unix_ms // 1_000, at_unix_ms % 1_000 * 1_000_000
+        if evidence.attributes:
+            added.attributes.update(evidence.attributes)
+    message.MergeFromString(b"".join(map(_duration, result.durations_us.keys(), result.durations_us.values())))
     if result.error is not None:
         message.error.CopyFrom(from_error(result.error))
-    elif result.ok:
-        _set_value(message, result, as_struct=as_struct)
+    elif result.ok and not (as_struct and _set_struct(message, result.value)):
+        message.result_json = canonical_json.dumps(result.value)
+    if result.artifacts or result.job is not None or result.raw is not None:
+        _add_what_few_have(message, result)
+
+
+def _add_what_few_have(message: result_pb2.ToolResult, result: ToolResult) -> None:
     if result.artifacts:
         message.artifacts.extend(from_artifact_ref(artifact) for artifact in result.artifacts)
     if result.job is not None:
-        message.job.CopyFrom(_from_job(result.job))
+        message.job.CopyFrom(_JOB(result.job))
     if result.raw is not None:
         message.raw_json = _raw_json(result.raw)
 
@@ -66,28 +103,16 @@ def _raw_json(raw: JsonValue) -> bytes:
         return b'"(left out: the raw answer is not JSON)"'
 
 
-def _set_value(message: result_pb2.ToolResult, result: ToolResult, *, as_struct: bool) -> None:
-    if as_struct and isinstance(result.value, dict) and not has_many_values(result.value, _STRUCT_VALUES_MAX):
+def _set_struct(message: result_pb2.ToolResult, value: JsonValue) -> bool:
+    """Whether the value travels as a Struct: exactness comes before the encoding that was asked for."""
+    if isinstance(value, dict) and not has_many_values(value, _STRUCT_VALUES_MAX):
         try:
-            message.result_struct.CopyFrom(to_struct(result.value))
-            return
-        except NotInStruct:  # exactness before the encoding that was asked for
+            message.result_struct.CopyFrom(to_struct(value))
+        except NotInStruct:
             message.ClearField("result_struct")
-    message.result_json = canonical_json.dumps(result.value)
-
-
-def _add_evidence(message: result_pb2.ToolResult, evidence: Evidence) -> None:
-    """Field by field: keywords of `add` cost twice as much."""
-    added = message.evidence.add()
-    added.type = EVIDENCE.to_wire[evidence.type]
-    added.ref = evidence.ref
-    added.summary = evidence.summary
-    added.sha256 = evidence.sha256
-    if evidence.created_at_unix_ms:
-        created_at, at_unix_ms = added.created_at, evidence.created_at_unix_ms
-        created_at.seconds, created_at.nanos = at_unix_ms // 1_000, at_unix_ms % 1_000 * 1_000_000
-    if evidence.attributes:
-        added.attributes.update(evidence.attributes)
+        else:
+            return True
+    return False
 
 
 @lru_cache(maxsize=4_096)
@@ -117,17 +142,7 @@ def from_error(error: ToolError) -> error_pb2.ToolError:
 
 
 def from_plan(plan: Plan, *, as_struct: bool) -> plan_pb2.Plan:
-    message = plan_pb2.Plan(
-        call_id=plan.call_id,
-        tool=plan.tool,
-        tool_version=plan.tool_version,
-        tool_digest=plan.tool_digest,
-        defaults_applied=plan.defaults_applied,
-        steps=[_from_step(step) for step in plan.steps],
-        effects=plan.effects,
-        plan_digest=plan.plan_digest,
-        expires_at=timestamp(plan.expires_at_unix_ms),
-    )
+    message = _PLAN(plan, steps=[_from_step(step) for step in plan.steps])
     if as_struct and not has_many_values(plan.args, _STRUCT_VALUES_MAX):
         message.args_struct.CopyFrom(lossy_struct(plan.args))
     else:
@@ -136,41 +151,17 @@ def from_plan(plan: Plan, *, as_struct: bool) -> plan_pb2.Plan:
 
 
 def _from_step(step: StepVerdict) -> plan_pb2.StepVerdict:
-    return plan_pb2.StepVerdict(
-        step=STEPS.to_wire[step.step],
-        ok=step.ok,
-        rule_id=step.rule_id,
-        reason=step.reason,
-        remedy=step.remedy,
-        error=from_error(step.error) if step.error else None,
-    )
+    return _STEP(step, error=from_error(step.error) if step.error else None)
 
 
 def from_progress(progress: Progress) -> progress_pb2.Progress:
-    return progress_pb2.Progress(
-        step=progress.step,
-        total=progress.total,
-        unit=progress.unit,
-        message=progress.message,
-        eta=None if progress.eta_s is None else duration(progress.eta_s),
-    )
+    return _PROGRESS(progress)
 
 
 def from_chunk(chunk: Chunk) -> progress_pb2.Chunk:
-    return progress_pb2.Chunk(data=chunk.data, stream=chunk.stream)
+    return _CHUNK(chunk)
 
 
 def from_artifact_ref(artifact: ArtifactRef) -> artifact_pb2.Artifact:
     """As results name it: without its owner."""
-    return artifact_pb2.Artifact(
-        artifact_id=artifact.artifact_id,
-        sha256=artifact.sha256,
-        size_bytes=artifact.size_bytes,
-        media_type=artifact.media_type,
-        name=artifact.name,
-        expires_at=timestamp(artifact.expires_at_unix_ms),
-    )
-
-
-def _from_job(job: JobRef) -> job_state_pb2.JobRef:
-    return job_state_pb2.JobRef(job_id=job.job_id, state=JOB_STATES.to_wire[job.state])
+    return _ARTIFACT(artifact)

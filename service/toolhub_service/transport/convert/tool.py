@@ -1,12 +1,15 @@
-"""Tool definitions both ways."""
+"""Tool definitions both ways; filters, pages, hits and sources of tools."""
 
 from __future__ import annotations
 
-from toolhub.v1 import tool_pb2
-from toolhub_service.domain.capability import canonical
-from toolhub_service.domain.errors import HubFailure, HubStatus, ToolFailure
+from toolhub.v1 import registry_service_pb2, source_pb2, tool_pb2
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import (
+    REGISTERED_SOURCE,
     Annotations,
     CostHints,
     Example,
@@ -14,31 +17,48 @@ from toolhub_service.domain.tool import (
     IdempotencyMode,
     ToolLimits,
     ToolSpec,
+    canonical_capabilities,
 )
+from toolhub_service.registry.catalog import Snapshot
+from toolhub_service.registry.search import LISTED, SearchHit, ToolFilter
+from toolhub_service.registry.search import Reason as SearchReason
 from toolhub_service.schema import canonical_json, strict_json
-from toolhub_service.transport.convert.enums import IDEMPOTENCY, KINDS, ROLES, STATES
-from toolhub_service.transport.convert.payload import duration, seconds
+from toolhub_service.transport.convert.payload import (
+    IDEMPOTENCY,
+    KINDS,
+    ROLES,
+    SOURCE_STATES,
+    STATES,
+    TRUST,
+    duration,
+    seconds,
+    timestamp,
+)
+from toolhub_service.transport.convert.tables import Reader, Writer
+
+_FROM_ANNOTATIONS = Writer(tool_pb2.ToolAnnotations, Annotations)
+_TO_ANNOTATIONS = Reader(Annotations, tool_pb2.ToolAnnotations)
+_LIMITS = Writer(tool_pb2.ToolLimits, ToolLimits)
+_SPEC = Writer(
+    tool_pb2.ToolSpec,
+    ToolSpec,
+    apart={
+        *("capabilities", "cost_hints", "annotations", "default_limits", "endpoint", "digest"),
+        *("input_schema_json", "output_schema_json", "guarded", "examples"),
+    },
+)
+_REASON = Writer(pb.SearchReason, SearchReason, apart={"rank"})
 
 
 def from_spec(spec: ToolSpec, *, full: bool, for_operator: bool = True) -> tool_pb2.ToolSpec:
     """A tool for the wire; without `full` the schemas and examples stay behind, and where it runs is for operators."""
-    message = tool_pb2.ToolSpec(
-        name=spec.name,
-        version=spec.version,
-        kind=KINDS.to_wire[spec.kind],
-        description=spec.description,
-        tags=spec.tags,
+    message = _SPEC(
+        spec,
         capabilities=sorted(spec.capabilities),
         cost_hints=_from_cost(spec.cost),
-        annotations=_from_annotations(spec.annotations),
-        idempotency=IDEMPOTENCY.to_wire[spec.idempotency],
-        default_limits=_from_limits(spec.limits),
-        source=spec.source,
+        annotations=_FROM_ANNOTATIONS(spec.annotations),
+        default_limits=_LIMITS(spec.limits),
         endpoint=spec.endpoint if for_operator else "",
-        resource_id=spec.resource_id,
-        upstream=spec.upstream,
-        state=STATES.to_wire[spec.state],
-        state_reason=spec.state_reason,
         digest=spec.digest,
     )
     if full:
@@ -59,26 +79,6 @@ def _from_cost(cost: CostHints) -> tool_pb2.CostHints:
     )
 
 
-def _from_annotations(annotations: Annotations) -> tool_pb2.ToolAnnotations:
-    return tool_pb2.ToolAnnotations(
-        read_only=annotations.read_only,
-        destructive=annotations.destructive,
-        idempotent=annotations.idempotent,
-        open_world=annotations.open_world,
-        supports_progress=annotations.supports_progress,
-        supports_streaming=annotations.supports_streaming,
-    )
-
-
-def _from_limits(limits: ToolLimits) -> tool_pb2.ToolLimits:
-    return tool_pb2.ToolLimits(
-        timeout=duration(limits.timeout_s),
-        max_retries=limits.max_retries,
-        max_result_bytes=limits.max_result_bytes,
-        max_concurrency=limits.max_concurrency,
-    )
-
-
 def to_spec(message: tool_pb2.ToolSpec) -> ToolSpec:
     """A tool as registered over the wire. Raises HubFailure INVALID_ARGUMENT when a schema or example is not JSON."""
     spec = ToolSpec(
@@ -89,17 +89,17 @@ def to_spec(message: tool_pb2.ToolSpec) -> ToolSpec:
         tags=tuple(message.tags),
         input_schema=_to_object(message.input_schema_json, "input_schema_json"),
         output_schema=_to_object(message.output_schema_json, "output_schema_json"),
-        capabilities=canonical(message.capabilities),
+        capabilities=canonical_capabilities(message.capabilities),
         cost=CostHints(
             latency_ms_p50=seconds(message.cost_hints.latency_p50) * 1_000,
             latency_ms_p95=seconds(message.cost_hints.latency_p95) * 1_000,
             is_async=message.cost_hints.is_async,
         ),
-        annotations=_to_annotations(message.annotations),
+        annotations=_TO_ANNOTATIONS(message.annotations),
         limits=_to_limits(message.default_limits),
         idempotency=IDEMPOTENCY.to_domain.get(message.idempotency, IdempotencyMode.KEYED),
         guarded=tuple(GuardedArgument(item.name, ROLES.to_domain[item.role]) for item in message.guarded),
-        source=message.source or "registered",
+        source=message.source or REGISTERED_SOURCE,
         endpoint=message.endpoint,
         resource_id=message.resource_id,
         upstream=message.upstream,
@@ -107,24 +107,12 @@ def to_spec(message: tool_pb2.ToolSpec) -> ToolSpec:
     )
     if message.digest and message.digest != spec.digest:
         raise HubFailure(
-            HubStatus.INVALID_ARGUMENT,
-            "DIGEST_MISMATCH",
+            Reason.DIGEST_MISMATCH,
             f"The digest of {spec.name} is not that of the definition sent; leave it empty or send the right one.",
             tool=spec.name,
             expected=spec.digest,
         )
     return spec
-
-
-def _to_annotations(message: tool_pb2.ToolAnnotations) -> Annotations:
-    return Annotations(
-        read_only=message.read_only,
-        destructive=message.destructive,
-        idempotent=message.idempotent,
-        open_world=message.open_world,
-        supports_progress=message.supports_progress,
-        supports_streaming=message.supports_streaming,
-    )
 
 
 def _to_limits(message: tool_pb2.ToolLimits) -> ToolLimits:
@@ -141,7 +129,80 @@ def _to_object(data: bytes, field: str) -> JsonObject:
     try:
         value = strict_json.loads(data) if data else {}
     except ToolFailure as failure:
-        raise HubFailure(HubStatus.INVALID_ARGUMENT, "NOT_JSON", f"{field}: {failure.error.message}") from failure
+        raise HubFailure(Reason.NOT_JSON, f"{field}: {failure.error.message}") from failure
     if not isinstance(value, dict):
-        raise HubFailure(HubStatus.INVALID_ARGUMENT, "NOT_JSON", f"{field} must be a JSON object.")
+        raise HubFailure(Reason.NOT_JSON, f"{field} must be a JSON object.")
     return value
+
+
+# Discovery
+
+BREAKERS = {
+    "": source_pb2.BREAKER_STATE_UNSPECIFIED,
+    "CLOSED": source_pb2.BREAKER_STATE_CLOSED,
+    "HALF_OPEN": source_pb2.BREAKER_STATE_HALF_OPEN,
+    "OPEN": source_pb2.BREAKER_STATE_OPEN,
+}
+_DIAGNOSTICS_MAX = 200
+"""Lines."""
+
+
+def to_filter(message: tool_pb2.ToolFilter) -> ToolFilter:
+    return ToolFilter(
+        names=tuple(message.names),
+        kinds=frozenset(KINDS.to_domain[kind] for kind in message.kinds if kind),
+        capabilities=canonical_capabilities(message.capabilities),
+        tags=frozenset(message.tags),
+        sources=frozenset(message.sources),
+        states=frozenset(STATES.to_domain[state] for state in message.states if state) or LISTED.states,
+    )
+
+
+def is_full(view: int, *, default: bool) -> bool:
+    """Whether schemas and examples are wanted."""
+    return default if view == tool_pb2.TOOL_VIEW_UNSPECIFIED else view == tool_pb2.TOOL_VIEW_FULL
+
+
+def from_hit(hit: SearchHit, *, full: bool, for_operator: bool) -> pb.SearchHit:
+    return pb.SearchHit(
+        tool=from_spec(hit.tool, full=full, for_operator=for_operator),
+        score=hit.score,
+        matched_fields=hit.fields,
+        matched_terms=hit.terms,
+        reasons=[_REASON(reason, rank=reason.place) for reason in hit.reasons],
+    )
+
+
+def from_source(status: SourceStatus, *, for_operator: bool) -> source_pb2.SourceStatus:
+    """Where it stands and what it says of itself are for operators only."""
+    return source_pb2.SourceStatus(
+        source=status.name,
+        kind=KINDS.to_wire[status.kind],
+        state=SOURCE_STATES.to_wire[status.state],
+        message=status.reason,
+        tools=status.tool_count,
+        quarantined=status.quarantined_count,
+        refreshed_at=timestamp(status.refreshed_at_unix_ms),
+        next_refresh_at=timestamp(status.next_refresh_at_unix_ms),
+        endpoint=status.endpoint if for_operator else "",
+        refresh_duration=duration(status.latency_ms / 1_000) if status.latency_ms else None,
+        breaker=BREAKERS[status.breaker],
+        server=status.server if for_operator else "",
+        protocol=status.protocol,
+        trust=TRUST.to_wire[status.trust],
+        diagnostics=status.diagnostics[-_DIAGNOSTICS_MAX:] if for_operator else (),
+    )
+
+
+def from_snapshot(snapshot: Snapshot, *, full: bool) -> registry_service_pb2.GetSnapshotResponse:
+    totals = snapshot.totals
+    return registry_service_pb2.GetSnapshotResponse(
+        revision=snapshot.revision,
+        tools=[from_spec(spec, full=full) for spec in snapshot.tools],
+        totals=registry_service_pb2.SnapshotTotals(
+            tools=totals.tools,
+            by_kind={kind.name: count for kind, count in totals.by_kind.items()},
+            by_state={state.name: count for state, count in totals.by_state.items()},
+            by_source=dict(totals.by_source),
+        ),
+    )

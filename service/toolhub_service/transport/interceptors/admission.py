@@ -1,14 +1,17 @@
-"""Shed load early: a hub that is full, or leaving, answers at once and says when to come back."""
+"""Shed load early: a hub that is full, or leaving, answers at once and says when to come back.
+
+Streams that follow something are bounded twice: all of them before it is known who asks, and each principal's share of
+them (`may_take` in domain/usage.py) afterwards, so that nobody finds them all taken by another."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 
-import grpc
-
-from toolhub_service.transport.interceptors.layer import Layer
-from toolhub_service.transport.rpc import Method, ServicerContext
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.usage import may_take
+from toolhub_service.transport.rpc import Layer, Method, ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 
 WATCHES = frozenset({"WatchJob", "WatchApprovals", "WatchTools", "TailEvents"})
@@ -27,13 +30,12 @@ class AdmissionLayer(Layer):
         self.draining = False
         self._empty = asyncio.Event()
 
-    def enter(self, method: Method, context: ServicerContext) -> bool:
-        if method.is_open:
-            return False
+    def concerns(self, hook: str, method: Method) -> bool:
+        return super().concerns(hook, method) and not method.is_open
+
+    def enter(self, method: Method, context: ServicerContext) -> None:
         if self.draining:
-            raise RpcFailure(
-                grpc.StatusCode.UNAVAILABLE, "DRAINING", "This hub is leaving; connect again.", retry_after_s=0.5
-            )
+            raise RpcFailure(Reason.DRAINING, "This hub is leaving; connect again.", retry_after_s=0.5)
         if method.name in WATCHES:
             if self.watches >= self._max_watches:
                 raise _overloaded("watches", "max_watches", self._max_watches)
@@ -41,15 +43,13 @@ class AdmissionLayer(Layer):
         elif self.in_flight - self.watches >= self._max_in_flight:
             raise _overloaded("calls", "max_in_flight", self._max_in_flight)
         self.in_flight += 1
-        return True
 
-    def leave(self, method: Method, state: bool | None, context: ServicerContext, error: BaseException | None) -> None:
-        if state:
-            self.in_flight -= 1
-            if method.name in WATCHES:
-                self.watches -= 1
-            if self.draining and not self.in_flight:
-                self._empty.set()
+    def leave(self, method: Method, state: None, context: ServicerContext, error: BaseException | None) -> None:
+        self.in_flight -= 1
+        if method.name in WATCHES:
+            self.watches -= 1
+        if self.draining and not self.in_flight:
+            self._empty.set()
 
     async def emptied(self, within_s: float) -> None:
         """Once draining: wait until the last RPC has left, for at most `within_s`."""
@@ -60,9 +60,45 @@ class AdmissionLayer(Layer):
 
 def _overloaded(what: str, bound: str, most: int) -> RpcFailure:
     return RpcFailure(
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        "OVERLOADED",
+        Reason.OVERLOADED,
         f"{most} {what} are in flight, which is all this hub carries; try again shortly.",
         {bound: str(most)},
         retry_after_s=0.25,
     )
+
+
+class WatchSharesLayer(Layer):
+    """Stands behind `AuthLayer`."""
+
+    def __init__(self, max_watches: int) -> None:
+        self._max_watches = max_watches
+        self._watches = 0
+        self._of: Counter[str] = Counter()
+
+    def concerns(self, hook: str, method: Method) -> bool:
+        return super().concerns(hook, method) and method.name in WATCHES and not method.is_open
+
+    def enter(self, method: Method, context: ServicerContext) -> str:
+        """Whose watch it is."""
+        principal_id = current_principal().id
+        own = self._of[principal_id]
+        if not may_take(own, self._watches, self._max_watches):
+            raise self._refusal(own)
+        self._of[principal_id] += 1
+        self._watches += 1
+        return principal_id
+
+    def leave(self, method: Method, state: str, context: ServicerContext, error: BaseException | None) -> None:
+        self._watches -= 1
+        self._of[state] -= 1
+        if not self._of[state]:
+            del self._of[state]
+
+    def _refusal(self, own: int) -> RpcFailure:
+        return RpcFailure(
+            Reason.WATCH_SHARE_TAKEN,
+            f"{own} streams of yours follow something at this hub, which is your share of {self._max_watches}: close "
+            "some, or follow several things with one, and try again.",
+            {"max_watches": str(self._max_watches), "yours": str(own)},
+            retry_after_s=1.0,
+        )

@@ -1,17 +1,25 @@
-"""Identity, only from a verified credential: the first authenticator that recognises one decides."""
+"""Identity, only from a verified credential: the first authenticator that recognises one decides.
+
+The kinds of credential are none at all on loopback, and API keys. RPCs that are refused for a credential or a role are
+reported to an observer, wherever the refusal is raised: at the beginning, at a message of a stream, in a servicer."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import ipaddress
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
-import grpc
-
-from toolhub_service.domain.principal import Principal
-from toolhub_service.transport.interceptors.layer import Layer
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.ports import AccessObserver
+from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.interceptors.policy import check_kept, roles_used
-from toolhub_service.transport.rpc import Caller, Method, ServicerContext, set_principal
+from toolhub_service.transport.rpc import CALLER, Caller, Layer, Method, ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure
 
 CREDENTIAL_ENTRIES = ("authorization", "x-api-key")
@@ -63,36 +71,164 @@ class AuthLayer(Layer):
     def __init__(self, authenticators: Sequence[Authenticator]) -> None:
         self._authenticators = tuple(authenticators)
 
+    def concerns(self, hook: str, method: Method) -> bool:
+        """The one message of a unary RPC follows its credential at once; an upload that was taken is answered."""
+        asked_once = {"unary": ("received", "sent"), "client_stream": ("sent",)}
+        return super().concerns(hook, method) and not method.is_open and hook not in asked_once.get(method.kind, ())
+
     def enter(self, method: Method, context: ServicerContext) -> StreamRights | None:
         """For a stream, what is asked again at each message."""
-        if method.is_open:
-            return None
         sent = context.invocation_metadata() or ()
         metadata = dict(sent)
         is_doubled = len(metadata) < len(sent) and sum(key in CREDENTIAL_ENTRIES for key, _ in sent) > 1
         if is_doubled or ("x-api-key" in metadata and _differ(metadata)):
-            raise RpcFailure(
-                grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED", "Several credentials were sent; send one."
-            )
+            raise RpcFailure(Reason.CREDENTIAL_REFUSED, "Several credentials were sent; send one.")
         for authenticator in self._authenticators:
             principal = authenticator.authenticate(metadata, context)
             if principal is not None:
-                caller = set_principal(principal)
+                caller = Caller(principal)
+                CALLER.set(caller)
                 if method.kind == "unary":
                     return None
                 return StreamRights(method, caller, partial(authenticator.authenticate, metadata, context))
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
         if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
             told = f"This hub takes no such credential: leave it out. {advice}".rstrip()
-            raise RpcFailure(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED", told)
-        raise RpcFailure(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_MISSING", f"No credential was sent. {advice}")
+            raise RpcFailure(Reason.CREDENTIAL_REFUSED, told)
+        raise RpcFailure(Reason.CREDENTIAL_MISSING, f"No credential was sent. {advice}")
 
-    def received(self, method: Method, state: StreamRights | None, message: Any) -> None:
+    def received(self, method: Method, state: StreamRights, message: Any) -> None:
         """Rights that were withdrawn end the streams that were opened with them, at their next message."""
-        if state is not None:
-            state.check()
+        state.check()
 
-    def sent(self, method: Method, state: StreamRights | None) -> None:
-        """The same for what is only listened to; an upload that was taken is answered."""
-        if state is not None and method.kind != "client_stream":
-            state.check()
+    def sent(self, method: Method, state: StreamRights) -> None:
+        """The same for what is only listened to."""
+        state.check()
+
+
+# Kinds of credential
+
+LOCAL = "local"
+"""The principal of `insecure-local`."""
+
+KEY_PREFIX = "thk_"
+
+DescribePrincipal = Callable[[str], Principal]
+"""Roles and rights of a principal under the policy in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class InsecureLocal:
+    """Whoever reaches the loopback address is `local`. The server refuses to start it on any other address."""
+
+    describe: DescribePrincipal
+    advice: str = ""
+
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
+        if ("authorization" in metadata or "x-api-key" in metadata) and presented_in(metadata):
+            return None  # a credential that was sent is judged, never ignored
+        return self.describe(LOCAL)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """An API key as it is kept: named, and hashed (the secret has 256 random bits, so one round of sha256 serves)."""
+
+    name: str
+    """The principal."""
+    sha256: str
+    """Hex digest of the whole key text."""
+
+
+class ApiKeys:
+    """`authorization: Bearer thk_<id>_<secret>` or `x-api-key: thk_<id>_<secret>`."""
+
+    advice = (
+        "Send an API key as `Bearer thk_…` in the metadata entry `authorization`; "
+        "an operator makes one by `toolhub keys create NAME`."
+    )
+    """Worded so that redaction, which every text that leaves passes, takes no part of it for a header."""
+
+    def __init__(self, keys: Mapping[str, StoredKey], describe: DescribePrincipal) -> None:
+        self._keys = dict(keys)
+        self._describe = describe
+
+    def replace(self, keys: Mapping[str, StoredKey]) -> None:
+        """Use another set from now on: a revoked key stops working at once."""
+        self._keys = dict(keys)
+
+    def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
+        presented = presented_in(metadata)
+        if not presented:
+            return None
+        stored = self._keys.get(key_id_of(presented))
+        # Ids are public: one that no key has costs no digest.
+        if stored is None or not hmac.compare_digest(stored.sha256, hashlib.sha256(presented.encode()).hexdigest()):
+            raise RpcFailure(Reason.CREDENTIAL_REFUSED, "The API key is unknown or was revoked.")
+        return self._describe(stored.name)
+
+
+def key_id_of(key: str) -> str:
+    """The public part of a key: `thk_<id>`; empty when it does not look like one."""
+    parts = key.split("_", 2)
+    return f"{parts[0]}_{parts[1]}" if len(parts) == 3 and key.startswith(KEY_PREFIX) else ""
+
+
+def presented_in(metadata: Mapping[str, str | bytes]) -> str:
+    """The credential that was sent, if any; one of a foreign scheme as it stands, to be refused and not overlooked."""
+    sent = metadata.get("authorization", "")
+    if isinstance(sent, str) and sent:
+        return (sent[7:].strip() if sent[:7].lower() == "bearer " else "") or sent
+    key = metadata.get("x-api-key", "")
+    return key if isinstance(key, str) else ""
+
+
+# Refusals
+
+REASONS: Final = frozenset({"CREDENTIAL_MISSING", "CREDENTIAL_REFUSED", "ROLE_MISSING", "PRINCIPAL_UNKNOWN"})
+"""Of ErrorInfo: what is told to the observer."""
+
+_KEY_ID: Final = re.compile(r"thk_[0-9a-f]{8}")
+"""As `toolhub keys create` makes them. What else stands in its place might be a secret that was mistyped."""
+
+_NETWORK_V6: Final = 64
+"""Bits: one subscriber commands a whole /64 (RFC 6177), and would be another peer with each RPC."""
+
+
+class AccessLayer(Layer):
+    """Stands outside of the layers that refuse."""
+
+    def __init__(self, observer: AccessObserver) -> None:
+        self._observer = observer
+
+    def failure(self, method: Method, context: ServicerContext, error: Exception) -> Exception:
+        reason = getattr(error, "reason", "")
+        if reason not in REASONS:
+            return error
+        metadata = dict(context.invocation_metadata() or ())
+        found = _KEY_ID.fullmatch(key_id_of(presented_in(metadata)))
+        wait_s = self._observer.refused(
+            peer_address(context.peer()),
+            method.path,
+            reason,
+            principal=caller_id(),
+            key_id=found.group() if found else "",
+        )
+        return replace(error, retry_after_s=wait_s) if wait_s and isinstance(error, RpcFailure) else error
+
+
+def peer_address(peer: str) -> str:
+    """The address in gRPC's name of a peer (`ipv4:192.0.2.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:`), without its port;
+    of IPv6 the /64; `unix` for a socket, and `unknown` for what is no address."""
+    scheme, _, rest = peer.partition(":")
+    if scheme.startswith("unix"):
+        return "unix"
+    try:
+        address = ipaddress.ip_address(unquote(rest).rpartition(":")[0].strip("[]"))
+    except ValueError:
+        return "unknown"
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address), _NETWORK_V6), strict=False))

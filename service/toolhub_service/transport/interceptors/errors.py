@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import grpc
-
 from toolhub_service.domain.errors import HubFailure, ToolFailure
-from toolhub_service.transport.interceptors.layer import Layer
-from toolhub_service.transport.rpc import Method, ServicerContext
-from toolhub_service.transport.status import EQUAL_STATUS, RpcFailure, from_hub_failure
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.transport.rpc import Layer, Method, ServicerContext
+from toolhub_service.transport.status import RpcFailure, from_hub_failure
 
 
 class ErrorsLayer(Layer):
@@ -38,8 +36,6 @@ class ErrorsLayer(Layer):
             return from_hub_failure(error)
         if isinstance(error, ToolFailure):
             told = error.error
-            return RpcFailure(EQUAL_STATUS[told.kind], told.kind.value, told.message, retry_after_s=told.retry_after_s)
+            return RpcFailure(told.kind, told.message, retry_after_s=told.retry_after_s)
         self._crashed(method.path, error)
-        return RpcFailure(
-            grpc.StatusCode.INTERNAL, "INTERNAL", "The hub failed; the operator finds the cause in its log."
-        )
+        return RpcFailure(Reason.INTERNAL, "The hub failed; the operator finds the cause in its log.")

@@ -8,8 +8,7 @@ from typing import Any
 import grpc
 
 from toolhub_service.telemetry.metrics import Metrics, RpcMetrics
-from toolhub_service.transport.interceptors.layer import Layer
-from toolhub_service.transport.rpc import Method, ServicerContext
+from toolhub_service.transport.rpc import Layer, Method, ServicerContext
 
 State = tuple[RpcMetrics, float]
 
@@ -25,18 +24,19 @@ class MetricsLayer(Layer):
         of_method = self._of_path.get(method.path)
         if of_method is None:
             of_method = self._of_path[method.path] = self._metrics.rpc(method.kind, method.service, method.name)
-        of_method.started()
+        of_method.started.value += 1
         return of_method, perf_counter()
 
     def received(self, method: Method, state: State, message: Any) -> None:
-        state[0].received()
+        state[0].received.value += 1
 
     def sent(self, method: Method, state: State) -> None:
-        state[0].sent()
+        state[0].sent.value += 1
 
     def leave(self, method: Method, state: State, context: ServicerContext, error: BaseException | None) -> None:
         of_method, began_s = state
-        of_method.handled(code_name(context, error), perf_counter() - began_s)
+        of_method.handled["OK" if error is None else code_name(context, error)].value += 1
+        of_method.seconds.observe(perf_counter() - began_s)
 
 
 def code_name(context: ServicerContext, error: BaseException | None) -> str:

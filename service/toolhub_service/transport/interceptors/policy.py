@@ -3,11 +3,9 @@ the runtime's check_policy step."""
 
 from __future__ import annotations
 
-import grpc
-
-from toolhub_service.domain.principal import Principal, Role
-from toolhub_service.transport.interceptors.layer import Layer
-from toolhub_service.transport.rpc import Method, ServicerContext, current_principal
+from toolhub_service.domain.call import Principal, Role
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.transport.rpc import CALLER, Layer, Method, ServicerContext
 from toolhub_service.transport.status import RpcFailure
 
 ROLE_OF_SERVICE: dict[str, Role] = {
@@ -38,9 +36,13 @@ _NOBODY: frozenset[Role] = frozenset()
 class PolicyLayer(Layer):
     """PERMISSION_DENIED when the principal lacks the role of the service; unknown services are refused."""
 
+    def concerns(self, hook: str, method: Method) -> bool:
+        return super().concerns(hook, method) and not method.is_open
+
     def enter(self, method: Method, context: ServicerContext) -> None:
-        if not method.is_open:
-            check_role(method, current_principal())
+        principal = CALLER.get().principal
+        if ROLE_OF_SERVICE.get(method.service) not in principal.roles:
+            check_role(method, principal)
 
 
 def check_role(method: Method, principal: Principal) -> None:
@@ -62,8 +64,7 @@ def check_kept(method: Method, principal: Principal, used: frozenset[Role]) -> N
     if lost := used - principal.roles:
         (name, *_) = sorted(role.value for role in lost)
         raise RpcFailure(
-            grpc.StatusCode.PERMISSION_DENIED,
-            "ROLE_MISSING",
+            Reason.ROLE_MISSING,
             f"{principal.id} holds the role {name!r} no longer, with which this stream was opened; "
             "open it again for what may still be seen.",
             {"role": name, "service": method.service},
@@ -74,14 +75,12 @@ def _refusal(method: Method, principal: Principal, role: Role | None) -> RpcFail
     needed = role.value if role else "none"
     if not principal.roles:
         return RpcFailure(
-            grpc.StatusCode.PERMISSION_DENIED,
-            "PRINCIPAL_UNKNOWN",
+            Reason.PRINCIPAL_UNKNOWN,
             f"The policy gives {principal.id} nothing; an operator names it under `grants` or `roles` in policy.yaml.",
             {"role": needed, "service": method.service},
         )
     return RpcFailure(
-        grpc.StatusCode.PERMISSION_DENIED,
-        "ROLE_MISSING",
+        Reason.ROLE_MISSING,
         f"{principal.id} lacks the role {needed!r} that {method.service} needs; "
         "an operator grants it under `roles` in the policy.",
         {"role": needed, "service": method.service},

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from toolhub_service.telemetry.tracing import RpcTrace, Tracing
-from toolhub_service.transport.interceptors.layer import Layer
 from toolhub_service.transport.interceptors.metrics import code_name
-from toolhub_service.transport.rpc import Method, ServicerContext
+from toolhub_service.transport.rpc import Layer, Method, ServicerContext
 
 
 class TracingLayer(Layer):
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
+
+    def concerns(self, hook: str, method: Method) -> bool:
+        return super().concerns(hook, method) and (hook != "leave" or self._tracing.tracer is not None)
 
     def enter(self, method: Method, context: ServicerContext) -> RpcTrace:
         return self._tracing.rpc(method.path[1:], context.invocation_metadata() or ())

@@ -17,12 +17,11 @@ from tests.fakes.outcomes import outcome_of
 from tests.fakes.remote_stage import SOON, LoopClock, ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks
 from tests.ports.adapter_suite import granted
-from toolhub_service.adapters.comfyui.adapter import ComfyAdapter
-from toolhub_service.adapters.comfyui.opening import Opened, opened
+from toolhub_service.adapters.comfyui.adapter import ComfyAdapter, Opened, opened
+from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyTerms
 from toolhub_service.adapters.comfyui.source import ComfyToolSource
-from toolhub_service.adapters.comfyui.terms import BackendTerms, ComfyTerms
-from toolhub_service.adapters.last_one_out import LastOneOut
-from toolhub_service.adapters.overrides import Overrides
+from toolhub_service.adapters.definitions import Overrides
+from toolhub_service.adapters.upstream import RefCounted
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject
@@ -30,7 +29,7 @@ from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Definition
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.tool_schemas import ToolSchemas
-from toolhub_service.tools.egress.resolver import SystemResolver
+from toolhub_service.tools.egress.transport import SystemResolver
 
 WITHIN_S = 60.0
 SECRET = "canary-secret-1"
@@ -66,7 +65,7 @@ class ComfyStage:
             self.running.keep_mark,
             polls=SOON,
         )
-        connections = LastOneOut(self.parts.close)
+        connections = RefCounted(self.parts.close)
         self.source = ComfyToolSource(
             self.terms,
             self.parts.backends,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, graph, made, property_of
-from toolhub_service.adapters.comfyui.binding import bound, uploads_of
+from toolhub_service.adapters.comfyui.arguments import bound, uploads_of
 from toolhub_service.adapters.comfyui.graph import graph_problems, links_of
 from toolhub_service.adapters.comfyui.template import BoundGraph, Template, Upload
 from toolhub_service.domain.errors import ErrorKind, ToolFailure

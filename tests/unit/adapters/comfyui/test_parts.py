@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from tests import fixtures
 from tests.fakes.remote_stage import ToldSink
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
-from toolhub_service.adapters.comfyui.files import is_file_name, is_folder, served_file
-from toolhub_service.adapters.comfyui.node_progress import NodeProgress
-from toolhub_service.adapters.comfyui.png_sieve import SIGNATURE
-from toolhub_service.adapters.comfyui.rising_progress import RisingProgress
-from toolhub_service.adapters.comfyui.sniffing import accepted_as, sniffed
+from toolhub_service.adapters.comfyui.event_feed import NodeProgress
+from toolhub_service.adapters.comfyui.job import RisingProgress
+from toolhub_service.adapters.comfyui.outputs import accepted_as, is_file_name, is_folder, served_file, sniffed
+from toolhub_service.adapters.comfyui.sieves import SIGNATURE
 from toolhub_service.adapters.comfyui.states import Stage, look
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.result import Progress
 
 GRAPH: dict[str, Any] = {str(number): {"class_type": "Node", "inputs": {}} for number in range(1, 5)}
 

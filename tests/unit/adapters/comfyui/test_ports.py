@@ -18,9 +18,9 @@ from tests.unit.adapters.comfyui import comfy_stage as stages
 from tests.unit.adapters.comfyui.comfy_stage import ComfyStage, comfy_stage
 from toolhub_service.domain.call import GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.job_ports import RemoteJob
-from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
 from toolhub_service.domain.result import Outcome
-from toolhub_service.domain.source_ports import ToolSource
+from toolhub_service.domain.source import ToolSource
 from toolhub_service.domain.tool import ToolSpec
 
 BOTH = pytest.mark.parametrize("version", ["0.33.0", "0.3.64"])
@@ -121,6 +121,9 @@ class JobsOnly:
 
     def upstream(self, planned: PlannedCall) -> str:
         return self._adapter.upstream(planned)
+
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        return NOTHING_FIXED
 
     def resumes(self, spec: ToolSpec) -> bool:
         return self._adapter.resumes(spec)

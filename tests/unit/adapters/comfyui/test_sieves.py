@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.comfyui_templates import BLUR, changed
 from tests.unit.adapters.comfyui.comfy_stage import comfy_stage
-from toolhub_service.adapters.comfyui.metadata_sieves import SIEVES
-from toolhub_service.adapters.comfyui.png_sieve import SIGNATURE
-from toolhub_service.adapters.comfyui.sieve import PARTS_MAX, Damaged, sieved
+from toolhub_service.adapters.comfyui.sieves import PARTS_MAX, SIEVES, SIGNATURE, Damaged, sieved
 
 GRAPH = b'prompt: {"1": {"class_type": "Secret"}}'
 SIZES = pytest.mark.parametrize("size", [1, 7, 10_000])

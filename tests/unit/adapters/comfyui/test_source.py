@@ -12,8 +12,8 @@ from tests.fakes import comfyui_templates
 from tests.fakes.comfyui import FakeComfy
 from tests.fakes.comfyui_templates import BLUR, SCALE, changed
 from tests.unit.adapters.comfyui.comfy_stage import comfy_stage, failure_of
-from toolhub_service.adapters.comfyui.terms import backend_at
-from toolhub_service.adapters.overrides import Override, Overrides
+from toolhub_service.adapters.comfyui.client import backend_at
+from toolhub_service.adapters.definitions import Override, Overrides
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 

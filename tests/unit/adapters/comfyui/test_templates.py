@@ -20,7 +20,7 @@ from tests.unit.adapters.comfyui.template_files import (
     sidecar,
     write,
 )
-from toolhub_service.adapters.comfyui.output_schema import result_schema
+from toolhub_service.adapters.comfyui.building import result_schema
 from toolhub_service.adapters.comfyui.template import OutputType, TemplateInvalid, Transform
 from toolhub_service.adapters.comfyui.templates import load_template, load_templates
 from toolhub_service.schema.canonical_json import digest

@@ -8,10 +8,10 @@ import pytest
 
 from tests.fakes.langchain_source import opened
 from toolhub_service.adapters.langchain.contract import contract_of
-from toolhub_service.adapters.langchain.definitions import OUTPUT_SCHEMA
+from toolhub_service.adapters.langchain.loading import OUTPUT_SCHEMA
+from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.tool import Annotations, ToolKind
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.settings.source_terms import ToolTerms
 
 
 def closed_over(schema: Any, **args: Any) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from langchain_core.tools import BaseTool, StructuredTool
 
 from tests.fakes import langchain_tools as fakes
-from toolhub_service.adapters.langchain.nature import is_generator, runs_on_loop
+from toolhub_service.adapters.langchain.contract import is_generator, runs_on_loop
 
 
 @pytest.mark.parametrize("tool", fakes.LOOP_TOOLS, ids=lambda tool: tool.name)

@@ -11,9 +11,9 @@ import pytest
 
 from tests.fakes.langchain_source import Door, Opened, gone, opened
 from tests.ports.adapter_suite import SILENT, granted
+from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.runtime.within import within
-from toolhub_service.settings.source_terms import ToolTerms
+from toolhub_service.runtime.execute import within
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, TextContent
+from mcp_types import CallToolResult, TextContent
 
 from tests.free_port import free_port
 from toolhub_service.adapters.mcp.link import McpLink, McpSession
+from toolhub_service.adapters.mcp.stdio import PipeProtocol
 from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms, StdioTerms
 
 ROOT = Path(__file__).parents[4]
@@ -68,9 +69,8 @@ def soon(seconds: float = 20.0) -> float:
 
 
 async def call(session: McpSession, tool: str, **arguments: Any) -> CallToolResult:
-    """A call as link.py says how."""
-    request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
-    return await session.client.session.send_request(request, CallToolResult)
+    result = await session.requests.send("tools/call", {"name": tool, "arguments": arguments})
+    return CallToolResult.model_validate(result, by_name=False)
 
 
 def text_of(result: CallToolResult) -> str:
@@ -122,6 +122,14 @@ def pid_of(link: McpLink) -> int:
     assert connection._program is not None
     assert connection._program._child is not None
     return connection._program._child.get_pid()
+
+
+def pipes_of(link: McpLink) -> PipeProtocol:
+    """Those of a stdio link."""
+    connection = link._connection
+    assert connection is not None
+    assert connection._program is not None
+    return connection._program.wire
 
 
 def kill(pid: int) -> None:

@@ -15,9 +15,9 @@ from tests.fakes.remote_stage import LoopClock
 from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT
+from toolhub_service.adapters.definitions import Override
 from toolhub_service.adapters.mcp.adapter import McpAdapter
 from toolhub_service.adapters.mcp.calling import Calling
-from toolhub_service.adapters.overrides import Override
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 
 WAYS = ["stdio-modern", "stdio-legacy", "http-modern", "http-legacy"]

@@ -22,8 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.unit.adapters.mcp.test_auth import AS, URL, World, post
-from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
-from toolhub_service.adapters.mcp.client_key import ASSERTION_TYPE, ClientKey
+from toolhub_service.adapters.mcp.auth import ASSERTION_TYPE, AuthorizedTransport, ClientKey, Tokens
 from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms, OAuthTerms
 
 TOKEN_URL = f"{AS}/token"

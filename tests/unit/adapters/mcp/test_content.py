@@ -12,8 +12,8 @@ import pytest
 from tests.fakes.artifacts import Kept, kept_in, whole
 from tests.fakes.mcp_stage import mcp_tool
 from tests.ports.adapter_suite import granted
-from toolhub_service.adapters.mcp.content import BLOCKS_MAX, Answerer, is_result, outcome_of
-from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.adapters.mcp.calling import BLOCKS_MAX, Answerer, is_result, outcome_of
+from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.result import Outcome
 
 BY = Answerer("scripted 1.2.3", "2026-07-28")

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
+from toolhub_service.adapters.definitions import Override, Overrides, Unnamed, full_name
 from toolhub_service.adapters.mcp.definitions import DESCRIPTION_MAX_BYTES, DefinitionReader, SourceTerms
-from toolhub_service.adapters.overrides import Override, Overrides
-from toolhub_service.adapters.tool_names import Unnamed, full_name
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.pin import pin_digest
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import ToolKind
-from toolhub_service.registry.names import check_name
+from toolhub_service.registry.catalog import check_name
 from toolhub_service.schema.compiled import compile_schema
 
 OBJECT: dict[str, Any] = {"type": "object"}

@@ -8,7 +8,6 @@ import pytest
 
 from tests.fakes.mcp_servers.hostile import hostile_http, stdio_command
 from tests.unit.adapters.mcp.stage import at, linked, soon
-from toolhub_service.adapters.mcp import wire
 from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
 
 LARGE = 2**90 + 1
@@ -23,5 +22,5 @@ async def test_large_integers_arrive_and_come_back_exact(era: str, over: str) ->
         async with linked(at(url) if over == "http" else pipe) as link:
             session = await link.session(soon())
             params = {"name": "add", "arguments": {"a": LARGE, "b": 1}}
-            result = await wire.ask(session.client.session, "tools/call", params, lane=session.lane)
+            result = await session.requests.send("tools/call", params)
             assert result["structuredContent"] == {"sum": LARGE + 1}

@@ -8,7 +8,7 @@ from mcp import MCPError
 from tests.fakes.mcp_stage import mcp_tool
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.breakage import Breakage, error_of
+from toolhub_service.adapters.mcp.failures import Breakage, error_of
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.guards.secrets import Redactor

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.mcp_servers.hostile import hostile_http
 from tests.unit.adapters.mcp.stage import at, call, descriptors, linked, soon, text_of, until
-from toolhub_service.adapters.mcp.flights import Flights, GivenUp
+from toolhub_service.adapters.mcp.bounded import GivenUp, InFlight
 
 CANCELLED = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7,"reason":"x"}}'
 REQUEST = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}'
@@ -35,7 +35,7 @@ async def test_calls_that_are_cancelled_leave_no_socket_and_no_task(era: str, wo
 
 
 async def test_what_is_cancelled_is_given_up_wherever_it_waits() -> None:
-    flights = Flights()
+    flights = InFlight()
     key, flight = flights.begin(REQUEST)
     waiting = asyncio.ensure_future(flight.wait(asyncio.Event().wait()))
     await asyncio.sleep(0)
@@ -49,7 +49,7 @@ async def test_what_is_cancelled_is_given_up_wherever_it_waits() -> None:
 
 
 async def test_no_other_request_is_given_up() -> None:
-    flights = Flights()
+    flights = InFlight()
     others = [
         flights.begin(REQUEST.replace(b"7", b"77")),
         flights.begin(REQUEST.replace(b"7", b'"7"')),
@@ -62,7 +62,7 @@ async def test_no_other_request_is_given_up() -> None:
 
 
 async def test_a_cancellation_of_the_caller_stays_one() -> None:
-    _, flight = Flights().begin(REQUEST)
+    _, flight = InFlight().begin(REQUEST)
     waiting = asyncio.ensure_future(flight.wait(asyncio.Event().wait()))
     await asyncio.sleep(0)
     waiting.cancel()

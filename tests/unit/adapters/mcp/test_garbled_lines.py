@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from mcp_types import JSONRPCError, JSONRPCResponse
 
-from toolhub_service.adapters.mcp.breakage import Breakage
-from toolhub_service.adapters.mcp.crowds import VALUES_MAX, Census
-from toolhub_service.adapters.mcp.stdio import Wire
+from toolhub_service.adapters.mcp.failures import Breakage
+from toolhub_service.adapters.mcp.lines import VALUES_MAX, ValueCounter
+from toolhub_service.adapters.mcp.stdio import PipeProtocol
 
 GOOD = b'{"jsonrpc":"2.0","id":9,"result":{"a":1}}'
 DEEP = b"[" * 2_000 + b"]" * 2_000
@@ -19,7 +19,7 @@ DEEP = b"[" * 2_000 + b"]" * 2_000
 def heard(*lines: bytes, size: int = 10_000_000) -> tuple[list[Any], list[str]]:
     """What the client hears of these lines, in pieces of that size, and why the connection ended."""
     ended: list[str] = []
-    wire = Wire(8 * 1024 * 1024, ended.append)
+    wire = PipeProtocol(8 * 1024 * 1024, ended.append)
     text = b"".join(line + b"\n" for line in lines)
     for start in range(0, len(text), size):
         wire.pipe_data_received(1, text[start : start + size])
@@ -110,5 +110,5 @@ def test_commas_and_brackets_of_long_texts_are_no_values(size: int) -> None:
 
 
 def is_crowded(value: object, size: int) -> bool:
-    census, text = Census(), json.dumps(value).encode()
+    census, text = ValueCounter(), json.dumps(value).encode()
     return any(census.take(text[start : start + size]) for start in range(0, len(text), size))

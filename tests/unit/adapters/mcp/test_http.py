@@ -26,9 +26,9 @@ from tests.unit.adapters.mcp.stage import (
     until,
     within,
 )
-from toolhub_service.adapters.client_tls import TlsTerms
 from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
-from toolhub_service.adapters.mcp.breakage import Breakage, breakage_of
+from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
+from toolhub_service.adapters.upstream import TlsTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 KILLS = 50

@@ -24,9 +24,9 @@ from tests.unit.adapters.mcp.stage import (
     until,
     within,
 )
-from toolhub_service.adapters.mcp.backoff import CAP_S, FLOOR_S, STOOD_S, Backoff
+from toolhub_service.adapters.mcp.asking import answer_by_defaults, answering
+from toolhub_service.adapters.mcp.connection import CAP_S, FLOOR_S, LASTED_S, Backoff
 from toolhub_service.adapters.mcp.link import McpLink
-from toolhub_service.adapters.mcp.questions import answer_by_defaults, answering
 from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
@@ -46,9 +46,9 @@ class High:
 def test_pauses_double_to_a_cap_and_start_anew_after_a_connection_that_stood() -> None:
     backoff = Backoff(High())
     assert [backoff.failed() for _ in range(9)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, CAP_S, CAP_S, CAP_S]
-    assert backoff.stood(STOOD_S - 1) == CAP_S
-    assert backoff.stood(STOOD_S) == 0.0
-    assert backoff.stood(0.1) == 1.0
+    assert backoff.lost_after(LASTED_S - 1) == CAP_S
+    assert backoff.lost_after(LASTED_S) == 0.0
+    assert backoff.lost_after(0.1) == 1.0
     assert all(Backoff(Chance()).failed() >= FLOOR_S for _ in range(100))
 
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mcp import MCPError
@@ -24,16 +23,16 @@ from tests.unit.adapters.mcp.stage import (
     linked,
     odd,
     pid_of,
+    pipes_of,
     program,
     soon,
     text_of,
     until,
     within,
 )
-from toolhub_service.adapters.mcp.breakage import Breakage, breakage_of
-from toolhub_service.adapters.mcp.lines import Lines, TooLong
+from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
+from toolhub_service.adapters.mcp.lines import BYTES_MAX, LINES_MAX, Lines, Tail, TooLong
 from toolhub_service.adapters.mcp.reaper import REAPER
-from toolhub_service.adapters.mcp.tail import BYTES_MAX, LINES_MAX, Tail
 from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
@@ -139,8 +138,7 @@ async def test_a_program_that_does_not_read_holds_up_nobody_else() -> None:
     async with linked(odd("stops", protocol="2025-11-25")) as link:
         session = await link.session(soon())
         calls = [asyncio.create_task(call(session, "any", text="x" * 100_000)) for _ in range(20)]
-        dispatcher: Any = session.client.session._dispatcher
-        await until(lambda: not dispatcher._write_stream._open.is_set())
+        await until(lambda: pipes_of(link).outbox.is_held)
         for task in calls:
             task.cancel()
         results = await within(20, asyncio.gather(*calls, return_exceptions=True))

@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.mcp_servers.scripted import Script, Send, text
 from tests.fakes.mcp_stage import mcp_tool, over_http
 from tests.ports.adapter_suite import AdapterSuite, Prepared
-from toolhub_service.adapters.overrides import Override, Overrides
+from toolhub_service.adapters.definitions import Override, Overrides
 
 
 class Waiting(Script):

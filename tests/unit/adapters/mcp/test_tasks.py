@@ -14,9 +14,9 @@ from tests.fakes.mcp_stage import WITHIN_S, McpStage, over_http, over_stdio, sta
 from tests.fakes.outcomes import outcome_of
 from tests.fakes.running_jobs import KeptMarks
 from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms
+from toolhub_service.domain.call import QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark
-from toolhub_service.domain.question import QuestionAsked, Reply
 from toolhub_service.domain.result import Outcome
 
 JOB = "job-1"

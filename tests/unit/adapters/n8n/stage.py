@@ -16,24 +16,24 @@ from tests.fakes.remote_stage import BRISK, SOON, ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.ports.adapter_suite import granted
 from tests.unit.adapters.n8n.flows import FLOWS, Flow
-from toolhub_service.adapters.last_one_out import LastOneOut
+from toolhub_service.adapters.definitions import Overrides, ToolTermsLike
 from toolhub_service.adapters.n8n.adapter import N8nAdapter
 from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.client import DiscoveryTerms, N8nTerms, WorkflowTerms
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.job import MissingTerms
 from toolhub_service.adapters.n8n.server import N8nServer
 from toolhub_service.adapters.n8n.source import N8nToolSource
-from toolhub_service.adapters.n8n.terms import DiscoveryTerms, N8nTerms, WorkflowTerms
-from toolhub_service.adapters.overrides import Overrides, ToolTermsLike
 from toolhub_service.adapters.remote_polling import Poller
-from toolhub_service.domain.artifact_ports import ArtifactDesk
+from toolhub_service.adapters.upstream import RefCounted
+from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Definition, Discovery
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.tools.egress.resolver import SystemResolver
+from toolhub_service.tools.egress.transport import SystemResolver
 
 WITHIN_S = 20.0
 """Longer than anything here takes: what hangs fails by name."""
@@ -164,7 +164,7 @@ async def against(
     resolver = SystemResolver()
     server = N8nServer(terms, resolver, Poller(FixedRandomness(), SOON))
     maker = DefinitionMaker(terms, server.endpoint, Overrides(tools), compile_schema)
-    connections = LastOneOut(server.client.close)
+    connections = RefCounted(server.client.close)
     source = N8nToolSource(server, maker, redact, connections.close)
     jobs = running or FakeRunningJobs()
     clock, chance = LoopClock(), FixedRandomness()

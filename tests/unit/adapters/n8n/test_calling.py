@@ -17,7 +17,7 @@ from tests.fakes.remote_stage import ToldSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.flows import FLOWS, code, dedupes, flow, responds, sets
 from tests.unit.adapters.n8n.stage import KEY_HEADER, SYNC, Stage, Terms, against, before, staged
-from toolhub_service.adapters.n8n.terms import FailureSign, WorkflowTerms
+from toolhub_service.adapters.n8n.client import FailureSign, WorkflowTerms
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
 

@@ -15,8 +15,8 @@ from tests.fakes.remote_stage import ToldSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, dedupes, flow, sets
 from tests.unit.adapters.n8n.stage import ASYNC, JOB_ID, KEY_HEADER, SYNC, WITHIN_S, Stage, before, staged
+from toolhub_service.adapters.n8n.client import FailureSign
 from toolhub_service.adapters.n8n.job import MissingTerms
-from toolhub_service.adapters.n8n.terms import FailureSign
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Outcome

@@ -9,9 +9,8 @@ import pytest
 from tests.fakes.n8n import FOREVER, How
 from tests.unit.adapters.n8n.flows import code, flow
 from tests.unit.adapters.n8n.stage import SYNC, Stage, staged
-from toolhub_service.adapters.n8n.api import ApiTrouble
+from toolhub_service.adapters.n8n.api import ApiTrouble, Found
 from toolhub_service.adapters.n8n.executions import Execution
-from toolhub_service.adapters.n8n.lookup import Found
 
 MUCH = flow("much", "lastNode", code("Much"))
 

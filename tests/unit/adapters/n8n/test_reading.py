@@ -11,11 +11,10 @@ import pytest
 from tests.fixtures import load_json
 from tests.unit.adapters.n8n.stage import redact
 from toolhub_service.adapters.n8n.answers import Unreadable, at, execution_named, read
-from toolhub_service.adapters.n8n.client import Reply
+from toolhub_service.adapters.n8n.client import Reply, quoted, said
 from toolhub_service.adapters.n8n.executions import NoData, bears, error_of, execution_of, id_of, result_of, unix_ms
 from toolhub_service.adapters.n8n.failures import is_in_workflow, is_not_registered
 from toolhub_service.adapters.n8n.webhooks import is_path, webhooks_of
-from toolhub_service.adapters.n8n.words import quoted, said
 
 CALLS = ("transcript_calls.json", "transcript_calls2.json")
 

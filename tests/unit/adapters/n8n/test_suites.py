@@ -15,10 +15,10 @@ from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.n8n.flows import dedupes
 from tests.unit.adapters.n8n.stage import JOB_ID, QUICK_MISSING, SYNC, LoopClock, Stage, redact, staged
 from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.client import DiscoveryTerms, WorkflowTerms
 from toolhub_service.adapters.n8n.job import N8nJob
-from toolhub_service.adapters.n8n.terms import DiscoveryTerms, WorkflowTerms
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.source_ports import ToolSource
+from toolhub_service.domain.source import ToolSource
 
 
 class Held(asyncio.Event):

@@ -3,16 +3,16 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.runtime.jobs.stage import Process, Stage
-from toolhub_service.runtime.jobs import progress, run, settle, take, watch
+from toolhub_service.runtime.jobs import run, settle, watch
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a store longer than the loop takes for a turn or two."""
-    for module, name in ((take, "RETRY_S"), (settle, "RETRY_S"), (run, "RETRY_S"), (watch, "_RETRY_S")):
+    for module, name in ((run, "RETRY_S"), (settle, "RETRY_S"), (run, "RETRY_S"), (watch, "_RETRY_S")):
         monkeypatch.setattr(module, name, 0.001)
-    monkeypatch.setattr(progress, "INTERVAL_S", 0.001)
-    monkeypatch.setattr(progress, "_JOB_S", 0.0)
+    monkeypatch.setattr(settle, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(settle, "_JOB_S", 0.0)
 
 
 @pytest.fixture

@@ -6,35 +6,30 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.fakes.clock import FixedRandomness, ManualClock
 from tests.unit.runtime.jobs.faulty_jobs import FaultyJobs
-from toolhub_service.domain.call import Call, ExecContext
+from toolhub_service.domain.call import Call, ExecContext, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.job import Job, JobNews, JobStatus, JobTally, RemoteMark
-from toolhub_service.domain.job_machine import may_follow, moved
-from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.job import Job, JobNews, JobStatus, JobTally, RemoteMark, may_follow, moved
 from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.principal import Principal
-from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
+from toolhub_service.domain.result import Evidence, EvidenceType, JobState, ToolResult
 from toolhub_service.engines.inprocess import InprocessEngine
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approvals import Approvals
 from toolhub_service.runtime.jobs.accept import Acceptance
-from toolhub_service.runtime.jobs.decisions import Decisions
-from toolhub_service.runtime.jobs.desk import Desk
-from toolhub_service.runtime.jobs.ledger import JobLedger
-from toolhub_service.runtime.jobs.life import Life
-from toolhub_service.runtime.jobs.reconcile import Reconciler
-from toolhub_service.runtime.jobs.run import JobRuns
-from toolhub_service.runtime.jobs.terms import JobTerms
-from toolhub_service.runtime.jobs.watch import JobWatch
-from toolhub_service.stores.memory_approvals import MemoryApprovals
+from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
+from toolhub_service.runtime.jobs.reconcile import Decisions, Reconciler
+from toolhub_service.runtime.jobs.run import JobRuns, Life
+from toolhub_service.runtime.jobs.watch import Desk, JobWatch
+from toolhub_service.stores.memory import MemoryApprovals
 
 T0 = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -13,12 +13,11 @@ from tests.unit.runtime.jobs.stage import AGENT, TERMS, Process, Stage, a_job, f
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, GrantedCall, Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import JobFilter
-from toolhub_service.domain.job_state import JobRef, JobState
 from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.result import JobRef, JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
-from toolhub_service.runtime.jobs.submit import Submission
+from toolhub_service.runtime.jobs.accept import Submission
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.schema.compiled import compile_schema
 

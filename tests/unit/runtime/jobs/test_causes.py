@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.unit.runtime.jobs.stage import AGENT, Process, Stage, Stagehand, a_job, failed, in_state, safe, unsafe
 from tests.unit.runtime.jobs.test_decisions import APPROVED, REJECTED, an_approval
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.result import JobState, ToolResult
 
 
 def told(process: Process) -> list[Event]:
@@ -95,7 +95,7 @@ async def test_decision_tells_whose_it_was(stage: Stage, process: Process) -> No
         waiting = in_state(a_job(job_id), JobState.AWAITING_APPROVAL, approval_id="apr-1")
         await stage.kept(*waiting)
         approval = an_approval(decided)
-        await process.decisions.decide(replace(approval, binding=approval.binding._replace(job_id=job_id)))
+        await process.decisions.decide(replace(approval, binding=replace(approval.binding, job_id=job_id)))
     yes, no = told(process)
     assert shows(yes, state="QUEUED", cause="APPROVED", decided_by="ann", approval_id="apr-1")
     assert shows(no, state="FAILED", cause="REJECTED", decided_by="ann", approval_id="apr-1")

@@ -10,8 +10,7 @@ import pytest
 from tests.unit.runtime.jobs.faulty_jobs import Fault
 from tests.unit.runtime.jobs.stage import AGENT, Process, Stage, Stagehand, a_job, turn
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.result import JobState, ToolResult
 
 JOBS = [f"job-{number}" for number in range(200)]
 

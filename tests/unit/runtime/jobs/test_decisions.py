@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.runtime.jobs.faulty_jobs import away
 from tests.unit.runtime.jobs.stage import AGENT, MARK, T0, Process, Stage, a_job, failed, in_state
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.job import Job
-from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.result import JobState
 
 PENDING, APPROVED, REJECTED = ApprovalState.PENDING, ApprovalState.APPROVED, ApprovalState.REJECTED
 EXPIRED, USED = ApprovalState.EXPIRED, ApprovalState.USED
@@ -95,7 +95,7 @@ async def test_decision_about_another_question_changes_nothing(stage: Stage, pro
 
 
 async def test_decision_without_a_job_and_questions_are_nothing(process: Process) -> None:
-    binding = an_approval().binding._replace(job_id="")
+    binding = replace(an_approval().binding, job_id="")
     for approval in (None, an_approval(), an_approval(APPROVED, binding=binding)):
         process.decisions.heard(approval)
     assert not process.decisions._carrying
@@ -181,7 +181,7 @@ async def test_no_to_what_runs_on_a_remote_side_already_has_it_stopped_there(sta
 
 
 async def test_no_to_what_may_run_on_a_remote_side_is_no_word_about_its_effect(stage: Stage, process: Process) -> None:
-    await _waits(stage, remote=MARK._replace(accepted=False))
+    await _waits(stage, remote=replace(MARK, accepted=False))
     await process.decisions.decide(an_approval(REJECTED))
     assert (await stage.check()).state is JobState.LOST
 
@@ -190,7 +190,7 @@ async def test_cancellation_and_a_yes_at_once_end_in_one_of_them(stage: Stage, p
     for number in range(20):
         job = await stage.kept(*in_state(a_job(f"job-{number}"), JobState.AWAITING_APPROVAL, approval_id="apr-1"))
         yes = an_approval(APPROVED)
-        yes = replace(yes, binding=yes.binding._replace(job_id=job.job_id))
+        yes = replace(yes, binding=replace(yes.binding, job_id=job.job_id))
 
         async def later(turns: int, job_id: str = job.job_id) -> None:
             for _ in range(turns):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.runtime.jobs.stage import AGENT, MARK, Process, Stage, a_job, in_state
+from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import JobFilter
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.principal import Principal, Role
+from toolhub_service.domain.result import JobState
 
 OPERATOR = Principal("op", frozenset({Role.OPERATOR}))
 AUDITOR = Principal("auditor", frozenset({Role.AUDITOR}))

@@ -21,10 +21,8 @@ from tests.unit.runtime.jobs.stage import (
     turn,
 )
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.job_machine import ForbiddenTransition
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.job import ForbiddenTransition
+from toolhub_service.domain.result import JobState, Progress, ToolResult
 
 Play = Callable[[Stagehand], Awaitable[ToolResult]]
 REQUESTS = range(1, 12)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.runtime.jobs.stage import Process, Stage, Stagehand, a_job, turn
 from toolhub_service.domain.job import RemoteMark
-from toolhub_service.domain.progress import Chunk, Progress
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.runtime.jobs import progress as subject
-from toolhub_service.runtime.jobs.progress import carried_on
+from toolhub_service.domain.result import Chunk, Progress, ToolResult
+from toolhub_service.runtime.jobs import settle as subject
+from toolhub_service.runtime.jobs.settle import carried_on
 
 
 async def _run(stage: Stage, process: Process, *reports: Progress, turns: int = 0) -> list[Progress]:
@@ -120,5 +119,5 @@ def test_what_a_remote_side_has_reached_stays_reached_whoever_follows_it(
     mark: RemoteMark | None, told: Progress, step: float
 ) -> None:
     job = a_job()
-    job = replace(job, remote=mark, status=job.status._replace(progress=Progress(3, 5, "nodes")))
+    job = replace(job, remote=mark, status=replace(job.status, progress=Progress(3, 5, "nodes")))
     assert carried_on(job, told).step == step

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.runtime.jobs.stage import MARK, T0, Process, Stage, Stagehand, a_job, failed, in_state, unsafe
 from tests.unit.runtime.jobs.test_decisions import APPROVED, REJECTED, an_approval
 from toolhub_service.domain.errors import ErrorKind
-from toolhub_service.domain.job import Job
-from toolhub_service.domain.job_machine import moved
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.result import JobState, ToolResult
 
 
 async def asks_first(hand: Stagehand) -> ToolResult:
@@ -70,7 +69,7 @@ async def test_declined_job_whose_start_was_a_question_is_not_lost(stage: Stage,
     """The mark that was kept before its start says no more than that nothing was taken."""
 
     async def sends_and_is_asked(hand: Stagehand) -> ToolResult:
-        await hand.process.runs.keep_mark("job-1", MARK._replace(accepted=False, remote_id=""))
+        await hand.process.runs.keep_mark("job-1", replace(MARK, accepted=False, remote_id=""))
         return await asks_first(hand)
 
     stage.world.play = sends_and_is_asked

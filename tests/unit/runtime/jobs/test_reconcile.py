@@ -9,9 +9,8 @@ import pytest
 
 from tests.unit.runtime.jobs.faulty_jobs import away
 from tests.unit.runtime.jobs.stage import HOUR_MS, MARK, Process, Stage, a_job, answered, in_state, safe, turn
-from toolhub_service.domain.job import Job
-from toolhub_service.domain.job_machine import moved
-from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.reconcile import Reconciler
 
 

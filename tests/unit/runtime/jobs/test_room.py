@@ -7,12 +7,11 @@ import asyncio
 import pytest
 
 from tests.fakes.clock import ManualClock
-from toolhub_service.domain.call import Call
+from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import Job, JobStatus
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.principal import Principal
-from toolhub_service.runtime.jobs.room import SEEN_FOR_S, Room
+from toolhub_service.domain.result import JobState
+from toolhub_service.runtime.jobs.accept import SEEN_FOR_S, Room
 from toolhub_service.stores.memory_jobs import MemoryJobs
 
 

@@ -21,11 +21,8 @@ from tests.unit.runtime.jobs.stage import (
     unsafe,
 )
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.job import Job, JobNews
-from toolhub_service.domain.job_machine import moved
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.progress import Progress
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.job import Job, JobNews, moved
+from toolhub_service.domain.result import JobState, Progress, ToolResult
 
 CANCELLED, LOST, FAILED, TIMED_OUT = JobState.CANCELLED, JobState.LOST, JobState.FAILED, JobState.TIMED_OUT
 

@@ -20,8 +20,7 @@ from tests.unit.runtime.jobs.stage import (
     unsafe,
 )
 from toolhub_service.domain.errors import ErrorKind, ToolError
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.result import JobState, ToolResult
 
 CANCELLED, LOST, FAILED, TIMED_OUT = JobState.CANCELLED, JobState.LOST, JobState.FAILED, JobState.TIMED_OUT
 
@@ -288,7 +287,7 @@ async def test_rights_and_deadline_of_a_run_are_those_of_now(stage: Stage, proce
 
 
 def test_error_that_says_so_is_told_as_it_is() -> None:
-    from toolhub_service.runtime.jobs.ending import out_of_reach
+    from toolhub_service.runtime.jobs.settle import out_of_reach
 
     unknown = ToolError(ErrorKind.OUTCOME_UNKNOWN, "nobody saw the end")
     assert out_of_reach(a_job(remote=MARK), unknown) is unknown

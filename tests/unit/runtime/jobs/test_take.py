@@ -10,8 +10,8 @@ import pytest
 from tests.unit.runtime.jobs.faulty_jobs import Fault
 from tests.unit.runtime.jobs.stage import HOUR_MS, MARK, T0, Process, Stage, a_job, in_state, remote, safe, unsafe
 from toolhub_service.domain.errors import ErrorKind
-from toolhub_service.domain.job_machine import amended
-from toolhub_service.domain.job_state import JobState
+from toolhub_service.domain.job import amended
+from toolhub_service.domain.result import JobState
 
 DEAD, OTHER = "runner-dead", "runner-other"
 RUNNING, CANCELLING, QUEUED = JobState.RUNNING, JobState.CANCELLING, JobState.QUEUED

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from tests.unit.runtime.jobs.faulty_jobs import FaultyJobs
 from tests.unit.runtime.jobs.stage import WITHIN_S, Process, Stage, Told, a_job, answered, turn
-from toolhub_service.domain.errors import ErrorKind, HubFailure, HubStatus, ToolFailure
-from toolhub_service.domain.job import Job, JobNews
-from toolhub_service.domain.job_machine import moved
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.progress import Progress
+from toolhub_service.domain.error_spec import Code
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.job import Job, JobNews, moved
+from toolhub_service.domain.result import JobState, Progress
 from toolhub_service.runtime.jobs.watch import TAIL_ENTRIES, JobWatch
 
 END = 10_000
@@ -220,7 +219,7 @@ async def test_watchers_are_told_to_come_again_when_the_hub_leaves(scene: Scene,
     scene.watch.drain()
     with pytest.raises(HubFailure) as left:
         await watcher.task
-    assert (left.value.status, left.value.reason) == (HubStatus.UNAVAILABLE, "DRAINING")
+    assert (left.value.reason.code, left.value.reason) == (Code.UNAVAILABLE, "DRAINING")
     with pytest.raises(HubFailure):
         await scene.whole(2)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.runtime.jobs.stage import AGENT, MARK, Process, Stage, Stagehand, a_job, failed, in_state
 from tests.unit.runtime.jobs.test_decisions import APPROVED, EXPIRED, PENDING, REJECTED, USED, an_approval
@@ -12,13 +11,11 @@ from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.call import Call, ExecContext
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.job import Job
-from toolhub_service.domain.job_machine import moved
-from toolhub_service.domain.job_state import JobState
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.job import Job, moved
+from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.runtime.approval_record import was_withdrawn
-from toolhub_service.runtime.jobs.unwaited import Unwaited
+from toolhub_service.runtime.jobs.reconcile import Unwaited
 
 
 @pytest.fixture
@@ -77,7 +74,7 @@ async def test_approval_that_has_ended_stays_as_it_is(stage: Stage, process: Pro
 
 async def test_approval_that_no_job_asked_for_stays_its_callers(stage: Stage, process: Process) -> None:
     own = an_approval(APPROVED)
-    own = replace(own, binding=own.binding._replace(job_id=""))
+    own = replace(own, binding=replace(own.binding, job_id=""))
     await process.approvals.create(own)
     await stage.kept(a_job(approval_id="apr-1"))
     await process.cancel()
@@ -128,7 +125,7 @@ async def test_sweep_leaves_what_is_waited_for(stage: Stage, process: Process, w
 async def test_sweep_comes_round_to_every_question(
     stage: Stage, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolhub_service.runtime.jobs.unwaited._BATCH", 2)
+    monkeypatch.setattr("toolhub_service.runtime.jobs.reconcile._APPROVALS_A_PAGE", 2)
     over = moved(a_job(), JobState.FAILED, 0, result=failed(a_job().call, ErrorKind.INTERNAL))
     await stage.kept(a_job(), over)
     for number in range(5):
@@ -190,7 +187,7 @@ async def test_submission_that_comes_again_for_a_job_that_is_over_asks_nobody(
 async def test_submission_whose_key_stands_for_other_arguments_asks_nobody(
     stage: Stage, process: Process, waiting: Job
 ) -> None:
-    other = replace(an_approval(), approval_id="apr-2", binding=an_approval().binding._replace(args_digest="b" * 64))
+    other = replace(an_approval(), approval_id="apr-2", binding=replace(an_approval().binding, args_digest="b" * 64))
     assert await process.approvals.create(other) is None
     with pytest.raises(ToolFailure) as refused:
         await process.acceptance.keep_waiting(CALL, SPEC, _asked("apr-2", "b" * 64))

@@ -25,8 +25,8 @@ from tests.fakes.http_server import (
 from tests.fakes.resolvers import FixedResolver
 from tests.fakes.tls import server_and_client_tls
 from tests.overtaken import overtaken
-from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.headers import judge_request_headers
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 

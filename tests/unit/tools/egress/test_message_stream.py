@@ -3,9 +3,8 @@ from __future__ import annotations
 import httpcore
 import pytest
 
+from toolhub_service.tools.egress.backend import Closings, MessageStream
 from toolhub_service.tools.egress.breakage import Breakage, WireError
-from toolhub_service.tools.egress.closings import Closings
-from toolhub_service.tools.egress.message_stream import MessageStream
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 MORE = b"HTTP/1.1 200 OK\r\n"

@@ -9,14 +9,12 @@ import pytest
 
 from tests.fakes.http_server import ALL_METHODS, LOOPBACK, Asked, always, response, serving
 from tests.fakes.resolvers import FixedResolver
-from toolhub_service.domain.constraints import EgressRule
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import JudgedUrl, judge_url
-from toolhub_service.tools.egress.backend import GuardedBackend
+from toolhub_service.tools.egress.backend import Closings, GuardedBackend
 from toolhub_service.tools.egress.breakage import Breakage, WireError
-from toolhub_service.tools.egress.closings import Closings
-from toolhub_service.tools.egress.pools import POOLS_MAX
-from toolhub_service.tools.egress.transport import GuardedTransport, address_of, judged_as
+from toolhub_service.tools.egress.transport import POOLS_MAX, GuardedTransport, address_of, judged_as
 
 NAMES = FixedResolver(default=("127.0.0.1",))
 

@@ -3655,12 +3655,14 @@ class RegisterToolRequest(betterproto2.Message):
 
     tool: "ToolSpec | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The definition. Required.
+    The definition. Required. `name` is `source/name`, `source` the same or empty, `endpoint` empty or the source's.
+    `resource_id`: which tool of the MCP server; empty: the name's own part. Description, schemas, and the hints destructive and open world count; capabilities, limits and all
+    else are what the configuration says of the source.
     """
 
     upsert: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
     """
-    Whether a tool of the same name is replaced.
+    Whether a registered tool of the same name is replaced; never one that the source offers.
     """
 
 
@@ -4683,7 +4685,7 @@ class ToolSpec(betterproto2.Message):
 
     resource_id: "str" = betterproto2.field(15, betterproto2.TYPE_STRING)
     """
-    Its name at the source: remote tool name, workflow id, prompt file. Empty means the same as `name`.
+    Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as `name`.
     """
 
     state: "ToolState" = betterproto2.field(16, betterproto2.TYPE_ENUM, default_factory=lambda: ToolState(0))
@@ -5579,8 +5581,12 @@ class RegistryServiceSyncStub:
 
     def register_tool(self, message: "RegisterToolRequest") -> "RegisterToolResponse":
         """
-        Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-        hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
+        Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
+        has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
+        source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
+        is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
+        has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
+        INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
         """
 
         return self._channel.unary_unary(
@@ -5602,8 +5608,8 @@ class RegistryServiceSyncStub:
 
     def unregister_tool(self, message: "UnregisterToolRequest") -> "UnregisterToolResponse":
         """
-        Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
-        refresh unless disabled there.
+        Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
+        Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
         """
 
         return self._channel.unary_unary(
@@ -5699,8 +5705,12 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "RegisterToolResponse":
         """
-        Adds one tool. ALREADY_EXISTS when the name is taken and `upsert` is false; INVALID_ARGUMENT when the schema is
-        hostile or malformed; PERMISSION_DENIED when name or source belong to a configured source.
+        Adds one tool to a configured source, for what the source can run and does not list: an MCP server's tool. Endpoint and credentials are the configuration's. It is kept as a pin that the caller
+        has approved, outlives restarts, and every hub on the same store offers it, until it is unregistered; while the
+        source itself offers a tool of the name, that one stands. FAILED_PRECONDITION, saying what to configure, when there
+        is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while the source
+        has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is false;
+        INVALID_ARGUMENT when the source's own definitions could not be so; PERMISSION_DENIED for `core/`.
         """
 
         return await self._unary_unary(
@@ -5742,8 +5752,8 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "UnregisterToolResponse":
         """
-        Removes one tool. NOT_FOUND when there is none. Calls in flight finish; a tool of a source returns at its next
-        refresh unless disabled there.
+        Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
+        Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
         """
 
         return await self._unary_unary(

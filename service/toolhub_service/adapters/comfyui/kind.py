@@ -1,0 +1,120 @@
+"""ComfyUI as a kind of source: its section of sources.yaml, its rules, its options, and how it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from toolhub_service.adapters.source_config import (
+    ClientTls,
+    Section,
+    Source,
+    SourceInvalid,
+    ToolName,
+    Value,
+    check_web,
+    named_values,
+)
+from toolhub_service.adapters.source_kind import SourceKind, SourceOption
+from toolhub_service.domain.tool import ToolKind
+
+
+class ComfyUiBackend(Section, frozen=True):
+    url: Annotated[Value, Meta(description="http:// or https:// base of the ComfyUI server.")]
+    headers: Annotated[dict[str, Value], Meta(description="Sent with each request, for a proxy before it.")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+class ComfyUiSource(Source, frozen=True, tag="comfyui"):
+    """ComfyUI servers that run templates: a graph and a sidecar that says what of it is an argument."""
+
+    url: Annotated[Value, Meta(description="Base of the one server; or `backends`.")] = ""
+    headers: Annotated[dict[str, Value], Meta(description="Sent with each request, with `url`.")] = msgspec.field(
+        default_factory=dict
+    )
+    backends: Annotated[
+        dict[ToolName, ComfyUiBackend],
+        Meta(description="Several servers by name; the one with the shortest queue is used."),
+    ] = msgspec.field(default_factory=dict)
+    templates: Annotated[
+        tuple[str, ...],
+        Meta(description="Sidecar files (JSON or YAML), or folders of them, from the folder of sources.yaml."),
+    ] = ()
+    timeout_s: Annotated[
+        float,
+        Meta(
+            description="Seconds a job of its tools gets, from submission to end, its wait in the queue included.", gt=0
+        ),
+    ] = 3_600.0
+    strip_metadata: Annotated[
+        bool, Meta(description="Remove the graph that ComfyUI writes into PNG, JPEG, WebP and GIF files.")
+    ] = True
+    tls: Annotated[ClientTls, Meta(description="Certificates.")] = ClientTls()
+    connect_timeout_s: Annotated[float, Meta(description="Seconds to connect.", gt=0, le=300)] = 10.0
+    read_timeout_s: Annotated[
+        float, Meta(description="Seconds to wait for an answer; the server stalls for seconds after each run.", ge=5)
+    ] = 30.0
+    lost_after_s: Annotated[
+        float, Meta(description="Seconds a job must be unknown to its server before it is LOST.", gt=0)
+    ] = 15.0
+
+
+def _check(place: str, source: ComfyUiSource) -> None:
+    if bool(source.url) == bool(source.backends):
+        raise SourceInvalid(f"{place}: needs exactly one of `url` and `backends`")
+    if source.headers and source.backends:
+        raise SourceInvalid(f"{place}.headers: means nothing with `backends`, which have their own")
+    if not source.templates:
+        raise SourceInvalid(f"{place}.templates: needs the files or folders of the sidecars; each is a tool")
+    check_web(f"{place}.url", source.url)
+    for name, backend in source.backends.items():
+        if not backend.url:
+            raise SourceInvalid(f"{place}.backends.{name}.url: must not be empty")
+        check_web(f"{place}.backends.{name}.url", backend.url)
+
+
+def _values(source: ComfyUiSource) -> Iterator[tuple[str, Value]]:
+    yield "url", source.url
+    yield from named_values("headers", source.headers)
+    for name, backend in source.backends.items():
+        yield f"backends.{name}.url", backend.url
+        yield from named_values(f"backends.{name}.headers", backend.headers)
+
+
+def _missing(source: ComfyUiSource, _trusted_namespaces: tuple[str, ...]) -> Iterator[str]:
+    return (f"templates: there is no {place}" for place in source.templates if not Path(place).exists())
+
+
+def _entry_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    if given["trust"]:
+        raise SourceInvalid("--trust does not apply to ComfyUI: templates are your own files.")
+    if not given["templates"]:
+        raise SourceInvalid("Give a sidecar or a folder of them with --template PATH; each becomes a tool.")
+    return {"templates": [str(Path(path).expanduser().absolute()) for path in given["templates"]]}
+
+
+COMFYUI = SourceKind(
+    ToolKind.COMFYUI,
+    ComfyUiSource,
+    {ComfyUiBackend: "backends: one server of ComfyUI"},
+    _check,
+    "toolhub_service.adapters.comfyui.opening:ComfyUiOpener",
+    values=_values,
+    files={ComfyUiSource: ("templates",)},
+    missing=_missing,
+    preview="toolhub_service.adapters.comfyui.preview:preview",
+    options=(
+        SourceOption(
+            "templates", "--template", "ComfyUI sidecar, or a folder of them; repeatable.", is_many=True, is_path=True
+        ),
+    ),
+    entry_of=_entry_of,
+    has_trust=False,
+    registering="A ComfyUI tool is a template: name its sidecar under `templates` of a source of kind comfyui in "
+    "sources.yaml",
+)

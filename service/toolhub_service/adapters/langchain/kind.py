@@ -1,0 +1,78 @@
+"""LangChain as a kind of source: its section of sources.yaml, its rules, and how it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from toolhub_service.adapters.source_config import Source, SourceInvalid
+from toolhub_service.adapters.source_kind import SourceKind
+from toolhub_service.domain.tool import ToolKind
+
+_FILE_TOOLS = ("langchain_community.agent_toolkits", "langchain_community.tools")
+_FILE_NAMES = frozenset(
+    "FileManagementToolkit CopyFileTool DeleteFileTool FileSearchTool ListDirectoryTool MoveFileTool ReadFileTool "
+    "WriteFileTool".split()
+)
+"""Of langchain_community: without `root_dir` they take any path of the machine."""
+
+
+class LangChainSource(Source, frozen=True, tag="langchain"):
+    """Python code that gives LangChain tools. Its modules must lie in `tools.trusted_namespaces`."""
+
+    load: Annotated[
+        tuple[str, ...],
+        Meta(description="package.module:name of a tool, a list of tools, a toolkit, or a function that gives one."),
+    ] = ()
+    args: Annotated[dict[str, Any], Meta(description="Keyword arguments of the classes and functions in `load`.")] = (
+        msgspec.field(default_factory=dict)
+    )
+    entry_points: Annotated[
+        tuple[str, ...], Meta(description="Names of `toolhub.langchain` entry points; `*`: all that are installed.")
+    ] = ()
+    inject: Annotated[
+        dict[str, Literal["principal", "user_id", "agent_id", "request_id", "task_id", "session_id", "call_id"]],
+        Meta(description="Injected arguments by name, and what of the call is put into them."),
+    ] = msgspec.field(default_factory=dict)
+    processes: Annotated[int, Meta(description="Worker processes for tools without async code.", ge=1, le=64)] = 2
+
+
+def _check(place: str, source: LangChainSource) -> None:
+    if not source.load and not source.entry_points:
+        raise SourceInvalid(f"{place}: needs `load` or `entry_points`")
+
+
+def _missing(source: LangChainSource, trusted_namespaces: tuple[str, ...]) -> Iterator[str]:
+    # Here, for a command line that only lists sources needs nothing of the tools behind it.
+    from toolhub_service.adapters.custom import is_trusted
+
+    for reference in source.load:
+        if not is_trusted(reference.partition(":")[0], trusted_namespaces):
+            yield f"`{reference}` is not below one of tools.trusted_namespaces"
+    yield from _unbounded(source)
+
+
+def _unbounded(source: LangChainSource) -> Iterator[str]:
+    if source.args.get("root_dir"):
+        return
+    for reference in source.load:
+        module, _, name = reference.partition(":")
+        if module.startswith(_FILE_TOOLS) and name in _FILE_NAMES:
+            yield f"`{reference}` takes any path of the machine: add `args: {{root_dir: FOLDER}}`"
+
+
+LANGCHAIN = SourceKind(
+    ToolKind.LANGCHAIN,
+    LangChainSource,
+    {},
+    _check,
+    "toolhub_service.adapters.langchain.opening:LangChainOpener",
+    package="langchain_core",
+    missing=_missing,
+    unbounded=_unbounded,
+    has_trust=False,
+    registering="A LangChain tool is code: name it under `load` of a source of kind langchain in sources.yaml",
+)

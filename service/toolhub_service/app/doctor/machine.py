@@ -1,0 +1,152 @@
+"""Is this machine fit for a hub? Each check looks, leaves nothing changed and never raises."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from toolhub_service import __version__
+from toolhub_service.app.doctor.findings import Finding, fail, ok, warn
+from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.kernel_walls import landlock_abi
+from toolhub_service.tools.opening import OpenBeneath, best_opening
+
+_PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
+_PYTHON_MIN = (3, 11)
+_NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph")
+_FULL_BYTES = 64 * 1024**2
+_SCARCE_BYTES = 1024**3
+_PROBE_S = 5.0
+_ABI_WITH_TCP = 4
+
+
+def machine_checks(data_dir: Path, bubblewrap: str | None) -> Iterator[Finding]:
+    """`bubblewrap` as Confinement takes it: its path, None to look for it, empty to do without."""
+    yield _python()
+    yield ok("versions", ", ".join([f"tool-hub {__version__}", f"sqlite {sqlite3.sqlite_version}", *_versions()]))
+    yield from data_dir_checks(data_dir)
+    yield _opening()
+    confinement = Confinement(bubblewrap)
+    yield _prlimit(confinement)
+    yield _commands(confinement, is_wanted=bubblewrap != "")
+    yield _time_zones()
+
+
+def data_dir_checks(data_dir: Path) -> Iterator[Finding]:
+    """Can it be written, on which file system does it lie, how much room is left there?"""
+    standing = next(folder for folder in (data_dir, *data_dir.absolute().parents) if folder.exists())
+    if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
+        yield fail("data folder", f"{data_dir} cannot be written", "Change its owner, or name another with --data-dir.")
+        return
+    kind = file_system_of(standing)
+    will_be = "" if data_dir.exists() else ", made at the first start"
+    if kind in _NETWORK_FILE_SYSTEMS:
+        advice = "Put it on a local disk: SQLite's write-ahead log needs shared memory and real locks."
+        yield fail("data folder", f"{data_dir} lies on {kind}, a network file system", advice)
+    else:
+        yield ok("data folder", f"{data_dir} on {kind}{will_be}")
+    free_bytes = shutil.disk_usage(standing).free
+    told = f"{free_bytes / 1024**3:,.1f} GiB free"
+    if free_bytes < _FULL_BYTES:
+        yield fail("disk space", told, "Make room: without an audit log nothing with an effect may run.")
+    elif free_bytes < _SCARCE_BYTES:
+        yield warn("disk space", told, "Make room before the audit log needs it.")
+    else:
+        yield ok("disk space", told)
+
+
+def file_system_of(folder: Path) -> str:
+    """Type of the file system, such as `ext4`, of the longest mount point above the folder (proc(5), mountinfo)."""
+    best, found = "", "an unknown file system"
+    path = str(folder.resolve())
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        words = line.split()
+        mount = words[4]
+        is_above = mount in ("/", path) or path.startswith(f"{mount}/")
+        if is_above and len(mount) >= len(best):
+            best, found = mount, words[words.index("-") + 1]
+    return found
+
+
+def _python() -> Finding:
+    told = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.release()}"
+    if sys.version_info < _PYTHON_MIN:
+        return fail("python", told, "Install Python 3.11 or newer.")
+    return ok("python", told)
+
+
+def _versions() -> Iterator[str]:
+    for name in _PACKAGES:
+        try:
+            yield f"{name} {version(name)}"
+        except PackageNotFoundError:
+            yield f"{name} missing"
+
+
+def _opening() -> Finding:
+    if isinstance(best_opening(), OpenBeneath):
+        return ok("file opening", "openat2(2) with RESOLVE_BENEATH")
+    advice = "Nothing need be done; Linux 5.6 without a seccomp filter against openat2 follows links that stay inside."
+    return warn("file opening", "step by step, no link is followed: this kernel has no openat2(2)", advice)
+
+
+def _prlimit(confinement: Confinement) -> Finding:
+    if confinement.prlimit:
+        return ok("prlimit", confinement.prlimit)
+    return warn("prlimit", "not installed", "Install util-linux to let commands run.", "core/exec.run")
+
+
+def _commands(confinement: Confinement, *, is_wanted: bool) -> Finding:
+    """Which of the three levels holds commands here, and why not a better one."""
+    if not is_wanted:
+        problem, advice = "switched off by tools.bubblewrap", "Remove the setting to have commands confined by it."
+    elif not confinement.bubblewrap:
+        problem, advice = "not installed", "Install bubblewrap."
+    else:
+        problem = _bubblewrap_problem(confinement)
+        advice = "Allow user namespaces, in a container by its seccomp or security profile."
+        if not problem:
+            return ok("bubblewrap", f"{confinement.bubblewrap} confines commands")
+        problem = f"does not work here ({problem})"
+    if abi := landlock_abi():
+        held = "Landlock confines commands to the workspace and the system's folders"
+        network = "" if abi >= _ABI_WITH_TCP else "; this kernel's keeps them from no network"
+        told = f"{problem}; {held} (ABI {abi}{network})"
+        return warn("bubblewrap", told, advice) if is_wanted else ok("bubblewrap", told)
+    told = f"{problem}, and this kernel has no Landlock: COMMANDS SEE THE HUB'S OWN DISK AND NETWORK"
+    return warn("bubblewrap", told, f"{advice} Until then set `sandbox: {{require_bubblewrap: true}}` in the policy.")
+
+
+def _bubblewrap_problem(confinement: Confinement) -> str:
+    """What it says itself; empty when it works."""
+    said = ""
+    try:
+        with tempfile.TemporaryDirectory(prefix="toolhub-doctor-") as workspace:
+            for nested in (confinement.nested, ()):
+                confinement.nested = nested
+                line = confinement.wrapped("bubblewrap", ("/bin/true",), Sandbox(), workspace, workspace)
+                ran = subprocess.run(line, capture_output=True, text=True, timeout=_PROBE_S, check=False)  # noqa: S603 - the hub's own
+                if ran.returncode == 0:
+                    return ""
+                said = (ran.stderr.strip().splitlines() or [f"exit {ran.returncode}"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as failed:
+        return type(failed).__name__
+    return said
+
+
+def _time_zones() -> Finding:
+    try:
+        ZoneInfo("Asia/Shanghai")
+    except ZoneInfoNotFoundError:
+        return warn("time zones", "no time zone data", "Install the package tzdata.")
+    return ok("time zones", "known")

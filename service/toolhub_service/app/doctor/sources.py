@@ -1,0 +1,60 @@
+"""What sources refer to and is not here: looked for without starting or dialling anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from toolhub_service.adapters.source_config import ClientTls, Source
+from toolhub_service.adapters.source_values import ValueMissing, resolve_value
+from toolhub_service.app.doctor.findings import Finding, fail, ok, warn
+from toolhub_service.app.kinds import kind_of
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.sources_file import SourcesFile, values_of
+from toolhub_service.settings.document import Settings
+from toolhub_service.settings.loading import SettingsInvalid
+
+
+def source_checks(settings: Settings) -> Iterator[Finding]:
+    """For `toolhub doctor`: one finding, and one for each source that lacks something."""
+    path = Paths(settings).sources
+    try:
+        sources = SourcesFile(path, required=bool(settings.sources.file)).load().sources
+    except SettingsInvalid as invalid:
+        yield fail("sources", str(invalid), "Correct it; `toolhub sources check` says when it is right.")
+        return
+    if not sources:
+        yield ok("sources", "none besides the hub itself; `toolhub sources add --help` shows how to add some")
+        return
+    lacking = {name: list(missing_for(source, settings)) for name, source in sources.items() if source.enabled}
+    for name, problems in lacking.items():
+        for problem in problems:
+            yield warn("sources", f"{name}: {problem}", "See to it; until then the source is DOWN.", f"{name}/*")
+    whole = sum(not problems for problems in lacking.values())
+    off = f" {len(sources) - len(lacking)} switched off;" if len(lacking) < len(sources) else ""
+    advice = "`toolhub sources list` tells how a running hub fares with them"
+    yield ok("sources", f"{whole} of {len(lacking)} have what they need;{off} {advice}")
+
+
+def missing_for(source: Source, settings: Settings) -> Iterator[str]:
+    """What it refers to and is not here, a sentence each."""
+    kind = kind_of(source)
+    if kind.package and find_spec(kind.package) is None:
+        yield f"its packages are not installed: pip install 'tool-hub[{kind.name}]'"
+    yield from kind.missing(source, settings.tools.trusted_namespaces)
+    tls = getattr(source, "tls", ClientTls())
+    for name in ("ca_file", "certificate_file", "key_file"):
+        file = getattr(tls, name)
+        if file and not Path(file).expanduser().is_file():
+            yield f"tls.{name}: there is no file {file}"
+    for place, value in values_of(source).items():
+        try:
+            resolve_value(value)
+        except ValueMissing as missing:
+            yield f"{place}: {missing}"
+
+
+def unbounded(source: Source) -> Iterator[str]:
+    """What of it takes any path of the machine, a sentence each: `toolhub sources check` refuses it."""
+    yield from kind_of(source).unbounded(source)

@@ -1,0 +1,298 @@
+"""Wires audit log, budgets, approvals, idempotency, jobs and the pipeline of the nine steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolhub_service.app.deps import Deps
+from toolhub_service.app.files import read_or_make_key
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.wiring_stores import Stores, not_installed
+from toolhub_service.app.wiring_tools import Toolbox
+from toolhub_service.budget.ledger import Budgets
+from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
+from toolhub_service.domain.approval import Approval
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.job import JobNews
+from toolhub_service.domain.job_ports import JobEngine
+from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, Invoker, KeyStore, PolicySource
+from toolhub_service.domain.start_reasons import StartReason
+from toolhub_service.domain.tool import ToolKind
+from toolhub_service.engines.inprocess import InprocessEngine
+from toolhub_service.runtime.approval_watch import ApprovalNews
+from toolhub_service.runtime.approvals import Approvals
+from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.execute import Executor
+from toolhub_service.runtime.idempotency import Idempotency
+from toolhub_service.runtime.jobs.accept import Acceptance, Submission
+from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
+from toolhub_service.runtime.jobs.reconcile import Decisions, Reconciler, Unwaited
+from toolhub_service.runtime.jobs.run import JobRuns, Life
+from toolhub_service.runtime.jobs.watch import Desk, JobWatch
+from toolhub_service.runtime.pipeline import Pipeline
+from toolhub_service.runtime.plans import Plans
+from toolhub_service.runtime.record import Recorder
+from toolhub_service.runtime.route import Unread
+from toolhub_service.settings.document import Settings
+from toolhub_service.stores.audit.log import ChainedAuditLog, SqliteAuditLog
+from toolhub_service.telemetry.access_trace import AccessTrace
+from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook
+from toolhub_service.telemetry.observer import JobTelemetry
+from toolhub_service.telemetry.trace_context import current_traceparent
+
+
+@dataclass(slots=True)
+class LongWork:
+    """Made by `make_long_work`; `begin` with the pipeline, `start`, then `leave` and `close`."""
+
+    engine: JobEngine
+    runs: JobRuns
+    watch: JobWatch
+    desk: Desk
+    acceptance: Acceptance
+    approvals: Approvals
+    approval_news: ApprovalNews
+    reconciler: Reconciler
+    life: Life
+    stores: Stores
+    _reconciling: asyncio.Task[None] | None = field(default=None)
+
+    def submission(self, invoker: Invoker, catalog: Catalog) -> Submission:
+        """The pipeline is made after this, for its adapters ask about their jobs."""
+        self.runs.invoker = invoker
+        return Submission(invoker, self.acceptance, self.stores.jobs, catalog)
+
+    async def start(self) -> None:
+        """Jobs are run from here on, those of processes that died, too."""
+        await self.life.beat()
+        await self.engine.start(self.runs.run)
+        self._reconciling = asyncio.create_task(self.reconciler.run())
+
+    def leave(self) -> None:
+        """Watchers are told to come again, here or to another process."""
+        self.watch.drain()
+        self.approval_news.close()
+
+    async def close(self, grace_s: float) -> None:
+        """What runs gets its grace, the rest is handed over."""
+        await self.engine.close(grace_s)
+        if self._reconciling is not None:
+            self._reconciling.cancel()
+            await asyncio.wait({self._reconciling})
+            await self.life.leave()
+
+
+def make_long_work(
+    deps: Deps,
+    stores: Stores,
+    audit: AuditLog,
+    approvals: Approvals,
+    describe: Callable[[str], Principal],
+    tidy: Sequence[Callable[[int], Awaitable[int]]],
+) -> LongWork:
+    """`describe`: a principal under the policy in force. `tidy`: what else is removed when it has expired."""
+    terms, clock, observing = _job_terms(deps), deps.clock, deps.observing
+    observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
+    ledger = JobLedger(stores.jobs, audit, observer, clock, approvals.withdraw)
+    life = Life(stores.jobs, observer, clock, f"runner_{deps.randomness.token_hex(8)}", terms)
+    runs = JobRuns(ledger, life, deps.redactor, terms, describe)
+    watch = JobWatch(stores.jobs, observer)
+
+    def heard(news: JobNews) -> None:
+        watch.heard(news)
+        runs.heard(news)
+
+    stores.jobs.listen(heard)
+    engine = _engine(deps)
+    decisions = Decisions(ledger, engine, stores.approvals, terms)
+    approval_news = ApprovalNews(stores.approvals)
+    approval_news.listen(decisions.heard)
+    approval_news.listen(approvals.heard)
+    acceptance = Acceptance(
+        ledger, engine, clock, deps.randomness, terms, deps.redactor, trace_parent=current_traceparent
+    )
+    reconciler = Reconciler(
+        stores.jobs,
+        engine,
+        life,
+        observer,
+        clock,
+        terms,
+        awaiting=decisions.look_after,
+        give_up=runs.give_up,
+        each_time=[approvals.sweep],
+        tidy=[*tidy, Unwaited(stores.approvals, ledger).withdraw],
+    )
+    desk = Desk(ledger, engine, terms)
+    return LongWork(engine, runs, watch, desk, acceptance, approvals, approval_news, reconciler, life, stores)
+
+
+def _engine(deps: Deps) -> JobEngine:
+    settings = deps.settings
+    if settings.jobs.engine == "inprocess":
+        return InprocessEngine(settings.jobs.max_running)
+    if not settings.stores.redis_url:
+        raise HubFailure(
+            StartReason.ENGINE_NEEDS_REDIS,
+            "jobs.engine is docket, which delivers through Redis: set stores.redis_url, or jobs.engine to inprocess.",
+        )
+    try:
+        from toolhub_service.engines.docket_engine import DocketEngine
+    except ModuleNotFoundError as missing:
+        raise not_installed("jobs.engine docket", "docket") from missing
+    name = f"{settings.stores.redis_prefix}docket"
+    redelivery_s = 1.5 * settings.jobs.dead_after_s  # no sooner than a death is noticed
+    return DocketEngine(settings.stores.redis_url, name, settings.jobs.max_running, redelivery_s)
+
+
+def _job_terms(deps: Deps) -> JobTerms:
+    jobs = deps.settings.jobs
+    return JobTerms(
+        default_timeout_s=jobs.default_timeout_s,
+        max_timeout_s=jobs.max_timeout_s,
+        max_open=jobs.max_open,
+        keep_s=jobs.keep_s,
+        heartbeat_s=jobs.heartbeat_s,
+        dead_after_s=jobs.dead_after_s,
+    )
+
+
+async def open_audit(deps: Deps, worker: int) -> ChainedAuditLog:
+    """Raises ToolFailure or HubFailure when the log cannot be written: a hub without one does not start."""
+    observing = deps.observing
+    audit = audit_log_of(
+        deps.settings,
+        clock=deps.clock,
+        redactor=deps.redactor,
+        name=f"worker{worker}",
+        observer=observing.audit,
+        witness=observing.audit.witness if observing.logs_leave else None,
+    )
+    await audit.start()
+    return audit
+
+
+def audit_log_of(settings: Settings, **options: Any) -> ChainedAuditLog:
+    """The log, not started, where the settings put it; `options` are those of `ChainedAuditLog`. Raises HubFailure."""
+    paths, url = Paths(settings), settings.stores.postgres_url
+    if not url:
+        return SqliteAuditLog(paths.audit, paths.audit_checkpoints, paths.audit_key, **options)
+    try:
+        from toolhub_service.stores.audit.postgres import PostgresAuditLog
+    except ModuleNotFoundError as missing:
+        raise not_installed("stores.postgres_url", "postgres") from missing
+    return PostgresAuditLog(url, paths.audit_checkpoints, paths.audit_key, **options)
+
+
+def make_access(deps: Deps, audit: ChainedAuditLog) -> AccessTrace:
+    """What is kept of refused identity and of reads of the audit log."""
+    return AccessTrace(audit, deps.observing.metrics, deps.observing.log, deps.clock)
+
+
+def make_budgets(deps: Deps, stores: Stores) -> Budgets:
+    return Budgets(deps.clock, deps.randomness, _terms(deps.settings), shared=stores.counts)
+
+
+def make_pipeline(
+    deps: Deps,
+    toolbox: Toolbox,
+    adapters: Mapping[ToolKind, Adapter],
+    policy: PolicySource,
+    audit: ChainedAuditLog,
+    budgets: Budgets,
+    stores: Stores,
+    long_work: LongWork,
+    artifacts: Artifacts,
+    unread: Unread,
+) -> Pipeline:
+    """Raises OSError or ValueError when the key of plans can be neither read nor made."""
+    calls = deps.observing.calls
+    recorder = Recorder(audit, calls, deps.clock, deps.redactor)
+    plan_key = read_or_make_key(deps.paths.plan_key)
+    return Pipeline(
+        catalog=toolbox.catalog,
+        adapters=adapters,
+        policy=policy,
+        plans=Plans(plan_key, deps.clock, deps.settings.policy.plan_ttl_s),
+        keys=_idempotency(deps, stores.keys),
+        budgets=budgets,
+        executor=Executor(calls, recorder),
+        recorder=recorder,
+        observer=calls,
+        clock=deps.clock,
+        redactor=deps.redactor,
+        approvals=long_work.approvals,
+        jobs=long_work.acceptance,
+        running=long_work.runs,
+        artifacts=artifacts,
+        show_raw=deps.settings.results.show_raw,
+        unread=unread,
+    )
+
+
+def make_webhook(deps: Deps) -> ApprovalWebhook | None:
+    """None when nobody is to be told. Raises HubFailure when its secret cannot be read or its URL is none."""
+    settings = deps.settings.approvals
+    if not settings.webhook_url:
+        return None
+    try:
+        secret = Path(settings.webhook_secret_file).expanduser().read_bytes().strip()
+        return ApprovalWebhook(
+            settings.webhook_url, secret, clock=deps.clock, randomness=deps.randomness, log=deps.observing.log
+        )
+    except OSError as unreadable:
+        reason = unreadable.strerror if settings.webhook_secret_file else "it is not set"
+        problem = f"approvals.webhook_secret_file: {reason}"
+    except ValueError as wrong:
+        problem = str(wrong)
+    raise HubFailure(StartReason.WEBHOOK_INVALID, f"Approvals cannot be told: {problem}.")
+
+
+def make_approvals(deps: Deps, stores: Stores, audit: AuditLog, webhook: ApprovalWebhook | None) -> Approvals:
+    settings = deps.settings.approvals
+    return Approvals(
+        stores.approvals,
+        audit,
+        deps.clock,
+        deps.randomness,
+        deps.redactor,
+        default_expires_s=settings.default_expires_s,
+        keep_s=settings.keep_s,
+        max_pending=settings.max_pending,
+        observer=ApprovalTelemetry(deps.observing.metrics),
+        on_asked=_nobody if webhook is None else webhook.offer,
+    )
+
+
+def _nobody(_: Approval) -> None:
+    """No webhook is configured."""
+
+
+def _idempotency(deps: Deps, store: KeyStore) -> Idempotency:
+    return Idempotency(
+        store,
+        deps.observing.calls,
+        deps.clock,
+        deps.randomness,
+        ttl_s=deps.settings.idempotency.ttl_s,
+        max_timeout_s=deps.settings.budget.max_timeout_s,
+    )
+
+
+def _terms(settings: Settings) -> BudgetTerms:
+    budget = settings.budget
+    return BudgetTerms(
+        max_timeout_s=budget.max_timeout_s,
+        upstream_concurrency=budget.upstream_concurrency,
+        breaker=BreakerTerms(
+            window_s=budget.breaker_window_s,
+            min_calls=budget.breaker_min_calls,
+            failure_ratio=budget.breaker_failure_ratio,
+            cooldown_s=budget.breaker_cooldown_s,
+        ),
+    )

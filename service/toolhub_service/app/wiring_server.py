@@ -1,0 +1,103 @@
+"""Wires the gRPC server: servicers behind interceptors, on the address of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from toolhub_service.app.deps import Deps
+from toolhub_service.app.listening import listening_of
+from toolhub_service.app.wiring_calls import LongWork
+from toolhub_service.app.wiring_tools import Searching, Toolbox
+from toolhub_service.domain.call import Principal
+from toolhub_service.domain.ports import AccessObserver, Invoker
+from toolhub_service.domain.source import SourceDesk
+from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.registry.export import Exporter
+from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.stores.audit.log import ChainedAuditLog
+from toolhub_service.transport.approval_servicer import ApprovalServicer
+from toolhub_service.transport.artifact_servicer import ArtifactServicer
+from toolhub_service.transport.audit_servicer import AuditServicer
+from toolhub_service.transport.discovery import Discovery
+from toolhub_service.transport.envelope import ValidationLayer
+from toolhub_service.transport.interceptors.admission import AdmissionLayer, WatchSharesLayer
+from toolhub_service.transport.interceptors.auth import AccessLayer, ApiKeys, Authenticator, AuthLayer, InsecureLocal
+from toolhub_service.transport.interceptors.errors import ErrorsLayer
+from toolhub_service.transport.interceptors.metrics import MetricsLayer
+from toolhub_service.transport.interceptors.policy import PolicyLayer
+from toolhub_service.transport.interceptors.tracing import TracingLayer
+from toolhub_service.transport.job_servicer import JobServicer
+from toolhub_service.transport.registry_servicer import RegistryServicer
+from toolhub_service.transport.rpc import Layer
+from toolhub_service.transport.server import Server
+from toolhub_service.transport.tool_servicer import ToolServicer
+
+
+def make_keys(deps: Deps, policy: LivePolicy) -> ApiKeys:
+    """Raises KeyFileInvalid."""
+    return ApiKeys(deps.paths.key_file().read(), describe(policy))
+
+
+def make_server(
+    deps: Deps,
+    toolbox: Toolbox,
+    sources: SourceDesk,
+    searching: Searching,
+    policy: LivePolicy,
+    keys: ApiKeys,
+    audit: ChainedAuditLog,
+    access: AccessObserver,
+    invoker: Invoker,
+    long_work: LongWork,
+    artifacts: Artifacts,
+) -> Server:
+    """The port is bound when it returns; nothing is accepted yet. Raises ListenRefused or OSError."""
+    catalog, alone = toolbox.catalog, deps.settings.server.workers == 1
+    admission = AdmissionLayer(deps.settings.server.max_in_flight, deps.settings.server.max_watches)
+    discovery = Discovery(
+        catalog, searching.search, Exporter(catalog), policy, sources.statuses, meanings=searching.meanings
+    )
+    return Server(
+        listening_of(deps.settings),
+        _layers(deps, policy, keys, access, admission),
+        admission,
+        tools=ToolServicer(
+            invoker=invoker,
+            discovery=discovery,
+            clock=deps.clock,
+            randomness=deps.randomness,
+            session_max_in_flight=deps.settings.session.max_in_flight,
+            session_max_of_all=deps.settings.server.max_in_flight,
+            journal=audit,
+        ),
+        jobs=JobServicer(
+            long_work.submission(invoker, catalog), long_work.desk, long_work.watch, deps.clock, deps.randomness
+        ),
+        approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
+        artifacts=ArtifactServicer(artifacts),
+        registry=RegistryServicer(catalog, audit, deps.clock, sources, alone=alone),
+        audit=AuditServicer(audit, access),
+    )
+
+
+def _layers(
+    deps: Deps, policy: LivePolicy, keys: ApiKeys, access: AccessObserver, admission: AdmissionLayer
+) -> list[Layer]:
+    """Outermost first."""
+    kinds: dict[str, Authenticator] = {"insecure-local": InsecureLocal(describe(policy)), "api-key": keys}
+    return [
+        TracingLayer(deps.observing.tracing),
+        MetricsLayer(deps.observing.metrics),
+        ErrorsLayer(deps.observing.rpc_crashed, deps.redactor.text),
+        admission,
+        AccessLayer(access),
+        AuthLayer([kinds[mode] for mode in deps.settings.auth.modes]),
+        PolicyLayer(),
+        WatchSharesLayer(deps.settings.server.max_watches),
+        ValidationLayer(),
+    ]
+
+
+def describe(policy: LivePolicy) -> Callable[[str], Principal]:
+    """Roles and rights under the policy in force at the time of the call."""
+    return policy.principal

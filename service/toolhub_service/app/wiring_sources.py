@@ -1,0 +1,333 @@
+"""Tools from elsewhere: the sources of sources.yaml, opened, read, followed, and closed.
+
+A source that cannot be opened (a secret that is not there, a package that is not installed) is told as DOWN with the
+reason and stops neither the hub nor another source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from toolhub_service.adapters.source_config import ClientTls, SecretRef, Source
+from toolhub_service.adapters.source_kind import Opener, SourceDeps, SourceKind
+from toolhub_service.adapters.source_values import ValueMissing, resolve_value
+from toolhub_service.app.deps import Deps
+from toolhub_service.app.file_modes import problem_of
+from toolhub_service.app.files import stamp_of
+from toolhub_service.app.kinds import BY_TOOL_KIND, kind_of
+from toolhub_service.app.sources_file import SourcesDocument, SourcesFile, values_of
+from toolhub_service.app.wiring_stores import Stores, not_installed
+from toolhub_service.app.wiring_tools import Toolbox, bubblewrap_of
+from toolhub_service.budget.ledger import Budgets
+from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.job_ports import RunningJobs
+from toolhub_service.domain.pin import Pin, PinFilter
+from toolhub_service.domain.ports import Adapter, AuditLog
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.source import SourceState, SourceStatus
+from toolhub_service.domain.tool import REGISTERED_SOURCE, ToolKind, ToolSpec
+from toolhub_service.registry.catalog import check_name, check_not_reserved
+from toolhub_service.registry.discovery import Sources
+from toolhub_service.settings.loading import SettingsInvalid
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.source_telemetry import SourceTelemetry
+from toolhub_service.telemetry.trace_context import current_traceparent
+from toolhub_service.tools.confinement import Confinement, HiddenFolder
+
+
+def footing(source: Source) -> str:
+    """A digest of it all, another one once any of it is another, or is there or gone."""
+    found = [_held(value) for value in values_of(source).values() if isinstance(value, SecretRef)]
+    tls = getattr(source, "tls", ClientTls())
+    certificates = (tls.ca_file, tls.certificate_file, tls.key_file)
+    found += [str(stamp_of(Path(path).expanduser())) for path in certificates if path]
+    return sha256("\0".join(found).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _held(value: SecretRef) -> str:
+    try:
+        return resolve_value(value)
+    except ValueMissing as missing:
+        return str(missing)
+
+
+_CODE = "A tool of kind {} is code: configure it under `tools.custom` or `tools.entry_points`"
+
+
+@dataclass(slots=True)
+class SourceRuntime:
+    """Made by `make_sourcing`; `start`, then `look` from time to time, then `close`."""
+
+    deps: Deps
+    sources: Sources
+    adapters: dict[ToolKind, Adapter]
+    """The pipeline's own: what a kind needs is put in when its first source is opened."""
+    file: SourcesFile
+    running: RunningJobs
+    artifacts: ArtifactDesk
+    observer: SourceTelemetry
+    budgets: Budgets
+    _openers: dict[ToolKind, Opener] = field(default_factory=dict)
+    _entries: dict[str, Source] = field(default_factory=dict)
+    _footings: dict[str, str] = field(default_factory=dict)
+    """What each was opened with that does not stand in the file."""
+    _broken: set[str] = field(default_factory=set)
+    """Sources that could not be opened: tried again at every reload."""
+    _document: SourcesDocument | None = None
+    """What the file said last; None where that was not valid, or is to be read again."""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _is_closed: bool = False
+
+    async def start(self) -> None:
+        """Begin to read what the file names; returns at once. Raises SettingsInvalid when the file is not valid."""
+        self._document = self.file.load()
+        await self._apply(self._document)
+        await self.sources.start()
+
+    async def look(self, *, asked: bool) -> None:
+        """Follow the file when it has changed, or when somebody asks. An invalid one keeps the sources there are.
+
+        Takes as long as the slowest source that goes takes to close: up to half a minute.
+        """
+        if not asked and not self.file.changed():
+            return
+        self._document = None
+        try:
+            await self.follow_file()
+        except SettingsInvalid as invalid:
+            log = self.deps.observing.log
+            log.error(names.LOG_SOURCES_REJECTED, problem=str(invalid))  # noqa: TRY400 - the message is all there is
+
+    async def follow_file(self) -> None:
+        """Do what the file says now, and try again to open what could not be opened; read only where it has changed.
+
+        Takes as long as `look`. Raises SettingsInvalid when it is not valid; the sources there are stay.
+        """
+        known = None if self.file.changed() else self._document
+        self._document = None
+        document = self._document = self.file.load() if known is None else known
+        await self._apply(document)
+        if document is not known:
+            self.deps.observing.log.info(names.LOG_SOURCES_LOADED, sources=len(document.sources))
+
+    async def close(self) -> None:
+        self._is_closed = True
+        async with self._turn:
+            await self.sources.close()
+
+    async def _apply(self, document: SourcesDocument) -> None:
+        """Take away what is gone or another, then bring what is new: a source that did not change is left alone."""
+        wanted = document.sources
+        async with self._turn:
+            if self._is_closed:
+                return
+            others = [(name, entry) for name, entry in self._entries.items() if self._is_other(name, wanted.get(name))]
+            gone = [(name, entry) for name, entry in others if not (name in self._broken and name in wanted)]
+            await asyncio.gather(*(self._take_away(name, entry) for name, entry in gone))
+            for name, entry in wanted.items():
+                if name not in self._entries or name in self._broken:
+                    await self._bring(name, entry)
+
+    def _is_other(self, name: str, wanted: Source | None) -> bool:
+        if wanted is None or wanted != self._entries[name] or name in self._broken:
+            return True
+        return wanted.enabled and footing(wanted) != self._footings[name]
+
+    async def _take_away(self, name: str, entry: Source) -> None:
+        del self._entries[name]
+        self._broken.discard(name)
+        await self.sources.remove(name)
+        opener = self._openers.get(kind_of(entry).kind)
+        if opener is not None:
+            opener.forget(name)
+        upstream = f"{kind_of(entry).name}:{name}"
+        self.budgets.forget(upstream)
+        self.deps.observing.metrics.upstream_gone(upstream)
+        self.observer.removed(name)
+
+    async def _bring(self, name: str, entry: Source) -> None:
+        """Begin with it; one of that name that could not be opened is known until the very moment of its return."""
+        wrong = await self._prepare(kind_of(entry)) if entry.enabled else ""
+        if name in self._broken:
+            await self._take_away(name, self._entries[name])  # there is nothing to close, so it lets nobody else run
+        self._entries[name] = entry
+        if not entry.enabled:
+            self._not_read(name, entry, SourceState.DISABLED, "switched off in sources.yaml")
+            return
+        self._footings[name] = footing(entry)
+        if wrong:
+            self._cannot(name, entry, wrong)
+        else:
+            self._open(name, entry)
+
+    async def _prepare(self, kind: SourceKind[Any]) -> str:
+        """Have what opens sources of the kind; why there is none, empty when there is."""
+        if kind.kind not in self._openers:
+            try:
+                # In a thread, for calls go on meanwhile: the MCP SDK takes most of a second to import.
+                make = await asyncio.to_thread(kind.load_opener)
+            except ModuleNotFoundError:
+                return not_installed(f"A source of kind {kind.name}", kind.name).message
+            opener = self._openers[kind.kind] = make(self._source_deps())
+            self.adapters[kind.kind] = opener.adapter
+        return ""
+
+    def _source_deps(self) -> SourceDeps:
+        deps = self.deps
+        return SourceDeps(
+            redactor=deps.redactor,
+            clock=deps.clock,
+            randomness=deps.randomness,
+            running=self.running,
+            artifacts=self.artifacts,
+            observer=self.observer,
+            trace=current_traceparent,
+            tracer=deps.observing.tracing.tracer,
+            keep_raw=deps.settings.results.show_raw,
+            trusted_namespaces=deps.settings.tools.trusted_namespaces,
+            hides=self._hidden_folder,
+        )
+
+    def _hidden_folder(self) -> HiddenFolder | None:
+        tools = self.deps.settings.tools
+        if tools.unconfined_workers:
+            return None
+        return HiddenFolder(
+            str(self.deps.paths.data_dir.resolve()), Confinement(bubblewrap_of(tools.bubblewrap)).bubblewrap
+        )
+
+    def _open(self, name: str, entry: Source) -> None:
+        try:
+            opened = self._openers[kind_of(entry).kind].open(name, entry)
+            self.sources.add(
+                opened.source, refresh_s=entry.refresh_s, restored=opened.restored, registered=opened.registered
+            )
+        except HubFailure as refused:
+            self._cannot(name, entry, refused.message)
+        except (ValueError, OSError) as wrong:
+            self._cannot(name, entry, self.deps.redactor.text(str(wrong)))
+
+    def _cannot(self, name: str, entry: Source, reason: str) -> None:
+        self._broken.add(name)
+        told = f"{reason.removesuffix('.')}; it is looked at again on SIGHUP and on `toolhub sources refresh`"
+        self.observer.refreshed(self._not_read(name, entry, SourceState.DOWN, told))
+
+    def _not_read(self, name: str, entry: Source, state: SourceState, reason: str) -> SourceStatus:
+        opener = self._openers.get(kind_of(entry).kind)
+        endpoint = opener.endpoint(name, entry) if opener is not None else ""
+        kind = kind_of(entry)
+        status = SourceStatus(name, kind.kind, state, reason, endpoint=endpoint, trust=kind.trust_of(entry))
+        self.sources.add_disabled(status)
+        return status
+
+
+def make_sourcing(
+    deps: Deps,
+    toolbox: Toolbox,
+    stores: Stores,
+    audit: AuditLog,
+    budgets: Budgets,
+    adapters: dict[ToolKind, Adapter],
+    running: RunningJobs,
+    artifacts: ArtifactDesk,
+) -> SourceRuntime:
+    observer = SourceTelemetry(audit, deps.observing.metrics, deps.observing.log, deps.clock)
+    sources = Sources(
+        toolbox.catalog,
+        stores.pins,
+        deps.clock,
+        deps.randomness,
+        observer,
+        builtins=toolbox.sources,
+        breaker_of=_breakers(budgets),
+        is_disabled=toolbox.is_disabled,
+    )
+    required, judge = bool(deps.settings.sources.file), partial(problem_of, settings=deps.settings)
+    file = SourcesFile(deps.paths.sources, required=required, judge=judge)
+    return SourceRuntime(deps, sources, adapters, file, running, artifacts, observer, budgets)
+
+
+def _breakers(budgets: Budgets) -> Callable[[str], str]:
+    """The state of an upstream's breaker; empty where nothing was called yet."""
+
+    def of(upstream: str) -> str:
+        return next((state.name for key, state in budgets.breaker_states() if key == upstream), "")
+
+    return of
+
+
+@dataclass(frozen=True, slots=True)
+class SourceService:
+    """Implements `SourceDesk`. A refresh applies sources.yaml first, so that an entry written just now is found, one
+    whose secret has appeared is opened, and the caller, not the log alone, is told of a file that is not valid."""
+
+    sourcing: SourceRuntime
+    _looks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def statuses(self) -> Sequence[SourceStatus]:
+        return self.sourcing.sources.statuses()
+
+    async def refresh(self, sources: Sequence[str]) -> Sequence[SourceStatus]:
+        """Raises HubFailure also FAILED_PRECONDITION, when the file is not valid; then nothing was read."""
+        look = asyncio.create_task(self.sourcing.follow_file(), name="sources.yaml")
+        self._looks.add(look)
+        look.add_done_callback(self._has_looked)
+        try:
+            await asyncio.shield(look)  # a caller who leaves must not leave a source half closed
+        except SettingsInvalid as invalid:
+            message = f"{invalid}. Nothing was read, and the sources there are stay: `toolhub sources check` helps"
+            raise HubFailure(Reason.SOURCES_INVALID, message) from invalid
+        return await self.sourcing.sources.refresh(sources)
+
+    async def pins(
+        self, where: PinFilter, *, after: tuple[int, str, str, str] | None, limit: int
+    ) -> tuple[Sequence[Pin], int]:
+        return await self.sourcing.sources.pins(where, after=after, limit=limit)
+
+    async def approved(self, pin: Pin) -> Pin | None:
+        return await self.sourcing.sources.approved(pin)
+
+    async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
+        return await self.sourcing.sources.decide(source, tool, digest, approve=approve, by=by, comment=comment)
+
+    async def register(self, specs: Sequence[ToolSpec], *, replace: bool, by: str) -> Sequence[ToolSpec]:
+        return await self.sourcing.sources.register([self._sourced(spec) for spec in specs], replace=replace, by=by)
+
+    async def unregister(self, tool: str) -> bool:
+        return await self.sourcing.sources.unregister(tool)
+
+    def _sourced(self, spec: ToolSpec) -> ToolSpec:
+        """With the configured source that it belongs to. Raises HubFailure FAILED_PRECONDITION, which says what to
+        configure, or PERMISSION_DENIED or INVALID_ARGUMENT for its name."""
+        check_name(spec.name)
+        check_not_reserved(spec.name)
+        kind, name = BY_TOOL_KIND.get(spec.kind), spec.name.partition("/")[0]
+        if kind is None or kind.registering:
+            why = kind.registering if kind is not None else _CODE.format(spec.kind.value)
+            message = f"{spec.name} is not registered. {why}."
+            raise HubFailure(Reason.SOURCE_NOT_CONFIGURED, message, source=name, tool=spec.name)
+        if spec.source not in (REGISTERED_SOURCE, name):
+            message = f"a tool of the source `{spec.source}` is named `{spec.source}/…`, not `{spec.name}`"
+            raise HubFailure(Reason.TOOL_NAME_INVALID, message, tool=spec.name)
+        status = next((each for each in self.statuses() if each.name == name and each.kind is spec.kind), None)
+        if status is None or status.state is SourceState.DISABLED:
+            message = (
+                f"{spec.name} is not registered: there is no source `{name}` of kind {kind.name} that is switched on. "
+                f"Where its tools run is configured, never registered: add it to sources.yaml (`toolhub sources add "
+                f"{name} --kind {kind.name}`)."
+            )
+            raise HubFailure(Reason.SOURCE_NOT_CONFIGURED, message, tool=spec.name, source=name)
+        return dataclasses.replace(spec, source=name)
+
+    def _has_looked(self, look: asyncio.Task[None]) -> None:
+        self._looks.discard(look)
+        if not look.cancelled():
+            look.exception()  # told to who asked, if anybody still waits

@@ -1,0 +1,172 @@
+"""Where jobs, keys, approvals and the records of artifacts lie: in the hub's own file, in memory, or shared.
+
+Rate and quota are counted by all hubs together where they share a Redis, else by each in its own memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from toolhub_service.app.deps import Deps
+from toolhub_service.domain.approval import ApprovalStore
+from toolhub_service.domain.artifact import ArtifactRecords, Blobs
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.job_ports import JobStore
+from toolhub_service.domain.ports import KeyStore
+from toolhub_service.domain.source import PinStore
+from toolhub_service.domain.start_reasons import StartReason
+from toolhub_service.domain.usage import SharedCounts, UsageStore
+from toolhub_service.registry.usage_index import KEEP
+from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.stores.blobs_disk import DiskBlobs
+from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryPins, MemoryUsage
+from toolhub_service.stores.memory_jobs import MemoryJobs
+from toolhub_service.stores.memory_keys import MemoryKeys
+from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_jobs import SqliteJobs
+from toolhub_service.stores.sqlite_keys import SqliteKeys
+from toolhub_service.stores.sqlite_records import SqliteApprovals, SqliteArtifacts, SqlitePins
+from toolhub_service.stores.sqlite_usage import SqliteUsage
+
+
+class Opened(Protocol):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    jobs: JobStore
+    keys: KeyStore
+    approvals: ApprovalStore
+    artifacts: ArtifactRecords
+    pins: PinStore
+    usage: UsageStore
+    beneath: Sequence[Opened] = ()
+    """Files and links that they share."""
+    counts: SharedCounts | None = None
+    """None: each hub counts for itself."""
+
+    async def start(self) -> None:
+        """All or none. Raises ToolFailure or HubFailure with a message for the operator."""
+        async with AsyncExitStack() as on_refusal:
+            for each in self._all():
+                on_refusal.push_async_callback(each.close)
+                await each.start()
+            on_refusal.pop_all()
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as last_first:
+            for each in self._all():
+                last_first.push_async_callback(each.close)
+
+    def _all(self) -> Sequence[Opened]:
+        return (*self.beneath, self.jobs, self.approvals, self.artifacts, self.pins, self.usage)
+
+
+def make_stores(deps: Deps) -> Stores:
+    """Raises HubFailure when what the configuration names is not installed, or does not go together."""
+    settings = deps.settings.stores
+    stores = _shared(deps) if settings.redis_url else _own(deps)
+    return _with_postgres(deps, stores) if settings.postgres_url else stores
+
+
+def _own(deps: Deps) -> Stores:
+    settings, terms = deps.settings, deps.settings.idempotency
+    if settings.stores.kind == "memory":
+        if settings.server.workers > 1:
+            raise HubFailure(
+                StartReason.STORES_NOT_SHARED,
+                "stores.kind is memory, which several workers cannot share: set server.workers to 1, or use sqlite.",
+            )
+        keys = MemoryKeys(deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes)
+        return Stores(MemoryJobs(), keys, MemoryApprovals(), MemoryArtifacts(), MemoryPins(), MemoryUsage(KEEP))
+    file = SqliteFile(deps.paths.stores)
+    return Stores(
+        SqliteJobs(file),
+        SqliteKeys(file, deps.clock, max_keys=terms.max_keys, max_bytes=terms.max_bytes),
+        SqliteApprovals(file),
+        SqliteArtifacts(file),
+        SqlitePins(file),
+        SqliteUsage(file, KEEP),
+        beneath=[file],
+    )
+
+
+def _shared(deps: Deps) -> Stores:
+    try:
+        from toolhub_service.stores.redis_counts import RedisCounts
+        from toolhub_service.stores.redis_jobs import RedisJobs
+        from toolhub_service.stores.redis_keys import RedisKeys
+        from toolhub_service.stores.redis_link import RedisLink
+        from toolhub_service.stores.redis_records import RedisApprovals, RedisArtifacts, RedisPins
+        from toolhub_service.stores.redis_usage import RedisUsage
+    except ModuleNotFoundError as missing:
+        raise not_installed("stores.redis_url", "redis") from missing
+    settings = deps.settings
+    link = RedisLink(settings.stores.redis_url, deps.randomness, prefix=settings.stores.redis_prefix)
+    keys = RedisKeys(link, deps.clock, max_keys=settings.idempotency.max_keys)
+    return Stores(
+        RedisJobs(link),
+        keys,
+        RedisApprovals(link),
+        RedisArtifacts(link),
+        RedisPins(link),
+        RedisUsage(link, KEEP),
+        beneath=[link],
+        counts=RedisCounts(link),
+    )
+
+
+def _with_postgres(deps: Deps, stores: Stores) -> Stores:
+    try:
+        from toolhub_service.stores.postgres_jobs import PostgresJobs
+        from toolhub_service.stores.postgres_link import PostgresLink
+    except ModuleNotFoundError as missing:
+        raise not_installed("stores.postgres_url", "postgres") from missing
+    link = PostgresLink(deps.settings.stores.postgres_url)
+    return replace(stores, jobs=PostgresJobs(link), beneath=[*stores.beneath, link])
+
+
+def not_installed(setting: str, extra: str) -> HubFailure:
+    return HubFailure(
+        StartReason.EXTRA_MISSING,
+        f"{setting} is set and its packages are not installed: pip install 'tool-hub[{extra}]'.",
+    )
+
+
+def make_blobs(deps: Deps) -> Blobs:
+    """Raises HubFailure when a bucket is configured and its packages are not installed."""
+    url = deps.settings.artifacts.bucket_url
+    if not url:
+        return DiskBlobs(str(deps.paths.artifacts))
+    try:
+        from toolhub_service.stores.blobs_bucket import open_bucket
+    except ModuleNotFoundError as missing:
+        raise not_installed("artifacts.bucket_url", "s3") from missing
+    try:
+        return open_bucket(url, os.environ)
+    except OSError as unreadable:
+        message = f"artifacts.bucket_url: a secret file cannot be read: {unreadable.strerror}."
+        raise HubFailure(StartReason.BUCKET_SECRET_UNREADABLE, message) from unreadable
+    except ValueError as wrong:
+        raise HubFailure(StartReason.BUCKET_URL_INVALID, f"artifacts.bucket_url: {wrong}.") from wrong
+
+
+def make_artifacts(deps: Deps, stores: Stores, blobs: Blobs) -> Artifacts:
+    settings = deps.settings.artifacts
+    return Artifacts(
+        stores.artifacts,
+        blobs,
+        deps.clock,
+        deps.randomness,
+        ttl_s=settings.ttl_s,
+        max_bytes=settings.max_bytes,
+        quota_bytes=settings.quota_bytes,
+        argument_max_bytes=settings.argument_max_bytes,
+    )

@@ -1,0 +1,159 @@
+"""Metrics, traces and logs of one process, made together and told what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from structlog.typing import FilteringBoundLogger
+
+from toolhub_service import __version__
+from toolhub_service.app.listening import host_and_port
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.policy.snapshot import Change, Difference
+from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry import names
+from toolhub_service.telemetry.logs import configure_logging, logger
+from toolhub_service.telemetry.metrics import Metrics, MetricsEndpoint
+from toolhub_service.telemetry.observer import AuditTelemetry, CallTelemetry
+from toolhub_service.telemetry.tracing import Tracing
+
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+
+@dataclass(slots=True)
+class Observing:
+    metrics: Metrics
+    tracing: Tracing
+    calls: CallTelemetry
+    audit: AuditTelemetry
+    log: FilteringBoundLogger
+    endpoint: MetricsEndpoint
+    listen: str
+    """host:port of the Prometheus endpoint; empty: none, as for a worker, whose supervisor serves all of them."""
+    logs_leave: bool
+    """Whether logs are made for a collector, which carries the audit's checkpoints out of reach of this machine."""
+    metrics_port: int = 0
+    """0 until started, and where there is none."""
+
+    async def start(self) -> None:
+        """Raises OSError when the port is taken."""
+        self.metrics_port = await start_endpoint(self.endpoint, self.listen)
+
+    async def close(self) -> None:
+        """Send what traces are left, stop the endpoint."""
+        await self.endpoint.stop()
+        await asyncio.to_thread(self.tracing.close)
+
+    def rpc_crashed(self, method: str, error: Exception) -> None:
+        """A defect outside of any call."""
+        self.log.error(names.LOG_CRASH, rpc=method, exc_info=error)
+
+    def shadow_differs(self, difference: Difference) -> None:
+        """The candidate policy would have decided otherwise."""
+        call = difference.planned.call
+        self.log.info(
+            names.LOG_SHADOW_DIFFERS,
+            call_id=call.call_id,
+            principal=call.principal.id,
+            tool=call.tool,
+            live=difference.live.effect.value,
+            live_rule=difference.live.rule_id,
+            shadow=difference.shadow.effect.value,
+            shadow_rule=difference.shadow.rule_id,
+        )
+
+    def policy_reloaded(self, change: Change) -> None:
+        if change.applied:
+            self.metrics.policy_loaded(change.revision)
+            self.log.info(names.LOG_POLICY_LOADED, revision=change.revision)
+        else:
+            self.metrics.policy_rejected()
+            self.log.error(names.LOG_POLICY_REJECTED, problem=change.problem, kept_revision=change.revision)
+
+    def policy_unmatched(self, warnings: Sequence[str], *, are_all: bool) -> None:
+        """What the policy in force says of nothing known."""
+        self.log.warning(names.LOG_POLICY_UNMATCHED, warnings=list(warnings), are_all=are_all)
+
+    def shadow_loaded(self, change: Change) -> None:
+        """A candidate policy watches from now on, or was refused."""
+        if change.applied:
+            self.log.info(names.LOG_SHADOW_LOADED, revision=change.revision)
+        else:
+            self.log.error(names.LOG_SHADOW_REJECTED, problem=change.problem)
+
+    def shadow_failed(self, calls: int) -> None:
+        """So many calls that the candidate could not be compared on since this was last told."""
+        self.log.error(names.LOG_SHADOW_FAILED, calls=calls)
+
+    def look_failed(self, error: Exception) -> None:
+        """A defect in following files and gauges; the next look comes all the same."""
+        self.log.error(names.LOG_CRASH, task="following", exc_info=error)
+
+    def files_loose(self, commands: Sequence[str]) -> None:
+        """Others may write what the hub trusts, and the configuration lets it start all the same."""
+        for command in commands:
+            self.log.warning(names.LOG_FILES_LOOSE, repair=command)
+
+    def keys_unreadable(self, error: Exception) -> None:
+        self.log.error(names.LOG_KEYS_UNREADABLE, problem=str(error))
+
+
+def metrics_hosts(settings: Settings) -> frozenset[str]:
+    """Names by which the metrics may be asked besides addresses."""
+    own = settings.metrics.listen.rpartition(":")[0].strip("[]")
+    return frozenset(name.lower() for name in (*settings.metrics.hosts, own, "localhost") if name)
+
+
+async def start_endpoint(endpoint: MetricsEndpoint, listen: str) -> int:
+    """Serve metrics on `listen` (host:port); the port, 0 where none is wanted.
+
+    Raises ListenRefused when it is no address, OSError when it is taken.
+    """
+    if not listen:
+        return 0
+    host, port = host_and_port("metrics.listen", listen)
+    try:
+        return await endpoint.start(host, port)
+    except OSError as taken:
+        raise OSError(
+            f"cannot serve metrics on {listen}: the address is in use or not ours. Stop what listens there, or set "
+            "metrics.listen (TOOLHUB_METRICS_LISTEN) to another address, or to nothing for no metrics."
+        ) from taken
+
+
+def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -> Observing:
+    """Raises HubFailure when OTLP is wanted and its exporter is not installed."""
+    form = _log_form(settings)
+    configure_logging(level=settings.logs.level, form=form, redactor=redactor)
+    log = logger("toolhub")
+    folder = os.environ.get(MULTIPROCESS_VARIABLE)
+    metrics = Metrics(version=__version__, multiprocess_dir=Path(folder) if folder else None)
+    tracing = Tracing(
+        service_name=settings.tracing.service_name,
+        service_version=__version__,
+        otlp_endpoint=settings.tracing.otlp_endpoint or None,
+        sample_ratio=settings.tracing.sample_ratio,
+        redactor=redactor,
+    )
+    return Observing(
+        metrics=metrics,
+        tracing=tracing,
+        calls=CallTelemetry(metrics, tracing, log, access_log=settings.logs.calls),
+        audit=AuditTelemetry(metrics, log),
+        log=log,
+        endpoint=MetricsEndpoint(metrics.exposition, lambda: True, metrics_hosts(settings)),
+        listen="" if is_worker else settings.metrics.listen,
+        logs_leave=form == "json",
+    )
+
+
+def _log_form(settings: Settings) -> Literal["json", "console"]:
+    if settings.logs.format == "auto":
+        return "console" if sys.stderr.isatty() else "json"
+    return settings.logs.format

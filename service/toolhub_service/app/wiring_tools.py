@@ -1,0 +1,193 @@
+"""Which tools this hub offers: the built-in ones, the custom ones of the configuration, less the disabled."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from toolhub_service import __version__
+from toolhub_service.adapters.core import CORE_SOURCE, CUSTOM_SOURCE, CoreAdapter, Workspaces, WorkspaceSharing
+from toolhub_service.adapters.custom import CustomTools, ToolReference, is_trusted, load_custom_tools
+from toolhub_service.app.deps import Deps
+from toolhub_service.app.paths import Paths
+from toolhub_service.app.wiring_stores import Stores
+from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.job_ports import JobDesk
+from toolhub_service.domain.ports import Clock
+from toolhub_service.domain.source import SourceState, SourceStatus
+from toolhub_service.domain.start_reasons import StartReason
+from toolhub_service.domain.tool import ToolKind, ToolState
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.registry.embedding import Embedder, ToolMeanings
+from toolhub_service.registry.search import ToolSearch
+from toolhub_service.registry.usage import UsageLearning
+from toolhub_service.schema.compiled import check_schema
+from toolhub_service.settings.document import Settings
+from toolhub_service.telemetry import names
+from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.egress.client import EgressClient
+from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
+from toolhub_service.tools.exec_run import ExecRun
+from toolhub_service.tools.fs_tools import fs_tools
+from toolhub_service.tools.http_tools import http_tools
+from toolhub_service.tools.job_tools import job_tools
+from toolhub_service.tools.tool import Tool
+from toolhub_service.tools.util_tools import util_tools
+
+
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """Made by `make_searching`; `start`, then `close`."""
+
+    search: ToolSearch
+    learning: UsageLearning | None
+    """None: search.learn is off."""
+    meanings: ToolMeanings | None
+    """None: no embedder is configured."""
+    told: Callable[[str], None]
+    """Hears of troubles."""
+
+    async def start(self) -> None:
+        """Indexing, learning and embedding go on in the background; returns at once."""
+        await self.search.start(self.told)
+        if self.learning is not None:
+            await self.learning.start()
+        if self.meanings is not None:
+            await self.meanings.start()
+
+    async def close(self) -> None:
+        if self.meanings is not None:
+            await self.meanings.close()
+        if self.learning is not None:
+            await self.learning.close()
+        await self.search.close()
+
+
+def make_searching(deps: Deps, catalog: ToolCatalog, stores: Stores) -> Searching:
+    """Raises HubFailure when the embedder of the configuration cannot be had."""
+    learning = _learning(deps, stores) if deps.settings.search.learn else None
+    embedder = _embedder(deps)
+    search = ToolSearch(catalog, learnt=learning.of if learning is not None else None, unix_ms=deps.clock.unix_ms)
+    told, redact = _teller(deps), deps.redactor.text
+    meanings = ToolMeanings(catalog, embedder, notify=told, redact=redact) if embedder is not None else None
+    return Searching(search, learning, meanings, told)
+
+
+def _learning(deps: Deps, stores: Stores) -> UsageLearning:
+    learning = UsageLearning(stores.usage, clock=deps.clock, redact=deps.redactor.text, notify=_teller(deps))
+    deps.observing.calls.learn = learning.settled
+    return learning
+
+
+def _embedder(deps: Deps) -> Embedder | None:
+    """What `search.embedder` names, called when it is a class or a function. Raises HubFailure."""
+    path = deps.settings.search.embedder
+    if not path:
+        return None
+    module, _, name = path.partition(":")
+    if not is_trusted(module, deps.settings.tools.trusted_namespaces):
+        raise _unusable(path, "its module is not in tools.trusted_namespaces")
+    try:
+        found = getattr(importlib.import_module(module), name)
+        embedder: Embedder = found() if callable(found) else found
+    except Exception as error:  # foreign code: whatever it raises, the operator is told which class
+        raise _unusable(path, f"it could not be loaded: {type(error).__name__}") from error
+    if not isinstance(getattr(embedder, "dimension", None), int):
+        raise _unusable(path, "it has no `dimension`")
+    return embedder
+
+
+def _unusable(path: str, why: str) -> HubFailure:
+    return HubFailure(StartReason.EMBEDDER_UNUSABLE, f"search.embedder {path}: {why}.", path=path)
+
+
+def _teller(deps: Deps) -> Callable[[str], None]:
+    def told(problem: str) -> None:
+        deps.observing.log.warning(names.LOG_SEARCH_TROUBLE, problem=problem)
+
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    adapter: CoreAdapter
+    catalog: ToolCatalog
+    custom: CustomTools
+    http: EgressClient
+    resolver: SystemResolver
+    is_disabled: Callable[[str], bool]
+    """By full name: whether the configuration switched it off."""
+
+    async def close(self) -> None:
+        """Close pooled connections and the resolver's threads."""
+        await self.http.aclose()
+        self.resolver.close()
+
+    def sources(self) -> Sequence[SourceStatus]:
+        """The built-in and the custom source."""
+        specs = self.catalog.all()
+        broken = len(self.custom.unavailable)
+        custom = [spec for spec in specs if spec.source == CUSTOM_SOURCE]
+        core = [spec for spec in specs if spec.source == CORE_SOURCE]
+        unmet = sum(spec.state is ToolState.UNAVAILABLE for spec in core)
+        statuses = [
+            SourceStatus(
+                CORE_SOURCE, ToolKind.CORE, tool_count=len(core), reason=f"{unmet} unavailable" if unmet else ""
+            )
+        ]
+        if custom:
+            state = SourceState.PARTIAL if broken else SourceState.READY
+            reason = f"{broken} custom tools could not be loaded" if broken else ""
+            statuses.append(SourceStatus(CUSTOM_SOURCE, ToolKind.CORE, state, reason, tool_count=len(custom)))
+        return statuses
+
+
+def open_toolbox(
+    settings: Settings, clock: Clock, redactor: Redactor, jobs: JobDesk, artifacts: ArtifactDesk | None = None
+) -> Toolbox:
+    """Everything that can be called, registered and ready."""
+    resolver = SystemResolver()
+    transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
+    http = EgressClient(transport, user_agent=settings.tools.user_agent or f"tool-hub/{__version__}")
+    custom = _custom_tools(settings)
+    built_in: list[Tool[Any, Any]] = [
+        *fs_tools(),
+        *http_tools(http, redactor),
+        ExecRun(Confinement(bubblewrap_of(settings.tools.bubblewrap))),
+        *job_tools(jobs),
+        *util_tools(clock),
+    ]
+    workspaces = Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(settings.workspace.per))
+    adapter = CoreAdapter(built_in, workspaces, custom_tools=custom.tools, desk=artifacts)
+    catalog = ToolCatalog(check_schema=check_schema)
+    catalog.register_builtins(adapter.specs())
+    catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])
+    is_disabled = _disabled(settings.tools.disabled)
+    for spec in tuple(catalog.all()):
+        if is_disabled(spec.name):
+            catalog.set_state(spec.name, ToolState.DISABLED, "disabled by configuration (tools.disabled)")
+    return Toolbox(adapter, catalog, custom, http, resolver, is_disabled)
+
+
+def _custom_tools(settings: Settings) -> CustomTools:
+    names = settings.tools.entry_points
+    return load_custom_tools(
+        [ToolReference(custom.tool, custom.args) for custom in settings.tools.custom],
+        trusted_namespaces=settings.tools.trusted_namespaces,
+        allowed_entry_points=True if "*" in names else list(names),
+    )
+
+
+def bubblewrap_of(setting: str) -> str | None:
+    """None: look for it; empty: do without."""
+    return "" if setting == "off" else setting or None
+
+
+def _disabled(globs: Iterable[str]) -> Callable[[str], bool]:
+    patterns = tuple(globs)
+    return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,264 @@
+"""The gRPC client of the command line: address and credential, errors that say what to do, backoff of watches."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
+from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
+from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.cli.output import legible
+
+EXIT_REFUSED = 1
+EXIT_UNREACHABLE = 3
+
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""The hub answered and refused. Every other status means that the hub could not be reached."""
+
+_TRANSIENT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,  # from a server that was stopped
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    }
+)
+_BROKEN_CONNECTION = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
+"""gRPC reports a connection that breaks under a stream so; a hub that fails gives a reason besides."""
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+ANSWER_TIMEOUT_S = 60.0
+
+_FIRST_PAUSE_S = 0.25
+_RETRY_AFTER_MAX_S = 60.0
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An open channel and the metadata that every call carries."""
+
+    address: str
+    channel: grpc.Channel
+    metadata: tuple[tuple[str, str], ...]
+    timeout_s: float
+
+    @property
+    def tools(self) -> ToolServiceStub:
+        return ToolServiceStub(self.channel)
+
+    @property
+    def registry(self) -> RegistryServiceStub:
+        return RegistryServiceStub(self.channel)
+
+    @property
+    def audit(self) -> AuditServiceStub:
+        return AuditServiceStub(self.channel)
+
+
+def connection_options(command: Command) -> Command:
+    """Add --address, --api-key and --ca-file, each with its environment variable, and --timeout."""
+    timeout = click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(0, 86_400, min_open=True),
+        default=ANSWER_TIMEOUT_S,
+        show_default=True,
+        help="Seconds to wait for the answer.",
+    )
+    return address_options(timeout(command))
+
+
+def address_options(command: Command) -> Command:
+    """Add the same without --timeout, for a command in which --timeout means something else."""
+    for option in (
+        click.option(
+            "--ca-file",
+            envvar="TOOLHUB_CA_FILE",
+            type=click.Path(path_type=Path),
+            help="PEM file of CA certificates; turns TLS on.",
+        ),
+        click.option(
+            "--api-key",
+            envvar="TOOLHUB_API_KEY",
+            help="API key or token. TOOLHUB_API_KEY keeps it out of the process list.",
+        ),
+        click.option(
+            "--address",
+            envvar="TOOLHUB_ADDRESS",
+            default=DEFAULT_ADDRESS,
+            show_default=True,
+            help="Address of the hub, HOST:PORT or unix:PATH; also TOOLHUB_ADDRESS.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def connected(address: str, api_key: str | None, ca_file: Path | None, timeout_s: float) -> Iterator[Connection]:
+    """Open a connection. A failed RPC ends the command with exit code 1 (refused by the hub) or 3 (not reached)."""
+    metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
+    channel = _channel(address, ca_file)
+    try:
+        yield Connection(address, channel, metadata, timeout_s)
+    except grpc.RpcError as error:
+        raise _explained(address, error) from error
+    finally:
+        channel.close()
+
+
+def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
+    """Open the connection that a command's options describe; `options` may hold others too."""
+    timeout_s = options.get("timeout_s", ANSWER_TIMEOUT_S)
+    return connected(options["address"], options["api_key"], options["ca_file"], timeout_s)
+
+
+class HubUnreachable(click.ClickException):
+    """The hub could not be reached."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class HubRefused(click.ClickException):
+    """The hub answered and refused."""
+
+    exit_code = EXIT_REFUSED
+
+
+def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
+    """(code, message, ErrorInfo reason or empty) of a failed RPC."""
+    call: Any = error  # a stub raises an RpcError that is a Call as well, which its types cannot say
+    info = error_details_pb2.ErrorInfo()
+    return call.code(), call.details(), str(info.reason) if _read_detail(error, info) else ""
+
+
+def retry_after_s(error: grpc.RpcError) -> float:
+    """The delay of the RPC's RetryInfo; 0 where it has none."""
+    info = error_details_pb2.RetryInfo()
+    return float(info.retry_delay.ToMilliseconds() / 1_000) if _read_detail(error, info) else 0.0
+
+
+def is_transient(error: grpc.RpcError) -> bool:
+    """Whether a watch that ended so may be opened again."""
+    code, _, reason = status_of(error)
+    return code in _TRANSIENT or (code in _BROKEN_CONNECTION and not reason)
+
+
+class Backoff:
+    """Pauses between the attempts of one watch: exponential with jitter (Brooker, "Exponential Backoff And Jitter").
+
+    A hub that says when to come back (RetryInfo, as one that shuts down does) is not asked before that time, and its
+    clients do not all come back at once.
+    """
+
+    def __init__(self, max_s: float) -> None:
+        self._max_s = max_s
+        self._next_s = _FIRST_PAUSE_S
+
+    def reset(self) -> None:
+        """Begin with the shortest pause again; call it when the watch has received something."""
+        self._next_s = _FIRST_PAUSE_S
+
+    def pause_s(self, error: grpc.RpcError | None) -> float:
+        """Seconds to wait after the end of a watch; None: it ended without an error."""
+        own_s, self._next_s = self._next_s, min(2 * self._next_s, self._max_s)
+        asked_s = min(retry_after_s(error), _RETRY_AFTER_MAX_S) if error is not None else 0.0
+        return max(own_s * random.uniform(0.5, 1.0), asked_s * random.uniform(1.0, 1.5))  # noqa: S311 - jitter
+
+
+def no_answer_note(pause_s: float) -> str:
+    """The line that a watch shows while the hub is away."""
+    return f"the hub does not answer; reconnecting in {pause_s:.1f} s"
+
+
+def _explained(address: str, error: grpc.RpcError) -> click.ClickException:
+    """The failed RPC as one message that says what to do next."""
+    code, details, reason = status_of(error)
+    if code is grpc.StatusCode.UNAVAILABLE and not reason:
+        text = _unreachable(address, details)
+    elif code is grpc.StatusCode.DEADLINE_EXCEEDED and not reason:
+        text = f"{address} did not answer in time. Allow more seconds with --timeout."
+    elif code is grpc.StatusCode.UNAUTHENTICATED:
+        text = f"{details} Pass a key with --api-key or TOOLHUB_API_KEY; `toolhub keys create NAME` makes one."
+    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and not reason:
+        text = (
+            "The request is larger than the hub accepts. Upload the large text with `toolhub artifacts put FILE` and "
+            f'pass {{"$artifact": "ID"}} in its place. ({details})'
+        )
+    else:
+        text = f"{details} [{reason or code.name}]" if details else code.name
+    kind = HubRefused if code in _REFUSALS else HubUnreachable
+    return kind(legible(text))
+
+
+def _unreachable(address: str, details: str) -> str:
+    """What gRPC's `details` of UNAVAILABLE mean, and what to do."""
+    if "address lookup failed" in details or "DNS resolution failed" in details:
+        return f"The host name in {address} does not resolve. Give the hub's address with --address HOST:PORT."
+    if "http1.x" in details:
+        return (
+            f"The server at {address} is not a hub: it speaks HTTP/1. Use the hub's gRPC port (default 50051), not the "
+            "port of its metrics."
+        )
+    if "andshake failed" in details:
+        return (
+            f"The TLS handshake with {address} failed. Either --ca-file is not the CA of the hub's certificate, or the "
+            "certificate is for another host name, or the hub serves without TLS: then leave out --ca-file."
+        )
+    return f"No hub answers at {address}. Start one with `toolhub serve`, or give its address with --address HOST:PORT."
+
+
+def _read_detail(error: grpc.RpcError, into: Message) -> bool:
+    """Whether the status has a detail of this type (google.rpc.Status, AIP-193); `into` is filled with the first."""
+    call: Any = error
+    for key, value in call.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            return any(detail.Unpack(into) for detail in status_pb2.Status.FromString(value).details)
+    return False
+
+
+def _channel(address: str, ca_file: Path | None) -> grpc.Channel:
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # with NONE, TLS failures come without a reason
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.initial_reconnect_backoff_ms", 200),  # a watch should notice quickly that the hub is back
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.keepalive_time_ms", 30_000),  # a dead network must end a watch, which is then opened again
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]
+    if ca_file is None:
+        return grpc.insecure_channel(address, options)
+    try:
+        certificates = ca_file.read_bytes()
+        if _CERTIFICATE not in certificates:
+            raise click.UsageError(f"--ca-file {ca_file}: the file holds no PEM certificate.")
+    except OSError as missing:
+        raise click.UsageError(f"--ca-file {ca_file}: {missing.strerror}") from missing
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(certificates), options)

@@ -1,0 +1,301 @@
+"""A job followed to its end, and what the command then prints and exits with."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Protocol, Self
+
+import click
+import grpc
+
+from toolhub.v1 import job_pb2, job_state_pb2
+from toolhub.v1 import job_service_pb2 as pb
+from toolhub.v1.job_service_pb2_grpc import JobServiceStub
+from toolhub_service.cli.call import show_result
+from toolhub_service.cli.client import EXIT_REFUSED, Backoff, Connection, is_transient, no_answer_note
+from toolhub_service.cli.job_view import how_to_approve, line, state_of
+from toolhub_service.cli.output import message_as_json, note, print_json_line
+from toolhub_service.cli.progress import Pace, ProgressBar, progress_text
+
+# Statuses carry a gapless sequence, so a watch that resumes after the last one seen misses nothing and repeats nothing.
+# Before it resumes it asks for the job once: the watch of a quiet job says nothing, and people want to know that the
+# hub answers again.
+
+_PAUSE_MAX_S = 2.0
+FINAL_STATES = frozenset(
+    {
+        job_state_pb2.JOB_STATE_SUCCEEDED,
+        job_state_pb2.JOB_STATE_FAILED,
+        job_state_pb2.JOB_STATE_CANCELLED,
+        job_state_pb2.JOB_STATE_TIMED_OUT,
+        job_state_pb2.JOB_STATE_LOST,
+    }
+)
+
+
+def get_job(connection: Connection, job_id: str) -> job_pb2.Job:
+    """The job. Raises grpc.RpcError."""
+    request = pb.GetJobRequest(job_id=job_id)
+    stub = JobServiceStub(connection.channel)
+    return stub.GetJob(request, timeout=connection.timeout_s, metadata=connection.metadata).job
+
+
+class JobWatch:
+    """The statuses of a job up to the final one; iterate once. Raises grpc.RpcError when the hub refuses the watch: the
+    job has expired, or belongs to another principal."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        job_id: str,
+        *,
+        disconnected: Callable[[float], object] = lambda _: None,
+        reconnected: Callable[[], object] = lambda: None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`disconnected` is called with the seconds until the next try, `reconnected` when the hub answers again."""
+        self._connection = connection
+        self._job_id = job_id
+        self._disconnected = disconnected
+        self._reconnected = reconnected
+        self._pause = pause
+        self._seen = 0
+        self._is_disconnected = False
+
+    def __iter__(self) -> Generator[job_pb2.JobStatus, None, None]:
+        backoff = Backoff(_PAUSE_MAX_S)
+        while True:
+            broken: grpc.RpcError | None = None
+            try:
+                for status in self._watch():
+                    backoff.reset()
+                    yield status
+                    if status.state in FINAL_STATES:
+                        return
+            except grpc.RpcError as error:
+                if not is_transient(error):
+                    raise
+                broken = error
+            pause_s = backoff.pause_s(broken)
+            self._is_disconnected = True
+            self._disconnected(pause_s)
+            self._pause(pause_s)
+
+    def _watch(self) -> Iterator[job_pb2.JobStatus]:
+        """One stream, from where the last one ended."""
+        if self._is_disconnected:
+            get_job(self._connection, self._job_id)
+            self._is_disconnected = False
+            self._reconnected()
+        request = pb.WatchJobRequest(job_id=self._job_id, after_sequence=self._seen)
+        answers = JobServiceStub(self._connection.channel).WatchJob(request, metadata=self._connection.metadata)
+        try:
+            for answer in answers:
+                if answer.status.sequence > self._seen:
+                    self._seen = answer.status.sequence
+                    yield answer.status
+        finally:
+            answers.cancel()
+
+
+EXIT_INTERRUPTED = 130
+
+
+def watch_to_the_end(connection: Connection, job: job_pb2.Job, *, as_json: bool) -> None:
+    """Show every status, then the result; exit 1 when it is not a success. Ctrl-C leaves the job running."""
+    last = follow(connection, job, screen_for(job.tool, as_json=as_json))
+    if not as_json:
+        show_result(last.result)
+    if not last.result.ok:
+        sys.exit(EXIT_REFUSED)
+
+
+def follow(connection: Connection, job: job_pb2.Job, screen: JobScreen) -> job_pb2.JobStatus:
+    """Show each status on `screen` and return the final one. Raises grpc.RpcError; exits when interrupted."""
+    try:
+        with screen:
+            for status in JobWatch(
+                connection, job.job_id, disconnected=screen.disconnected, reconnected=screen.reconnected
+            ):
+                screen.show(status)
+                if status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
+                    screen.say(how_to_approve(_approval_of(connection, job)))
+                if status.state in FINAL_STATES:
+                    return status
+    except KeyboardInterrupt:
+        _leave(job.job_id)
+    raise click.ClickException("The hub ended the watch although the job has not ended. Run the command again.")
+
+
+def _approval_of(connection: Connection, job: job_pb2.Job) -> str:
+    """The ID of the approval that it waits for; empty when the hub does not answer."""
+    if job.approval_id:
+        return job.approval_id
+    try:
+        return get_job(connection, job.job_id).approval_id
+    except grpc.RpcError as error:
+        if not is_transient(error):
+            raise
+        return ""
+
+
+def _leave(job_id: str) -> None:
+    click.echo(err=True)
+    click.echo(f"{job_id} continues in the hub. To follow it again, or to cancel it:", err=True)
+    click.echo(f"toolhub jobs watch {job_id}\ntoolhub jobs cancel {job_id}", err=True)
+    with suppress(BrokenPipeError):
+        sys.stderr.flush()
+    sys.exit(EXIT_INTERRUPTED)
+
+
+# Where the statuses go: a bar on a terminal, plain lines without one, or JSON.
+
+_PLAIN_EVERY_S = 1.0
+"""Seconds between two plain lines of progress."""
+
+
+class JobScreen(Protocol):
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, status: job_pb2.JobStatus) -> None: ...
+
+    def say(self, text: str) -> None:
+        """Show a line beside the statuses."""
+
+    def disconnected(self, pause_s: float) -> None:
+        """The hub does not answer; the next attempt is in so many seconds."""
+
+    def reconnected(self) -> None: ...
+
+
+def screen_for(title: str, *, as_json: bool) -> JobScreen:
+    if as_json:
+        return JsonLines()
+    return LiveBar(title) if sys.stdout.isatty() else PlainLines()
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._is_disconnected = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        note(text, err=True)
+
+    def disconnected(self, pause_s: float) -> None:
+        """Said once an outage: lines cannot be taken back."""
+        if not self._is_disconnected:
+            self._is_disconnected = True
+            self.say(no_answer_note(pause_s))
+
+    def reconnected(self) -> None:
+        self._is_disconnected = False
+        self.say("the hub answers again")
+
+
+class JsonLines(_Lines):
+    """Each status as one line of JSON; other text goes to standard error."""
+
+    def show(self, status: job_pb2.JobStatus) -> None:
+        print_json_line(message_as_json(status))
+
+
+class PlainLines(_Lines):
+    """A line for each change of state, and for progress about once a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pace = Pace()
+        self._state = ""
+        self._printed_at_s = 0.0
+
+    def show(self, status: job_pb2.JobStatus) -> None:
+        at_s = status.at.ToMilliseconds() / 1_000
+        state, is_report = state_of(status), status.HasField("progress")
+        if state != self._state and status.state not in FINAL_STATES:
+            self._pace.reset()
+        if is_report:
+            self._pace.add(status.progress, at_s)
+        if state == self._state and at_s - self._printed_at_s < _PLAIN_EVERY_S:
+            return
+        self._state, self._printed_at_s = state, at_s
+        click.echo(line(status, progress_text(status.progress, self._pace) if is_report else ""))
+
+
+class LiveBar:
+    """Changes of state scroll above, a progress bar is drawn below."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._state = ""
+        self._bar = ProgressBar(title, on_stdout=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+
+    def show(self, status: job_pb2.JobStatus) -> None:
+        state, is_over = state_of(status), status.state in FINAL_STATES
+        if is_over:
+            self._bar.close()
+        if state != self._state:
+            self._state = state
+            self._bar.reset()
+            self._bar.above(line(status))
+        if not is_over:
+            self._draw(status)
+
+    def say(self, text: str) -> None:
+        self._bar.above(text)
+
+    def disconnected(self, pause_s: float) -> None:
+        self._bar.rename(no_answer_note(pause_s))
+
+    def reconnected(self) -> None:
+        self._bar.rename(self._doing())
+        self._bar.above(click.style("the hub answers again", dim=True))
+
+    def _draw(self, status: job_pb2.JobStatus) -> None:
+        self._bar.rename(self._doing())
+        if status.HasField("progress"):
+            self._bar.show(status.progress, status.at.ToMilliseconds() / 1_000)
+
+    def _doing(self) -> str:
+        return f"{self._title} {self._state.lower().replace('_', ' ')}".rstrip()
+
+
+class WaitingBar(_Lines):
+    """Waits for the end: a bar on standard error if that is a terminal, else only trouble is said."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._bar = ProgressBar(title)
+        self._shows = sys.stderr.isatty()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def show(self, status: job_pb2.JobStatus) -> None:
+        if self._shows and status.HasField("progress"):
+            self._bar.show(status.progress, status.at.ToMilliseconds() / 1_000)

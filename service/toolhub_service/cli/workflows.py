@@ -1,0 +1,214 @@
+"""`toolhub workflows …`: check n8n workflows and ComfyUI templates as tools, without a server or a hub."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from toolhub_service.cli.config import read_settings, settings_options
+from toolhub_service.cli.output import (
+    counted,
+    json_option,
+    note,
+    print_json,
+    print_pairs,
+    print_prose,
+    revealed,
+    wants_json,
+)
+from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.source_files import sources_path
+
+if TYPE_CHECKING:
+    from toolhub_service.adapters.workflow_report import WorkflowReport, WorkflowTool
+    from toolhub_service.domain.json import JsonObject
+
+
+_INDENT = "    "
+
+
+def print_report(report: WorkflowReport) -> None:
+    for tool in report.tools:
+        _print_tool(tool)
+        click.echo()
+    for problem in report.problems:
+        print_prose(revealed(problem), _INDENT, "✗", "red")
+    for told in report.notes:
+        print_prose(told, _INDENT, "·")
+
+
+def _print_tool(tool: WorkflowTool) -> None:
+    mark, colour = ("✗", "red") if tool.problems else ("!", "yellow") if tool.warnings else ("✓", "green")
+    click.secho(f"{mark} {revealed(tool.name)}", fg=colour, bold=True, nl=False)
+    click.secho(f"  {tool.version}  {tool.kind}, {tool.mode or 'not offered'}", dim=True)
+    if tool.description:
+        print_prose(_INDENT + revealed(tool.description).partition("\n")[0], _INDENT)
+    print_pairs((f"{_INDENT}{name}", revealed(value)) for name, value in _facts(tool))
+    for problem in tool.problems:
+        print_prose(f"{_INDENT}✗ {revealed(problem)}", f"{_INDENT}  ")
+    for warning in tool.warnings:
+        print_prose(f"{_INDENT}! {revealed(warning)}", f"{_INDENT}  ")
+
+
+def _facts(tool: WorkflowTool) -> Iterator[tuple[str, str]]:
+    yield "from", tool.place
+    if tool.capabilities:
+        yield "needs", ", ".join(tool.capabilities)
+    for name, told in tool.arguments.items():
+        yield f"takes {name}", told
+    for name, told in tool.results.items():
+        yield f"gives {name}", told
+    yield from tool.facts.items()
+
+
+_EXIT_INVALID = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*")
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_object_info = click.option(
+    "--object-info",
+    type=_FILE,
+    help="Saved response of the ComfyUI server's /object_info: its nodes, bounds and choices.",
+)
+
+
+@click.group(cls=SuggestingGroup)
+def workflows() -> None:
+    """Check ComfyUI templates and n8n workflows before a hub offers them as tools."""
+
+
+@workflows.command()
+@click.argument("places", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option(
+    "--sources", "sources_file", type=_FILE, help="Path of sources.yaml; default: the file that the hub would read."
+)
+@_object_info
+@json_option
+@settings_options
+def check(
+    places: tuple[str, ...],
+    *,
+    sources_file: Path | None,
+    object_info: Path | None,
+    as_json: bool,
+    config_file: Path | None,
+    data_dir: Path | None,
+) -> None:
+    """Show which tools the files become, and what is wrong with them; exit 1 when something is.
+
+    PATH is a ComfyUI sidecar or a folder of them. Without PATH the n8n and ComfyUI sources of sources.yaml are checked;
+    paths in it are relative to its folder. The check contacts no server: save what the server knows about its nodes and
+    pass it with --object-info.
+
+    \b
+    Examples:
+      toolhub workflows check
+      toolhub workflows check scale_image.yaml
+      curl -s http://gpu-1:8188/object_info > nodes.json
+      toolhub workflows check templates/ --object-info nodes.json
+    """
+    from toolhub_service.adapters.comfyui.preview import check_places
+    from toolhub_service.adapters.workflow_report import WorkflowReport
+
+    nodes, problem = _read_nodes(object_info)
+    if problem:
+        report = WorkflowReport((), (problem,))
+    else:
+        report = check_places(places, nodes) if places else WorkflowReport(())
+        if sources_file is not None or not places:
+            of_sources = _check_sources(sources_file, config_file, data_dir, nodes)
+            report = WorkflowReport(
+                report.tools + of_sources.tools, report.problems + of_sources.problems, of_sources.notes
+            )
+    _report(report, as_json=as_json)
+    if not report.ok:
+        sys.exit(_EXIT_INVALID)
+
+
+@workflows.command()
+@click.argument("graph", type=_FILE)
+@click.option("--name", default="", help="Name of the tool, without its source; default: the file's name.")
+@click.option("--out", type=_FILE, help="Sidecar file to write; default: NAME.yaml beside GRAPH.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@_object_info
+def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: Path | None) -> None:
+    """Write a first sidecar for GRAPH, a workflow exported from ComfyUI with Workflow → Export (API).
+
+    Numbers, switches and texts become arguments; images are uploaded, seeds are random and output file names are fixed.
+    Edit the sidecar: remove arguments that callers should not set, and describe the others. --object-info adds the
+    server's bounds and choices.
+
+    \b
+    Example:
+      toolhub workflows init portrait.json --name portrait.draw --object-info nodes.json
+    """
+    from toolhub_service.adapters.comfyui.preview import first_sidecar
+    from toolhub_service.adapters.comfyui.template import TemplateInvalid
+    from toolhub_service.app.files import replace_text
+
+    name = name or re.sub(r"[^A-Za-z0-9_.-]+", "_", graph.stem).strip("._-")
+    if _NAME.fullmatch(name) is None:
+        raise click.UsageError(
+            "--name takes words of letters, digits, `_` and `-`, joined by dots, such as `portrait.draw`."
+        )
+    sidecar = out or graph.with_name(f"{name}.yaml")
+    if sidecar.exists() and not force:
+        raise click.ClickException(
+            f"{sidecar} exists already. Write another file with --out, or replace it with --force."
+        )
+    nodes, problem = _read_nodes(object_info)
+    if problem:
+        raise click.ClickException(problem)
+    try:
+        text = first_sidecar(graph, sidecar, name, nodes)
+    except TemplateInvalid as invalid:
+        raise click.ClickException("\n".join(invalid.problems)) from invalid
+    replace_text(sidecar, text)
+    click.echo(f"Wrote {sidecar}.")
+    note(f"Edit it, then run: toolhub workflows check {sidecar}", err=True)
+
+
+def _read_nodes(path: Path | None) -> tuple[JsonObject | None, str]:
+    """(the nodes of --object-info, or None; why the file cannot be read, or empty)."""
+    from toolhub_service.adapters.comfyui.preview import read_object_info
+    from toolhub_service.adapters.comfyui.template import TemplateInvalid
+
+    try:
+        return (None if path is None else read_object_info(path)), ""
+    except TemplateInvalid as invalid:
+        return None, invalid.problems[0]
+
+
+def _check_sources(
+    chosen: Path | None, config_file: Path | None, data_dir: Path | None, nodes: JsonObject | None
+) -> WorkflowReport:
+    from toolhub_service.adapters.workflow_report import WorkflowReport
+    from toolhub_service.app.kinds import preview_sources
+    from toolhub_service.app.sources_file import SourcesFile
+    from toolhub_service.settings.loading import SettingsInvalid
+
+    settings = read_settings(config_file, data_dir)
+    required = chosen is not None or bool(settings.sources.file)
+    try:
+        document = SourcesFile(sources_path(settings, chosen), required=required).load()
+    except SettingsInvalid as invalid:
+        return WorkflowReport((), (str(invalid),))
+    return preview_sources(document.sources, nodes)
+
+
+def _report(report: WorkflowReport, *, as_json: bool) -> None:
+    if wants_json(as_json):
+        tools: list[dict[str, Any]] = [asdict(tool) for tool in report.tools]
+        print_json({"ok": report.ok, "tools": tools, "problems": list(report.problems), "notes": list(report.notes)})
+        return
+    print_report(report)
+    wrong = sum(bool(tool.problems) for tool in report.tools) + len(report.problems)
+    if report.tools:
+        note(f"{counted(len(report.tools), 'tool')}, {counted(wrong, 'of them wrong') if wrong else 'nothing wrong'}")
+    else:
+        note("No workflow was found.")

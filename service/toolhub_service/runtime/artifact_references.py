@@ -1,0 +1,125 @@
+"""References to artifacts in the arguments of a call: `{"$artifact": "<artifact_id>"}` becomes the artifact's text.
+
+All references are found and their sizes judged before a byte is read, each as often as it is written. What the audit
+log shows of the arguments names artifact, digest and size instead of the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, cast
+
+from toolhub_service.domain.artifact import Artifact, ArtifactDesk
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.registry.cooperative import in_thread
+from toolhub_service.schema.references import step_of
+from toolhub_service.schema.strict_json import has_many_values
+
+REFERENCE = "$artifact"
+_ARTIFACTS_MAX = 100
+"""Different artifacts in one call's arguments."""
+
+
+class ResolvedArguments(NamedTuple):
+    args: JsonObject
+    """With every reference replaced by the artifact's text."""
+    shown: JsonObject
+    """For the audit log: with artifact_id, sha256 and size in the place of each reference."""
+
+
+async def resolve_arguments(
+    args: JsonObject, principal_id: str, desk: ArtifactDesk, max_bytes: int
+) -> ResolvedArguments:
+    """Raises ToolFailure NOT_FOUND or INVALID_INPUT, each with what to do."""
+    is_large = has_many_values(args)
+    counts = await in_thread(_counts, args) if is_large else _counts(args)
+    if not counts:
+        return ResolvedArguments(args, args)
+    if len(counts) > _ARTIFACTS_MAX:
+        message = f"The arguments name {len(counts)} artifacts; the most is {_ARTIFACTS_MAX}. Split the call."
+        raise refuse(ErrorKind.INVALID_INPUT, message, max_artifacts=_ARTIFACTS_MAX)
+    artifacts = {artifact_id: await desk.open(principal_id, artifact_id) for artifact_id in counts}
+    total_bytes = sum(artifacts[artifact_id].size_bytes * count for artifact_id, count in counts.items())
+    if total_bytes > max_bytes:
+        raise refuse(
+            ErrorKind.INVALID_INPUT,
+            f"The artifacts in the arguments come to {total_bytes} bytes; the most is {max_bytes}. "
+            "Pass a smaller part, or a path or URL where the tool takes one.",
+            size_bytes=total_bytes,
+            max_bytes=max_bytes,
+        )
+    texts = {artifact_id: await _text(artifact, desk) for artifact_id, artifact in artifacts.items()}
+    shown = {artifact_id: _shown(artifact) for artifact_id, artifact in artifacts.items()}
+    return await in_thread(_resolved, args, texts, shown) if is_large else _resolved(args, texts, shown)
+
+
+def _counts(args: JsonObject) -> Counter[str]:
+    """How often each artifact is referred to. Raises as `_references`."""
+    return Counter(_references(args, ()))
+
+
+def _resolved(args: JsonObject, texts: Mapping[str, str], shown: Mapping[str, JsonObject]) -> ResolvedArguments:
+    return ResolvedArguments(cast(JsonObject, _replaced(args, texts)), cast(JsonObject, _replaced(args, shown)))
+
+
+def _references(value: JsonValue, path: tuple[str | int, ...]) -> Iterator[str]:
+    """Every artifact_id as often as it is written. Raises INVALID_INPUT for what only looks like a reference."""
+    if isinstance(value, Mapping):
+        if REFERENCE in value:
+            yield _reference(value, path)
+            return
+        for key, item in value.items():
+            yield from _references(item, (*path, key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _references(item, (*path, index))
+
+
+def _reference(value: Mapping[str, JsonValue], path: tuple[str | int, ...]) -> str:
+    artifact_id = value[REFERENCE]
+    if not path:
+        raise _malformed(path, "stands in the place of all arguments: put it in the place of one text")
+    if len(value) > 1:
+        raise _malformed(path, f'has other members: write nothing but {{"{REFERENCE}": "<artifact_id>"}}')
+    if not isinstance(artifact_id, str):
+        raise _malformed(path, "is not text: give the artifact_id as a string")
+    return artifact_id
+
+
+def _malformed(path: tuple[str | int, ...], what: str) -> ToolFailure:
+    at = "".join([step_of(str(step)) for step in path])
+    return refuse(ErrorKind.INVALID_INPUT, f"The artifact reference at `{at or '/'}` {what}.", path=at)
+
+
+async def _text(artifact: Artifact, desk: ArtifactDesk) -> str:
+    data = b"".join([chunk async for chunk in desk.read(artifact)])
+    if hashlib.sha256(data).hexdigest() != artifact.sha256:
+        message = f"The bytes of artifact {artifact.artifact_id} are damaged. Upload it again and use the new id."
+        raise refuse(ErrorKind.IO_ERROR, message, artifact_id=artifact.artifact_id)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise refuse(
+            ErrorKind.INVALID_INPUT,
+            f"Artifact {artifact.artifact_id} is not UTF-8 text (byte {error.start}), so it cannot be an argument. "
+            "Convert it, or use a tool that takes a file.",
+            artifact_id=artifact.artifact_id,
+            at_byte=error.start,
+        ) from None
+
+
+def _shown(artifact: Artifact) -> JsonObject:
+    return {REFERENCE: artifact.artifact_id, "sha256": artifact.sha256, "size_bytes": artifact.size_bytes}
+
+
+def _replaced(value: JsonValue, by: Mapping[str, JsonValue]) -> JsonValue:
+    if isinstance(value, Mapping):
+        if REFERENCE in value:
+            return by[cast(str, value[REFERENCE])]
+        return {key: _replaced(item, by) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replaced(item, by) for item in value]
+    return value

@@ -1,0 +1,102 @@
+"""What has become of one call so far: what its steps have concluded, and when each of them began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import perf_counter_ns
+from typing import Final, NamedTuple
+
+import msgspec
+
+from toolhub_service.budget.lease import Lease
+from toolhub_service.domain.approval import Approval
+from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.key import Claim
+from toolhub_service.domain.result import StepName, StepTime
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.domain.verdict import Verdict
+
+STEPS: Final = tuple(StepName)
+(
+    RESOLVE,
+    VALIDATE_INPUT,
+    APPLY_DEFAULTS,
+    CHECK_POLICY,
+    TAKE_BUDGET,
+    EXECUTE,
+    VALIDATE_OUTPUT,
+    ATTACH_EVIDENCE,
+    RECORD,
+) = range(len(STEPS))
+"""Places in `CallState.begun_ns`."""
+
+
+class ResultSummary(NamedTuple):
+    """What the audit log keeps of a result."""
+
+    digest: str = ""
+    """sha256 (hex) over its canonical JSON."""
+    text: str = ""
+    """The result where it is short, else its outline."""
+
+
+NO_RESULT = ResultSummary()
+
+
+class CallState(msgspec.Struct, eq=False):
+    """Made for each call; only `Pipeline` and the loop of attempts write to it, and whatever ends a call reads it."""
+
+    call: Call
+    """With what the steps have put into it."""
+    asked: Call
+    """As it came, references to artifacts included."""
+    begun_ns: list[int]
+    """Of each step, by the performance counter; 0: not begun."""
+    durations_us: dict[StepName, int]
+    """Microseconds of the steps before record; filled in by `settle_steps`."""
+    shown_args: JsonObject | None = None
+    """What the audit log shows of arguments that hold artifacts; None: as they are."""
+    spec: ToolSpec | None = None
+    planned: PlannedCall | None = None
+    verdict: Verdict | None = None
+    approval: Approval | None = None
+    """The person's yes that covers it, or answer that it goes on with; None when none is needed."""
+    asks: bool = False
+    """Whether its tool has asked a question: nothing happens before the answer, and its key is free."""
+    lease: Lease | None = None
+    """What step 5 has taken; None before."""
+    granted: GrantedCall | None = None
+    """What the adapter is asked for; None before step 6."""
+    claim: Claim | None = None
+    """What is held under its idempotency key; None when it has none."""
+    attempts: int = 0
+    """How often the adapter was asked."""
+    is_recorded: bool = False
+    """Whether the audit log already knows of the call."""
+    summary: ResultSummary = NO_RESULT
+    """What the audit log keeps of its result; nothing before step 8."""
+
+    @property
+    def step(self) -> StepName:
+        """The step that began last."""
+        return STEPS[max((place for place, begun_ns in enumerate(self.begun_ns) if begun_ns), default=RESOLVE)]
+
+
+def begin(call: Call) -> CallState:
+    return CallState(call, call, [perf_counter_ns(), 0, 0, 0, 0, 0, 0, 0, 0], {})
+
+
+def settle_steps(state: CallState, ended_ns: int) -> tuple[StepTime, ...]:
+    """Every step that began, each up to the next one and the last up to now, in one pass."""
+    times: list[StepTime] = []
+    durations_us, step, start_ns = state.durations_us, StepName.RESOLVE, 0
+    pairs: Iterable[tuple[StepName, int]] = zip(STEPS, state.begun_ns, strict=True)
+    for following, begun_ns in pairs:
+        if begun_ns:
+            if start_ns:
+                times.append((step, start_ns, begun_ns))
+                durations_us[step] = (begun_ns - start_ns) // 1_000
+            step, start_ns = following, begun_ns
+    times.append((step, start_ns, ended_ns))
+    return tuple(times)

@@ -1,0 +1,171 @@
+"""Step 1, resolve: which tool, which version, is it callable? And what is known of a call before it is looked at.
+
+A route is worked out once for a principal and a tool, and holds for one version of the policy and of the catalog: with
+the next version of either all routes are dropped, so that a call never walks one that is out of date.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+import msgspec
+
+from toolhub_service.domain.call import Call
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.ports import Adapter, Catalog, PolicySource
+from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec, ToolState
+from toolhub_service.domain.verdict import Verdict
+from toolhub_service.schema.tool_schemas import ToolSchemas, for_tool
+
+_ROUTES_MAX: Final = 16_384
+"""Routes kept; the oldest goes first."""
+
+_SUGGESTIONS_MAX = 3
+_COMPARED_MAX = 100
+"""Names that a wrong one is compared with; comparing it with 5,000 would hold up every other call for 160 ms."""
+
+_CLOSE_MAX = 10
+_WORD = re.compile(r"[A-Za-z][a-z]{2,15}")
+"""A word of a name, in camelCase or between other signs."""
+
+
+class Route(msgspec.Struct, frozen=True, eq=False):
+    """What holds for all calls of one tool by one principal."""
+
+    spec: ToolSpec
+    adapter: Adapter
+    schemas: ToolSchemas
+    policy_version: int
+    verdict: Verdict | None
+    """Of calls in the principal's own name and with its whole grant; None: policy must see the arguments."""
+    has_side_effects: bool | None
+    """Of every call; None: the adapter must see the arguments."""
+    upstream: str | None
+    """The same."""
+    becomes_job: bool
+    """Whether a plain call is answered with a job."""
+    derives_key: bool
+    """Whether a call without an idempotency key gets one."""
+
+
+class Routes:
+    """The routes of one version of policy and catalog, each made when it is first asked for."""
+
+    def __init__(
+        self, catalog: Catalog, policy: PolicySource, adapters: Mapping[ToolKind, Adapter], unread: Unread
+    ) -> None:
+        self._catalog = catalog
+        self._policy = policy
+        self._adapters = adapters
+        self._unread = unread
+        self._routes: dict[tuple[int, int, str, str], Route] = {}
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def of(self, call: Call) -> Route:
+        """Raises as `resolve`, and SchemaRefused."""
+        key = (self._policy.version, self._catalog.version, call.principal.id, call.tool)
+        return self._routes.get(key) or self._made(key, call)
+
+    def _made(self, key: tuple[int, int, str, str], call: Call) -> Route:
+        spec = resolve(call, self._catalog, self._policy, self._unread)
+        adapter = self._adapters[spec.kind]
+        fixed = adapter.fixed_terms(spec)
+        route = Route(
+            spec=spec,
+            adapter=adapter,
+            schemas=for_tool(spec),
+            policy_version=key[0],
+            verdict=self._policy.settled(call.principal.id, spec),
+            has_side_effects=fixed.has_side_effects,
+            upstream=fixed.upstream,
+            becomes_job=spec.cost.is_async,
+            derives_key=spec.idempotency is IdempotencyMode.DERIVED,
+        )
+        oldest = next(iter(self._routes), None)
+        if oldest is not None and oldest[:2] != key[:2]:
+            self._routes.clear()
+        elif len(self._routes) >= _ROUTES_MAX and oldest is not None:
+            del self._routes[oldest]
+        self._routes[key] = route
+        return route
+
+
+Unread = Callable[[str], str]
+"""Why a tool of that full name may yet appear, for its source has not been read in this process; empty: it will not."""
+
+
+def all_read(_tool: str) -> str:
+    return ""
+
+
+def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread = all_read) -> ToolSpec:
+    """The tool's definition. Raises TOOL_NOT_FOUND (with near names), TOOL_QUARANTINED or TOOL_UNAVAILABLE."""
+    spec = catalog.get(call.tool)
+    if spec is None:
+        reason = unread(call.tool)
+        raise _not_there_yet(call, reason) if reason else _not_found(call, catalog, policy)
+    if spec.state is ToolState.ACTIVE:
+        return spec
+    if spec.state is ToolState.QUARANTINED:
+        why = spec.state_reason.rstrip(".") or "it is not approved"
+        raise refuse(
+            ErrorKind.TOOL_QUARANTINED,
+            f"{spec.name} waits for an operator: {why}. Use another tool.",
+            reason=spec.state_reason,
+        )
+    raise refuse(
+        ErrorKind.TOOL_UNAVAILABLE,
+        f"{spec.name} cannot be used now: {spec.state_reason or spec.state.value.lower()}.",
+        # A source may come back; what a built-in or custom tool lacks on the machine stays away until an operator acts.
+        retryable=spec.state is ToolState.UNAVAILABLE and spec.kind is not ToolKind.CORE,
+        reason=spec.state_reason,
+        state=spec.state.value,
+    )
+
+
+def _not_there_yet(call: Call, reason: str) -> ToolFailure:
+    """Right after a start nobody knows which tools a source has; a job that waits for one must not fail of that."""
+    return refuse(
+        ErrorKind.TOOL_UNAVAILABLE,
+        f"{call.tool} cannot be used now, for its source cannot: {reason.rstrip('.')}.",
+        reason=reason,
+        state=ToolState.UNAVAILABLE.value,
+    )
+
+
+def _not_found(call: Call, catalog: Catalog, policy: PolicySource) -> ToolFailure:
+    """Suggests only what the caller may know of: a denied tool must not be found by guessing names."""
+    specs = catalog.all()
+    close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_CLOSE_MAX, cutoff=0.6)
+    close += [name for name in _of_the_same_words(call.tool, specs) if name not in close]
+    visible = [name for name in close if _may_see(name, call, catalog, policy)][:_SUGGESTIONS_MAX]
+    advice = f"Did you mean {', '.join(visible)}?" if visible else "SearchTools finds a tool by what it does."
+    return refuse(ErrorKind.TOOL_NOT_FOUND, f"There is no tool named {call.tool!r}. {advice}", did_you_mean=visible)
+
+
+def _neighbours(name: str, specs: Sequence[ToolSpec]) -> list[str]:
+    """The names that stand next to it in the alphabet; all of a small catalog."""
+    place = bisect_left(specs, name, key=lambda spec: spec.name)
+    start = max(0, min(place - _COMPARED_MAX // 2, len(specs) - _COMPARED_MAX))
+    return [spec.name for spec in specs[start : start + _COMPARED_MAX]]
+
+
+def _of_the_same_words(name: str, specs: Sequence[ToolSpec]) -> list[str]:
+    """Names that hold most words of this one, as models guess them: `read_file` for `core/fs.readText`."""
+    words = {word.casefold() for word in _WORD.findall(name.rpartition("/")[2])}
+    held = [(sum(word in spec.name.casefold() for word in words), spec.name) for spec in specs] if words else []
+    most = max((count for count, _ in held), default=0)
+    return [found for count, found in held if count == most][:_CLOSE_MAX] if most else []
+
+
+def _may_see(name: str, call: Call, catalog: Catalog, policy: PolicySource) -> bool:
+    spec = catalog.get(name)
+    if spec is None or spec.state is ToolState.QUARANTINED:
+        return False
+    return policy.could_allow(call.principal.id, spec)

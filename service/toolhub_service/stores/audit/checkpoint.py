@@ -1,0 +1,174 @@
+"""Signed checkpoints: how many events a writer's chain held, and its last tag, kept apart from the events.
+
+A chain cannot show that its end was cut off; a checkpoint can. Each is one JSON line, sealed with a key of its own and
+with the seal of the line before (so that a line in the middle cannot vanish either), appended under a file lock and
+fsynced. Every writer's chain starts with an `open` line that is on disk before its first event, so that a chain nobody
+attested is a forgery or the file is gone. A copy of each line is kept in the events' database: when the file is cut or
+replaced by an older one, the copy says so. Whoever can roll back database and file together to one earlier moment is
+found only by a line that was carried elsewhere; `witness` is where it leaves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from toolhub_service.stores.audit.chain import GENESIS
+from toolhub_service.stores.audit.events import tampered
+from toolhub_service.stores.audit.keyring import Keyring, sync_folder
+
+OPEN: Final = "open"
+PERIODIC: Final = "periodic"
+CLOSE: Final = "close"
+ADOPT: Final = "adopt"
+"""Written by another process for a chain whose writer was killed: what was found intact when it looked."""
+PRUNE: Final = "prune"
+"""Events up to `count` were removed on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One line of the file."""
+
+    number: int
+    """From 1, gapless within the file."""
+    kind: str
+    writer: str
+    count: int
+    """How many events the chain held: the sequence of the last one."""
+    head: str
+    """The tag of the last one; 64 zeros when there is none."""
+    at_unix_ms: int
+    key_id: str
+    previous: str
+    """The seal of the line before; 64 zeros for the first."""
+    mac: str = ""
+
+    def sealed(self) -> bytes:
+        """What the seal is taken over."""
+        data = asdict(self)
+        del data["mac"]
+        return orjson.dumps(data)
+
+    def line(self) -> str:
+        return orjson.dumps(asdict(self)).decode()
+
+
+def parse_line(line: str | bytes, keyring: Keyring) -> Checkpoint | None:
+    """The checkpoint of a line; None when it is damaged, forged or sealed with an unknown key."""
+    try:
+        checkpoint = Checkpoint(**orjson.loads(line))
+        mac = keyring.checkpoint(checkpoint.key_id)
+        genuine = mac is not None and mac.fits(checkpoint.sealed(), checkpoint.mac)
+    except (ValueError, TypeError, AttributeError):
+        return None
+    return checkpoint if genuine else None
+
+
+class CheckpointFile:
+    """Appends checkpoints; shared by threads, and through a file lock by processes."""
+
+    def __init__(
+        self, path: Path, keyring: Keyring, unix_ms: Callable[[], int], witness: Callable[[str], None] | None = None
+    ) -> None:
+        self._path = path
+        self._keyring = keyring
+        self._unix_ms = unix_ms
+        self._witness = witness
+        self._lock = threading.Lock()
+        self._read_bytes = 0
+        self._last: tuple[int, str] = (0, GENESIS)
+        self._place: tuple[int, int] | None = None
+        """Device and inode of the file that this process has written to."""
+
+    def append(self, kind: str, writer: str, count: int, head: str) -> Checkpoint:
+        """Sign what a chain holds and return when the line is on disk. Raises OSError, and as `check`."""
+        with self._lock:
+            self._look()
+            with _locked(self._path) as descriptor:
+                signed = self._append(descriptor, kind, writer, count, head)
+        if self._witness is not None:
+            self._witness(signed.line())
+        return signed
+
+    def check(self) -> None:
+        """Raises HubFailure AUDIT_LOG_CHANGED when the file that was written to is gone, replaced or shorter."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        if self._place is None:
+            return
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            raise tampered(f"The audit log's checkpoint file {self._path} is gone") from None
+        if (found.st_dev, found.st_ino) != self._place or found.st_size < self._read_bytes:
+            raise tampered(f"The audit log's checkpoint file {self._path} was replaced or cut")
+
+    def _append(self, descriptor: int, kind: str, writer: str, count: int, head: str) -> Checkpoint:
+        self._catch_up(descriptor)
+        number, previous = self._last
+        at, key_id = self._unix_ms(), self._keyring.active_id
+        unsigned = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous)
+        mac = self._keyring.checkpoint()
+        assert mac is not None
+        signed = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous, mac.hex(unsigned.sealed()))
+        self._write(descriptor, signed)
+        opened = os.fstat(descriptor)
+        self._place = (opened.st_dev, opened.st_ino)
+        return signed
+
+    def _write(self, descriptor: int, checkpoint: Checkpoint) -> None:
+        data = checkpoint.line().encode() + b"\n"
+        if os.write(descriptor, data) != len(data):
+            raise OSError("the checkpoint was written in part only")
+        os.fsync(descriptor)
+        self._read_bytes += len(data)
+        self._last = (checkpoint.number, checkpoint.mac)
+
+    def _catch_up(self, descriptor: int) -> None:
+        """Learn the last line, which another process may have written; drop a line that a crash left in half."""
+        size = os.fstat(descriptor).st_size
+        if size < self._read_bytes:
+            self._read_bytes, self._last = 0, (0, GENESIS)
+        data = os.pread(descriptor, size - self._read_bytes, self._read_bytes)
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.ftruncate(descriptor, self._read_bytes + whole)
+        for line in data[:whole].splitlines():
+            checkpoint = parse_line(line, self._keyring)
+            if checkpoint is not None:
+                self._last = (checkpoint.number, checkpoint.mac)
+        self._read_bytes += whole
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    new = not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if new:
+            sync_folder(path.parent)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """The complete lines of the file; none when it is missing. A last line that a crash left in half does not count."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return data[: data.rfind(b"\n") + 1].splitlines()

@@ -1,0 +1,350 @@
+"""The audit log: append-only, hash-chained, group-committed, checkpointed; in SQLite or another store of events.
+
+Every process run is a writer with a chain of its own, `<name>-<start time>-<random>`, whose start is attested by a
+signed `open` checkpoint before its first event. A new chain instead of continuing the old one, because then no worker
+ever waits for another, nothing has to be trusted at the start, and a database restored from a backup does not grow over
+what it lost. The chain a killed process left behind is checked and attested (`adopt`) by the next one that starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
+from toolhub_service.domain.ports import Clock
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.stores.audit.chain import GENESIS, Chain, are_clean, canonical, encodable, presentable
+from toolhub_service.stores.audit.checkpoint import OPEN, CheckpointFile, read_lines
+from toolhub_service.stores.audit.events import (
+    TAIL_LIMIT,
+    EventStore,
+    EventTable,
+    Row,
+    Tail,
+    export_line,
+    news,
+    page_of,
+    tampered,
+)
+from toolhub_service.stores.audit.keyring import Keyring, open_keyring
+from toolhub_service.stores.audit.sqlite import SqliteEvents
+from toolhub_service.stores.audit.verify import adopt, attest_events, prune, verify_events
+from toolhub_service.stores.audit.writer import GroupWriter, Rhythm
+
+_EXPORT_PAGE: Final = 500
+_ALMOST_FULL: Final = 0.8
+
+
+class CommitObserver(Protocol):
+    """Metrics of the log."""
+
+    def audit_committed(self, events: int, seconds: float, depth: int) -> None:
+        """Called on the loop's thread."""
+        ...
+
+    def audit_failed(self, reason: str) -> None:
+        """Called from the writer's thread."""
+        ...
+
+
+class ChainedAuditLog:
+    """Implements `AuditLog`. `append` and `append_durably` belong to the loop's thread; start before use."""
+
+    def __init__(
+        self,
+        events: EventStore,
+        checkpoints: Path,
+        key: Path,
+        *,
+        clock: Clock,
+        redactor: Redactor,
+        name: str = "hub",
+        rhythm: Rhythm | None = None,
+        observer: CommitObserver | None = None,
+        witness: Callable[[str], None] | None = None,
+        tail_limit: int = TAIL_LIMIT,
+        begin: bool = False,
+    ) -> None:
+        """`witness` gets every signed checkpoint line, to be carried away. `begin`: a new log under an old key."""
+        self._events = events
+        self._checkpoint_path = checkpoints
+        self._key_path = key
+        self._clock = clock
+        self._redactor = redactor
+        self.writer = f"{name}-{clock.unix_ms():013d}-{secrets.token_hex(4)}"
+        self._rhythm = rhythm or Rhythm()
+        self._observer = observer
+        self._witness = witness
+        self._tail_limit = tail_limit
+        self._begin = begin
+        self._tails: set[Tail] = set()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._group: GroupWriter | None = None
+        self._are_clean = False
+        """Whether the events that are being sealed hold no secret."""
+
+    async def start(self) -> None:
+        """Open the files, attest chains left behind and the start of this one.
+
+        Raises HubFailure (see `open_keyring`) and ToolFailure IO_ERROR when the files cannot be written.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._keyring, checkpoints = await asyncio.to_thread(self._open)
+        except self._events.errors as error:
+            raise _broken("disk") from error
+        self._chain = Chain(self.writer, self._keyring)
+        self._appended = 0
+        self._checkpoints = checkpoints
+        self._group = GroupWriter(
+            self._events,
+            self.writer,
+            checkpoints,
+            seal=self._seal,
+            observer=self,
+            rhythm=self._rhythm,
+        )
+        self._group.start()
+
+    def _open(self) -> tuple[Keyring, CheckpointFile]:
+        # The key is looked for first: the tables of a log are made before its key, by whichever worker is ahead.
+        begun = self._key_path.exists() if self._events.is_made_with_key else bool(read_lines(self._checkpoint_path))
+        with closing(self._events.open(create=self._begin or not begun)) as table:
+            lines = read_lines(self._checkpoint_path)  # before the events, which are there before a line attests them
+            is_empty = table.is_empty()
+            attested = lines or read_lines(self._checkpoint_path)  # another worker may have begun in between
+            if not (attested or self._begin or is_empty) and self._events.is_made_with_key:
+                raise tampered(f"The audit log's checkpoint file {self._checkpoint_path} is gone, yet there are events")
+            if self._begin and not is_empty:
+                raise tampered("The audit log's tables hold events, so that no log can begin in them")
+            keyring = open_keyring(self._key_path, create=is_empty and not lines)
+            if is_empty and attest_events(lines, keyring):
+                raise tampered(f"The audit log holds no event, yet {self._checkpoint_path} attests some")
+            checkpoints = CheckpointFile(self._checkpoint_path, keyring, self._clock.unix_ms, self._witness)
+            adopt(table, self._checkpoint_path, checkpoints, keyring)
+            opened = checkpoints.append(OPEN, self.writer, 0, GENESIS)
+            table.keep_copy(opened.number, opened.line())
+        return keyring, checkpoints
+
+    async def close(self) -> None:
+        """Write what is left and attest the end. Raises ToolFailure IO_ERROR when some of it could not be written."""
+        if self._group is None:
+            return
+        group, self._group = self._group, None
+        await asyncio.to_thread(group.stop)
+        self._settle(group.durable[0], group.failure)
+        for tail in list(self._tails):
+            tail.end()
+        if group.failure:
+            raise _broken("disk")
+
+    # Writing
+
+    def append(self, event: Event) -> None:
+        """Chain and write the event within `linger_s`. Raises ToolFailure IO_ERROR when broken, full or closed."""
+        self._put(event, urgent=False)
+
+    async def append_durably(self, event: Event) -> None:
+        """Return when the event, and all before it, are on disk. Raises ToolFailure IO_ERROR when that fails."""
+        sequence = self._put(event, urgent=True)
+        await self._until(sequence)
+
+    async def ready(self) -> None:
+        """Raises ToolFailure IO_ERROR when broken, full or closed. What is left free beyond the bound at which callers
+        wait is more than the events of all calls that can be under way."""
+        group = self._group
+        if group is None or group.failure:
+            raise _broken("disk" if group is not None else "closed")
+        depth = group.depth
+        if depth >= self._rhythm.queue_limit:
+            raise _broken("queue_full")
+        if depth > self._rhythm.queue_limit * _ALMOST_FULL:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Return when all that was appended is on disk. Raises ToolFailure IO_ERROR when that fails."""
+        if self._group is not None and self._group.durable[0] < self._appended:
+            self._group.hurry()
+            await self._until(self._appended)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether events can be written: false while the disk refuses them or the log is not what it was."""
+        return self._group is not None and not self._group.failure
+
+    @property
+    def depth(self) -> int:
+        """Events that are not on disk yet."""
+        return self._group.depth if self._group is not None else 0
+
+    def is_behind(self) -> bool:
+        """Whether more waits than goes into one commit: who has much to append had better `flush` first."""
+        return self.depth > self._rhythm.group_limit
+
+    def is_almost_full(self) -> bool:
+        """Whether an event that can wait for the disk had better do so."""
+        return self.depth > self._rhythm.queue_limit * _ALMOST_FULL
+
+    def _put(self, event: Event, *, urgent: bool) -> int:
+        """The sequence that the event will have: the chain follows the order of appending."""
+        group = self._group
+        if group is None:
+            raise _broken("closed")
+        if group.failure:
+            raise _broken("disk")
+        if group.full:
+            raise _broken("queue_full")
+        self._appended += 1
+        group.put(event, urgent=urgent)
+        return self._appended
+
+    def _seal(self, events: Sequence[Event]) -> Iterator[Row]:
+        """The next rows of the chain, each sealed when it is asked for; in any thread, never in two at once."""
+        self._are_clean = are_clean(events, self._redactor)
+        return map(self._sealed, events)
+
+    def _sealed(self, event: Event) -> Row:
+        event = presentable(event, self._redactor, is_clean=self._are_clean)
+        try:
+            body = canonical(event)
+        except TypeError:
+            event = encodable(event)
+            body = canonical(event)
+        chain = self._chain
+        sequence, previous, tag = chain.add(body)
+        at, kind = event.at_unix_ms, event.type.value
+        named = (at, kind, event.principal, event.tool, event.call_id, event.request_id)
+        return (chain.writer, sequence, *named, body.decode(), previous, tag, chain.key_id)
+
+    async def _until(self, sequence: int) -> None:
+        assert self._loop is not None
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append((sequence, future))
+        await future
+
+    # What the writer's thread tells
+
+    def committed(self, sequence: int, events: int, seconds: float) -> None:
+        self._on_loop(partial(self._committed, sequence, events, seconds))
+
+    def _committed(self, sequence: int, events: int, seconds: float) -> None:
+        self._settle(sequence, "")
+        if self._observer is not None:
+            assert self._loop is not None  # and those who were woken go first
+            self._loop.call_soon(self._observer.audit_committed, events, seconds, self.depth)
+
+    def failed(self, reason: str) -> None:
+        self._on_loop(partial(self._settle, 0, reason))
+        if self._observer is not None:
+            self._observer.audit_failed(reason)
+
+    def publish(self, table: EventTable) -> bool:
+        tails = list(self._tails)
+        if not tails:
+            return False
+        for last_row, events in news(table, min(tail.after_row for tail in tails)):
+            offers: list[tuple[Tail, list[ChainedEvent]]] = []
+            for tail in tails:
+                offers.append((tail, [event for row, event in events if row > tail.after_row]))
+                tail.after_row = max(last_row, tail.after_row)
+            self._on_loop(partial(_offer, offers))
+        return True
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call)
+
+    def _settle(self, durable: int, failure: str) -> None:
+        """Wake those whose events are on disk; all others too, with the bad news, when the disk failed."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= durable:
+            future = waiting.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+        while failure and waiting:
+            future = waiting.popleft()[1]
+            if not future.done():
+                future.set_exception(_broken("disk"))
+
+    # Reading
+
+    async def read(
+        self, where: EventFilter, *, after: tuple[int, str, int] | None, limit: int
+    ) -> Sequence[ChainedEvent]:
+        """Events in (at_unix_ms, writer, sequence) order after the cursor; what was appended before is included."""
+        await self._flush_if_well()
+        return await asyncio.to_thread(page_of, self._events, where, after, limit)
+
+    async def export(self, where: EventFilter) -> AsyncIterator[bytes]:
+        """JSON lines, each event with its place in the chain; `event` is the very text the tag was taken over."""
+        after: tuple[int, str, int] | None = None
+        while page := await self.read(where, after=after, limit=_EXPORT_PAGE):
+            for each in page:
+                yield export_line(each)
+            after = (page[-1].event.at_unix_ms, page[-1].writer, page[-1].sequence)
+
+    def tail(self, where: EventFilter) -> Tail:
+        """Events of every process from now on, as they become durable."""
+        after_row = self._events.last_row()
+        tail = Tail(where, after_row, closed=self._tails.discard, limit=self._tail_limit)
+        if self._group is None:
+            tail.end()
+        else:
+            self._tails.add(tail)
+            self._group.hurry()
+        return tail
+
+    async def verify(self, witnesses: Iterable[str] = ()) -> Verification:
+        """Check every event and every checkpoint; what this process wrote itself counts as attested too."""
+        await self._flush_if_well()
+        own = (self.writer, *self._group.durable) if self._group is not None else None
+        return await asyncio.to_thread(
+            verify_events, self._events, self._checkpoint_path, self._keyring, witnesses=witnesses, own=own
+        )
+
+    async def prune(self, before_unix_ms: int) -> int:
+        """Remove events older than that from the start of each chain, attested by a checkpoint; how many they were."""
+        await self.flush()
+        return await asyncio.to_thread(prune, self._events, self._checkpoints, before_unix_ms)
+
+    async def _flush_if_well(self) -> None:
+        """Events still in memory cannot be shown when the disk refuses them; the others can."""
+        try:
+            await self.flush()
+        except ToolFailure:
+            if self._group is None or not self._group.failure:
+                raise
+
+
+class SqliteAuditLog(ChainedAuditLog):
+    """The log in one SQLite file. `max_size_bytes` 0: as the disk allows."""
+
+    def __init__(
+        self, database: Path, checkpoints: Path, key: Path, *, max_size_bytes: int = 0, **options: Any
+    ) -> None:
+        super().__init__(SqliteEvents(database, max_size_bytes=max_size_bytes), checkpoints, key, **options)
+
+
+def _offer(offers: list[tuple[Tail, list[ChainedEvent]]]) -> None:
+    """To all watchers in one turn of the loop, so that none sees an event before another could have."""
+    for tail, events in offers:
+        tail.offer(events)
+
+
+def _broken(cause: str) -> ToolFailure:
+    """`cause` is `closed`, `queue_full` or `disk`; what the disk said goes to the observer, never to a caller."""
+    message = "The audit log cannot be written, so nothing with an effect may run. Tell the operator; try again later."
+    return refuse(ErrorKind.IO_ERROR, message, retryable=True, retry_after_s=1.0, component="audit", cause=cause)
+
+
+__all__ = ["ChainedAuditLog", "CommitObserver", "Rhythm", "SqliteAuditLog"]

@@ -1,0 +1,328 @@
+"""How chained events lie in SQLite: tables, rows, and the search over them, which all databases share.
+
+The body column is the canonical event and the only truth; the others repeat parts of it for the indexes, and
+verification compares them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from toolhub_service.domain.event import ChainedEvent, EventFilter
+from toolhub_service.stores.audit.events import COLUMNS, Row, condition, page_of, tampered
+
+_SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS events (
+        row INTEGER PRIMARY KEY AUTOINCREMENT, writer TEXT NOT NULL, sequence INTEGER NOT NULL,
+        at_unix_ms INTEGER NOT NULL, type TEXT NOT NULL, principal TEXT NOT NULL, tool TEXT NOT NULL,
+        call_id TEXT NOT NULL, request_id TEXT NOT NULL, body TEXT NOT NULL,
+        previous_mac TEXT NOT NULL, mac TEXT NOT NULL, key_id TEXT NOT NULL, UNIQUE (writer, sequence))""",
+    "CREATE INDEX IF NOT EXISTS events_by_time ON events (at_unix_ms, writer, sequence)",
+    "CREATE INDEX IF NOT EXISTS events_by_call ON events (call_id)",
+    "CREATE INDEX IF NOT EXISTS events_by_request ON events (request_id)",
+    "CREATE TABLE IF NOT EXISTS checkpoints (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
+)
+_TABLES: Final = "SELECT type, name, replace(coalesce(sql, ''), char(34), '') FROM sqlite_master"
+"""Without quotes: SQLite adds them when a table is renamed, and leaves them when it is renamed back."""
+_ONE: Final = "(" + ", ".join("?" * 12) + ")"
+_CHUNKS: Final = (256, 64, 16, 4, 1)
+ALONE_MAX: Final = 64
+"""Rows that one statement takes, whatever their number."""
+_INSERTS: Final = {
+    size: f"INSERT INTO events ({COLUMNS}) VALUES " + ", ".join([_ONE] * size)  # noqa: S608 — fixed text
+    for size in {*range(1, ALONE_MAX + 1), *_CHUNKS}
+}
+
+
+def connect(path: Path, *, max_size_bytes: int = 0, create: bool = True) -> sqlite3.Connection:
+    """A connection that writes: WAL, every commit fsynced, the file for its owner only. Raises sqlite3.Error."""
+    if create:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    uri = path.absolute().as_uri() + "?mode=rw"  # never makes a file that is gone
+    connection = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
+    with _alone_in(path.parent):
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages, in a commit: where there was no quiet moment before
+    if max_size_bytes:
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {max_size_bytes // page_bytes}")
+    if create:
+        with transaction(connection):
+            for statement in _SCHEMA:
+                connection.execute(statement)
+    return connection
+
+
+def schema_problem(connection: sqlite3.Connection) -> str:
+    """What is wrong with the tables: one that is missing or another, a trigger, a view; empty when nothing is."""
+    found = set(connection.execute(_TABLES))
+    if odd := sorted(f"{kind} {name}" for kind, name, _ in found if kind in {"trigger", "view"}):
+        return f"the audit log's database has a {odd[0]}, which this hub did not make"
+    missing = sorted(f"{kind} {name}" for kind, name, _ in _expected_schema() - found)
+    return f"the {missing[0]} of the audit log is missing or was changed" if missing else ""
+
+
+@cache
+def _expected_schema() -> frozenset[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        return frozenset(connection.execute(_TABLES))
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One at a time: SQLite's own timeout does not cover the change to WAL, which fails at once when two make it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that only reads; text that is no longer UTF-8 comes out changed. Raises sqlite3.Error."""
+    connection = sqlite3.connect(path.absolute().as_uri() + "?mode=rw", uri=True, timeout=5.0, isolation_level=None)
+    connection.execute("PRAGMA query_only = 1")
+    connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+    return connection
+
+
+class transaction:  # noqa: N801 — used as a statement
+    """`with transaction(connection):` one BEGIN IMMEDIATE … COMMIT, rolled back on any exception."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._commit()
+        else:
+            self._roll_back()
+
+    def _commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def insert_alone(connection: sqlite3.Connection, rows: list[Row]) -> None:
+    """Insert and commit at most `ALONE_MAX` rows by one statement, which is a transaction of its own: the interpreter's
+    lock is given up once, not for BEGIN, each INSERT and COMMIT."""
+    connection.execute(_INSERTS[len(rows)], [column for row in rows for column in row])
+
+
+def insert(connection: sqlite3.Connection, rows: list[Row]) -> None:
+    """Insert many rows in few statements: the interpreter's lock is given up once a statement, and the event loop
+    may keep it for milliseconds each time."""
+    done = 0
+    for size in _CHUNKS:
+        while len(rows) - done >= size:
+            chunk = rows[done : done + size]
+            connection.execute(_INSERTS[size], [column for row in chunk for column in row])
+            done += size
+
+
+# The events of the audit log in one SQLite file.
+
+_NEWS: Final = f"SELECT row, {COLUMNS} FROM events WHERE row > ? ORDER BY row LIMIT ?"  # noqa: S608 — fixed text
+_BEYOND: Final = f"SELECT {COLUMNS} FROM events WHERE writer = ? AND sequence > ? ORDER BY sequence"  # noqa: S608 — fixed
+_OWN: Final = "SELECT count(*), min(sequence), max(sequence) FROM events WHERE writer = ?"
+_TAG: Final = "SELECT mac FROM events WHERE writer = ? AND sequence = ?"
+_IN_ORDER: Final = f"SELECT {COLUMNS} FROM events ORDER BY writer, sequence"  # noqa: S608 — fixed text
+_OLD_ENDS: Final = """
+SELECT e.writer, e.sequence, e.mac FROM events e JOIN (
+    SELECT writer, coalesce(min(CASE WHEN at_unix_ms >= ? THEN sequence END) - 1, max(sequence)) AS last
+    FROM events GROUP BY writer) old
+ON e.writer = old.writer AND e.sequence = old.last AND e.at_unix_ms < ?
+"""
+
+
+class SqliteEvents:
+    """Implements `EventStore`. `max_size_bytes` 0: as the disk allows."""
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
+    damage: tuple[type[Exception], ...] = (sqlite3.DatabaseError, ValueError)
+    """ValueError: a damaged name in the schema."""
+    poll_s = 0.25
+    check_s = 5.0
+    is_made_with_key = True
+
+    def __init__(self, database: Path, *, max_size_bytes: int = 0) -> None:
+        self._database = database
+        self._max_size_bytes = max_size_bytes
+
+    def open(self, *, create: bool) -> SqliteEventTable:
+        if not create and not self._database.exists():
+            raise tampered(f"The audit log's database {self._database} is gone")
+        connection = connect(self._database, max_size_bytes=self._max_size_bytes, create=create)
+        try:
+            return SqliteEventTable(connection, self._database)
+        except BaseException:
+            connection.close()
+            raise
+
+    def last_row(self) -> int:
+        """A fraction of a millisecond."""
+        with closing(connect_to_read(self._database)) as connection:
+            (row,) = connection.execute("SELECT coalesce(max(row), 0) FROM events").fetchone()
+            return int(row)
+
+    def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
+        terms, parameters = condition(where, after)
+        query = f"SELECT {COLUMNS} FROM events WHERE {terms} ORDER BY at_unix_ms, writer, sequence LIMIT ?"  # noqa: S608 — bound
+        with closing(connect_to_read(self._database)) as connection:
+            return connection.execute(query, (*parameters, limit)).fetchall()
+
+    def exists(self) -> bool:
+        return self._database.exists()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_Snapshot]:
+        with closing(connect_to_read(self._database)) as connection:
+            connection.execute("BEGIN")
+            yield _Snapshot(connection)
+
+
+class SqliteEventTable:
+    """Implements `EventTable`. Each commit is looked at before and after: rows that go into a file without a name, or
+    into tables of another make, are no record."""
+
+    def __init__(self, connection: sqlite3.Connection, database: Path) -> None:
+        self._connection = connection
+        self._look_at_schema()
+        names = (database.name, f"{database.name}-wal", f"{database.name}-shm")
+        self._places = {path: _place(path) for path in map(database.with_name, names)}
+        self._others_seen = -1
+
+    def check(self, writer: str, count: int, head: str) -> None:
+        self._look_at_files()
+        self._look_at_schema()
+        others_seen = self._pragma("data_version")
+        if count and others_seen != self._others_seen:  # somebody else has committed since
+            held, first, last = self._connection.execute(_OWN, (writer,)).fetchone()
+            if held and (last != count or held != last - first + 1):
+                raise tampered(f"Events of the audit log were removed: {held} of {count} are there of {writer}")
+        if count:
+            row = self._connection.execute(_TAG, (writer, count)).fetchone()
+            if row is None or row[0] != head:
+                raise tampered(f"The last event of {writer} in the audit log was removed or changed")
+        self._others_seen = others_seen
+
+    def _look_at_files(self) -> None:
+        for path, place in self._places.items():
+            if _place(path) != place:
+                raise tampered(f"The audit log's file {path} was removed or replaced while the hub writes it")
+
+    def _look_at_schema(self) -> None:
+        if problem := schema_problem(self._connection):
+            raise tampered(problem[:1].upper() + problem[1:])
+        self._schema_seen = self._pragma("schema_version")
+
+    def _pragma(self, name: str) -> int:
+        (value,) = self._connection.execute(f"PRAGMA {name}").fetchone()
+        return int(value)
+
+    def is_empty(self) -> bool:
+        return self._connection.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None
+
+    def insert(self, rows: list[Row]) -> None:
+        self._look_at_files()
+        if self._pragma("schema_version") != self._schema_seen:
+            self._look_at_schema()
+        if len(rows) <= ALONE_MAX:
+            insert_alone(self._connection, rows)
+        else:
+            with transaction(self._connection):
+                insert(self._connection, rows)
+        self._look_at_files()
+
+    def announce(self) -> None:
+        """Nothing: other processes look at the file."""
+
+    def tidy(self) -> None:
+        """Carry the write-ahead log over into the database, which a commit would do else, in ten times its time."""
+        with suppress(sqlite3.Error):  # as in a commit: what was not carried over now is so later
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def keep_copy(self, number: int, line: str) -> None:
+        with transaction(self._connection):
+            self._connection.execute("INSERT OR IGNORE INTO checkpoints VALUES (?, ?)", (number, line))
+
+    def ends(self) -> Sequence[tuple[Any, Any]]:
+        return self._connection.execute("SELECT writer, max(sequence) FROM events GROUP BY writer").fetchall()
+
+    def beyond(self, writer: str, sequence: int) -> Iterable[tuple[Any, ...]]:
+        return self._connection.execute(_BEYOND, (writer, sequence))
+
+    def old_ends(self, before_unix_ms: int) -> Sequence[tuple[str, int, str]]:
+        return self._connection.execute(_OLD_ENDS, (before_unix_ms, before_unix_ms)).fetchall()
+
+    def remove(self, writer: str, sequence: int) -> int:
+        with transaction(self._connection):
+            statement = "DELETE FROM events WHERE writer = ? AND sequence <= ?"
+            return self._connection.execute(statement, (writer, sequence)).rowcount
+
+    def news(self, after_row: int, limit: int) -> Sequence[tuple[Any, ...]]:
+        return self._connection.execute(_NEWS, (after_row, limit)).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    """Device and inode that the name leads to; None where it leads nowhere."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class _Snapshot:
+    """Implements `EventSnapshot`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def copies(self) -> list[tuple[Any, Any]]:
+        return self._connection.execute("SELECT number, line FROM checkpoints ORDER BY number").fetchall()
+
+    def foreign(self) -> list[Any]:
+        """None: whoever shares the file shares the checkpoint file too."""
+        return []
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        return self._connection.execute(_IN_ORDER)
+
+    def problems(self) -> Iterator[str]:
+        for (problem,) in self._connection.execute("PRAGMA integrity_check(1)"):
+            if problem != "ok":
+                yield str(problem)
+
+
+def page(database: Path, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> list[ChainedEvent]:
+    """`page_of` a database file."""
+    return page_of(SqliteEvents(database), where, after, limit)

@@ -1,0 +1,204 @@
+"""Records in Redis, shared by all hubs with the same prefix: `RecordStore` for any `Table` that has a `Layout`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Generic, TypeVar
+
+from toolhub_service.domain.approval import Approval
+from toolhub_service.domain.artifact import Artifact
+from toolhub_service.domain.pin import Pin
+from toolhub_service.schema.canonical_json import dumps
+from toolhub_service.stores.codec import UnreadableRecord, readable
+from toolhub_service.stores.record_store import Kept, Key, Place, Row, Table, Where
+from toolhub_service.stores.records import APPROVALS, ARTIFACTS, OPEN_STATES, PINS, Approvals, Artifacts, Pins
+from toolhub_service.stores.redis_link import RedisLink
+from toolhub_service.stores.redis_pages import AT_DIGITS, Facts, MemberPages, RedisPages
+from toolhub_service.stores.redis_record_scripts import Layout, Scripts
+
+R = TypeVar("R")
+
+
+class RedisRecords(Generic[R]):
+    """The link is closed by its owner."""
+
+    def __init__(self, link: RedisLink, table: Table[R], layout: Layout) -> None:
+        self._link = link
+        self._table = table
+        self._layout = layout
+        self._scripts = Scripts(layout)
+        pages = MemberPages if layout.by_member else RedisPages
+        self._pages = pages(link, f"{layout.kind}:", layout.stored)
+        self._unlisten: Callable[[], None] | None = None
+
+    async def create(self, record: R) -> R | None:
+        existing = await self._link.call(self._scripts.create, self._link.token(), *self._written(record))
+        return self._table.read(_kept(existing)) if existing else None
+
+    async def put(self, records: Sequence[R]) -> bool:
+        if len(records) == 1:
+            parts = self._written(records[0])
+        else:  # many may be large, and hold the event loop up
+            parts = await asyncio.to_thread(lambda: [part for record in records for part in self._written(record)])
+        return bool(await self._link.call(self._scripts.put, self._link.token(), *parts))
+
+    async def get(self, key: Key) -> R | None:
+        ((name, version, record),) = await self._link.call(self._scripts.read, " ".join(key))
+        return self._table.read(_kept((name, version, record))) if record else None
+
+    async def find(self, column: str, value: str) -> Sequence[R]:
+        found = await self._link.call(self._scripts.all_of, self._layout.lists[column] + value)
+        return await asyncio.to_thread(lambda: self._table.read_all(map(_kept, found)))
+
+    async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
+        lists = [self._layout.lists[column] + value for column, value in where.equals.items() if value]
+        found, matches = self._layout.found, None
+        if len(lists) > 1 or any(where.among.values()) or any(where.like.values()):
+
+            def matches(name: str, facts: Facts) -> bool:
+                return where.matches(found(name, facts))
+
+        cursor = None if after is None else (int(after[0]), " ".join(after[1:]))
+        names, count = await self._pages.page(lists or [self._layout.lists[""]], matches, after=cursor, limit=limit)
+        return await self._read(await self._link.call(self._scripts.read, *names) if names else ()), count
+
+    async def expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
+        name = "open" if self._table.ends else "expiry"
+        return await self._read(
+            await self._link.call(self._scripts.expired, f"{self._layout.kind}s:{name}", now_unix_ms, limit)
+        )
+
+    async def forget(self, before_unix_ms: int, limit: int) -> int:
+        ended = f"{self._layout.kind}s:ended"
+        return int(await self._link.call(self._scripts.forget, ended, before_unix_ms, limit))
+
+    async def remove(self, key: Key) -> bool:
+        return bool(await self._link.call(self._scripts.remove, " ".join(key)))
+
+    async def remove_all(self, column: str, value: str) -> int:
+        lists = self._layout.lists
+        return int(await self._link.call(self._scripts.remove_all, lists[column] + value, lists[""]))
+
+    async def totals(self, value: str) -> tuple[int, int]:
+        count, total = [
+            int(await self._link.run("HGET", self._link.key(f"{self._layout.kind}s:{sum_}"), value) or 0)
+            for sum_ in ("count", "bytes")
+        ]
+        return count, total
+
+    async def revision(self) -> int:
+        return int(await self._link.run("GET", self._link.key(f"{self._layout.kind}s:revision")) or 0)
+
+    def listen(self, on_event: Callable[[R | None], None]) -> None:
+        kind = self._layout.kind.encode()
+        self._unlisten = self._link.listen(kind, lambda values: on_event(self._news_of(values)))
+
+    async def start(self) -> None:
+        await self._link.start()
+
+    async def close(self) -> None:
+        """Listening ends."""
+        if self._unlisten is not None:
+            self._unlisten()
+            self._unlisten = None
+
+    def _written(self, record: R) -> list[bytes | str | int]:
+        """Name, version, record and fields, in the scripts' order."""
+        row = self._table.row(record)
+        name = " ".join(self._table.key_of(row))
+        return [name, row.get("version", 0), self._table.encode(record), *self._layout.fields(row)]
+
+    async def _read(self, found: Iterable[Sequence[bytes | None]]) -> list[R]:
+        """Without those that are gone."""
+        kept = [_kept(parts) for parts in found if parts[2] is not None]
+        return await asyncio.to_thread(readable, kept, self._table.read) if kept else []
+
+    def _news_of(self, values: tuple[bytes, ...] | None) -> R | None:
+        """None where something was missed, or cannot be read: whoever is concerned looks at the store itself."""
+        try:
+            return self._table.decode(values[0]) if values else None
+        except UnreadableRecord:
+            return None
+
+
+def _kept(parts: Sequence[bytes | None]) -> Kept:
+    """One of which the server has lost a part is one that cannot be read."""
+    name, version, record = (part or b"" for part in parts)
+    return Kept(tuple(name.decode().split(" ")), int(version or 0), record)
+
+
+def _binding_digest(row: Row) -> str:
+    return hashlib.sha256(dumps(json.loads(row["binding"]))).hexdigest()
+
+
+APPROVAL_LAYOUT: Final = Layout(
+    kind="approval",
+    stored=("state", "binding", "principal", "tool"),
+    others=("requested", "expires"),
+    fields=lambda row: (
+        row["state"],
+        _binding_digest(row),
+        row["principal"],
+        row["tool"],
+        row["requested_at_unix_ms"],
+        row["expires_at_unix_ms"],
+    ),
+    places=f"""
+local OPEN = {{{", ".join(f"{state.value} = true" for state in OPEN_STATES)}}}
+local function places(id, row)
+  local all, own = {{'approvals', row.requested, id}}, {{'approvals:of:' .. row.principal, row.requested, id}}
+  local by_expiry = {{OPEN[row.state] and 'approvals:open' or 'approvals:ended', row.expires, id}}
+  return {{all, own, by_expiry}}, OPEN[row.state] and 'approvals:binding:' .. row.binding
+end
+""",
+    lists={"": "approvals", "principal": "approvals:of:"},
+    is_told=True,
+    found=lambda _, facts: dict(zip(("state", "binding", "principal", "tool"), facts, strict=True)),
+)
+ARTIFACT_LAYOUT: Final = Layout(
+    kind="artifact",
+    stored=("sha256", "principal", "size"),
+    others=("expires",),
+    fields=lambda row: (row["sha256"], row["principal"], row["size_bytes"], row["expires_at_unix_ms"]),
+    places="""
+local function places(id, row)
+  return {{'artifacts:expiry', row.expires, id}}
+end
+""",
+    lists={"": "artifacts:expiry"},
+    shared="sha256",
+    total=("principal", "size"),
+)
+PIN_LAYOUT: Final = Layout(
+    kind="pin",
+    stored=("state", "at"),
+    fields=lambda row: (row["state"], f"{row['seen_at_unix_ms']:0{AT_DIGITS}d}"),
+    places="""
+local function places(name, row)
+  local member = row.at .. ' ' .. name
+  return {{'pins', 0, member}, {'pins:of:' .. string.match(name, '^[^ ]+'), 0, member}}
+end
+""",
+    lists={"": "pins", "source": "pins:of:"},
+    has_revision=True,
+    by_member=True,
+    found=lambda name, facts: {"source": name.split(" ")[0], "tool": name.split(" ")[1], "state": facts[0]},
+)
+
+
+class RedisApprovals(Approvals):
+    def __init__(self, link: RedisLink) -> None:
+        super().__init__(RedisRecords[Approval](link, APPROVALS, APPROVAL_LAYOUT))
+
+
+class RedisArtifacts(Artifacts):
+    def __init__(self, link: RedisLink) -> None:
+        super().__init__(RedisRecords[Artifact](link, ARTIFACTS, ARTIFACT_LAYOUT))
+
+
+class RedisPins(Pins):
+    def __init__(self, link: RedisLink) -> None:
+        super().__init__(RedisRecords[Pin](link, PINS, PIN_LAYOUT))

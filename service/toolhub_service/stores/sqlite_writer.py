@@ -1,0 +1,220 @@
+"""The thread that changes the hub's own file: many changes a commit, one fsync a commit.
+
+It takes all that is queued, applies it in the order of asking inside one transaction (neighbours of one kind together),
+commits, looks for news, and tells the event loop everything in one turn: while one fsync runs, the next group gathers.
+A change that fails is undone by its savepoint and fails alone; when SQLite or the disk refuses the commit, all of the
+group fail, and the connection is made anew.
+
+News of other processes are found by `PRAGMA data_version`, which changes when somebody else has committed: one look
+every `poll_s`, by this thread and only while somebody watches. The same thread looks after each of its own commits, so
+that all news come in the order of the file, whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+
+I = TypeVar("I")  # noqa: E741 — an item
+A = TypeVar("A")
+
+_GROUP_LIMIT: Final = 2_000
+"""Changes a commit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change(Generic[I, A]):
+    """One kind of change."""
+
+    apply: Callable[[sqlite3.Connection, Sequence[I]], Sequence[A]]
+    """Makes the changes, in order, and answers each. Runs in a transaction; when it raises, each is tried alone."""
+    committed: Callable[[Sequence[I], Sequence[A]], None] | None = None
+    """Told, in the writer's thread, of what is on disk now and in which order."""
+
+
+class Watch(Protocol):
+    def look(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
+        """In the writer's thread, after commits; `foreign`: others may have committed. What to call on the loop."""
+        ...
+
+
+class Asked(NamedTuple):
+    """One change in the queue, and who waits for it."""
+
+    change: Change[Any, Any]
+    item: Any
+    answer: asyncio.Future[Any]
+
+
+class FileWriter:
+    """Owns the queue, the writing connection and the thread."""
+
+    def __init__(
+        self,
+        connect: Callable[[], sqlite3.Connection],
+        opened: sqlite3.Connection,
+        loop: asyncio.AbstractEventLoop,
+        poll_s: float,
+    ) -> None:
+        """`opened` is the first connection; `connect` makes the next when it has failed."""
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = opened
+        self._loop = loop
+        self._poll_s = poll_s
+        self._wake = threading.Condition(threading.Lock())
+        self._queue: list[Asked] = []
+        self._watches: tuple[Watch, ...] = ()
+        self._closing = False
+        self._at_once = False
+        """Whether a new watch waits for its first look."""
+        self._look_anew = True
+        """Whether commits by others may have been missed: a new connection, a new watch."""
+        self._data_version = 0
+        self._thread = threading.Thread(target=self._run, name="hub-db-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, asked: Asked) -> None:
+        with self._wake:
+            self._queue.append(asked)
+            if len(self._queue) == 1:
+                self._wake.notify()
+
+    def watch(self, watch: Watch) -> None:
+        """Have it look from now on, for the first time at once."""
+        with self._wake:
+            if watch not in self._watches:
+                self._watches = (*self._watches, watch)
+            self._at_once = self._look_anew = True
+            self._wake.notify()
+
+    def unwatch(self, watch: Watch) -> None:
+        self._watches = tuple(other for other in self._watches if other is not watch)
+
+    def stop(self) -> None:
+        """Make the changes that are queued and end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            group = self._gather()
+            answers = self._commit(group) if group else []
+            news = self._look()
+            if news or answers:
+                self._on_loop(news, list(zip((asked.answer for asked in group), answers, strict=True)))
+            if self._closing and not self._queue:
+                if self._connection is not None:
+                    self._connection.close()
+                return
+
+    def _gather(self) -> list[Asked]:
+        with self._wake:
+            if not (self._queue or self._closing or self._at_once):
+                self._wake.wait(self._poll_s if self._watches else None)
+            self._at_once = False
+            group = self._queue[:_GROUP_LIMIT]
+            del self._queue[:_GROUP_LIMIT]
+        return group
+
+    def _commit(self, group: list[Asked]) -> list[Any]:
+        """The answers, or exceptions, in the order of the group."""
+        try:
+            connection = self._connection = self._connection or self._connect()
+            connection.execute("BEGIN IMMEDIATE")
+            done = [(change, *_together(connection, change, list(run))) for change, run in groupby(group, _change_of)]
+            connection.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 — a dead writer would leave everyone waiting for ever
+            self._give_up()
+            return [unavailable(error)] * len(group)
+        for change, items, answers in done:
+            if change.committed is not None:
+                good = [(item, answer) for item, answer in zip(items, answers, strict=True) if not _failed(answer)]
+                change.committed([item for item, _ in good], [answer for _, answer in good])
+        return [answer for *_, answers in done for answer in answers]
+
+    def _look(self) -> list[Callable[[], None]]:
+        watches = self._watches
+        news: list[Callable[[], None]] = []
+        if not watches:
+            return news
+        try:
+            connection = self._connection = self._connection or self._connect()
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            with self._wake:
+                foreign, self._look_anew = self._look_anew or version != self._data_version, False
+            self._data_version = version
+            found = (watch.look(connection, foreign) for watch in watches)
+            news.extend(notify for notify in found if notify is not None)
+        except Exception:  # noqa: BLE001 — the writer lives on; what was missed is read when the file can be read again
+            self._give_up()
+        return news
+
+    def _give_up(self) -> None:
+        """Close the connection, which undoes its transaction, and look anew with the next one."""
+        connection, self._connection = self._connection, None
+        self._look_anew = True
+        if connection is not None:
+            connection.close()
+
+    def _on_loop(self, news: list[Callable[[], None]], answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(_deliver, news, answers)
+        except RuntimeError:
+            self._closing = True  # the loop is closed: nobody is left who could ask or be told
+
+
+def unavailable(error: BaseException | None = None, cause: str = "disk") -> ToolFailure:
+    """What a caller is told; SQLite's own words name no path and no value."""
+    said = f" ({error})" if isinstance(error, sqlite3.Error) else ""
+    message = f"The hub's own store cannot be read or written{said}. Tell the operator; try again later."
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=1.0, component="store", cause=cause)
+
+
+def _change_of(asked: Asked) -> Change[Any, Any]:
+    return asked.change
+
+
+def _failed(answer: object) -> bool:
+    return isinstance(answer, Exception)
+
+
+def _together(
+    connection: sqlite3.Connection, change: Change[Any, Any], run: list[Asked]
+) -> tuple[list[Any], Sequence[Any]]:
+    """The items and their answers. Raises sqlite3.Error when the transaction itself is lost."""
+    items = [asked.item for asked in run]
+    connection.execute("SAVEPOINT change")
+    try:
+        answers = change.apply(connection, items)
+    except Exception as error:
+        if not connection.in_transaction:  # SQLite has rolled all of it back: the disk is full, or gone
+            raise
+        connection.execute("ROLLBACK TO change")
+        connection.execute("RELEASE change")
+        if len(run) == 1:
+            return items, [unavailable(error) if isinstance(error, sqlite3.Error) else error]
+        return items, [answer for asked in run for answer in _together(connection, change, [asked])[1]]
+    connection.execute("RELEASE change")
+    return items, answers
+
+
+def _deliver(news: list[Callable[[], None]], answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    """On the loop: news first, so that who is answered finds them told."""
+    for notify in news:
+        notify()
+    for future, answer in answers:
+        if future.done():
+            continue
+        if _failed(answer):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)

@@ -1,0 +1,176 @@
+"""Counters, gauges and histograms for what every call counts: an addition each, written by the loop's thread only.
+
+A child of prometheus_client takes a lock and checks itself at each use, four Python calls an addition; an RPC and its
+call make a dozen of them. These have the library's methods, for worker processes that share their metrics need the
+library's own children, and are made into samples when they are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from toolhub_service.domain.result import StepName, StepTime
+from toolhub_service.telemetry.names import Metric, MetricKind
+
+
+class Count:
+    """Of a counter; as a gauge, of what is inside of `with`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def inc(self, amount: int = 1) -> None:
+        self.value += amount
+
+    def __enter__(self) -> None:
+        self.value += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.value -= 1
+
+
+class SharedCount:
+    """The same, kept in a child of prometheus_client, for worker processes whose metrics are one."""
+
+    __slots__ = ("_child", "_value")
+
+    def __init__(self, child: Counter) -> None:
+        self._child = child
+        self._value = 0
+
+    @property
+    def value(self) -> int:
+        """What this process has counted."""
+        return self._value
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self._child.inc(value - self._value)
+        self._value = value
+
+
+class Distribution:
+    """Of a histogram: how many values lay in each bucket, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: the upper ends of the buckets, included, ascending; what lies beyond has one more."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Counts(Collector):
+    """A counter, or a gauge, with a count for each of its labels."""
+
+    def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
+        self._metric = metric
+        self._counts: dict[tuple[str, ...], Count] = {}
+        if not metric.labels:
+            self.labels()
+        registry.register(self)
+
+    def labels(self, *values: str) -> Count:
+        """The same object each time."""
+        return self._counts.setdefault(values, Count())
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        metric = self._metric
+        make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+        family = make(metric.name, metric.help, labels=metric.labels)
+        for values, count in list(self._counts.items()):
+            family.add_metric(values, count.value)
+        yield family
+
+
+class Distributions(Collector):
+    """A histogram, with a distribution for each of its labels."""
+
+    def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
+        self._metric = metric
+        self._distributions: dict[tuple[str, ...], Distribution] = {}
+        registry.register(self)
+
+    def labels(self, *values: str) -> Distribution:
+        """The same object each time."""
+        return self._distributions.setdefault(values, Distribution(self._metric.buckets))
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        metric = self._metric
+        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        bounds = [*map(floatToGoString, metric.buckets), "+Inf"]
+        for values, of in list(self._distributions.items()):
+            family.add_metric(values, list(zip(bounds, accumulate(of.counts), strict=True)), of.sum)
+        yield family
+
+
+# Step durations are nine observations a call: a bisection and two additions each, where the library's histogram takes a
+# lock and walks its buckets, a tenth of what a governed call may cost.
+
+_NS_PER_MS: Final = 1e6
+
+
+class StepTimes(Protocol):
+    def observe(self, steps: Iterable[StepTime]) -> None:
+        """Add the steps of one call."""
+        ...
+
+
+class _Tally:
+    __slots__ = ("counts", "sum_ns")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts = [0] * buckets
+        self.sum_ns = 0
+
+
+class TalliedStepTimes(Collector):
+    """For one process; its `observe` belongs to one thread."""
+
+    def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
+        self._metric = metric
+        self._bounds_ns = [round(bound * _NS_PER_MS) for bound in metric.buckets]
+        self._tallies = {step: _Tally(len(self._bounds_ns) + 1) for step in StepName}
+        registry.register(self)
+
+    def observe(self, steps: Iterable[StepTime]) -> None:
+        tallies, bounds_ns = self._tallies, self._bounds_ns
+        for step, start_ns, end_ns in steps:
+            tally, duration_ns = tallies[step], end_ns - start_ns
+            tally.counts[bisect_left(bounds_ns, duration_ns)] += 1
+            tally.sum_ns += duration_ns
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        family = HistogramMetricFamily(self._metric.name, self._metric.help, labels=self._metric.labels)
+        bounds = [*map(floatToGoString, self._metric.buckets), "+Inf"]
+        for step, tally in self._tallies.items():
+            buckets = list(zip(bounds, accumulate(tally.counts), strict=True))
+            family.add_metric([step.value], buckets, tally.sum_ns / _NS_PER_MS)
+        yield family
+
+
+class SharedStepTimes:
+    """For worker processes whose metrics are one."""
+
+    def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
+        histogram = Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
+        self._children = {step: histogram.labels(step.value) for step in StepName}
+
+    def observe(self, steps: Iterable[StepTime]) -> None:
+        for step, start_ns, end_ns in steps:
+            self._children[step].observe((end_ns - start_ns) / _NS_PER_MS)

@@ -1,0 +1,302 @@
+"""A file being written: beside its final name under a temporary one, invisible until it is committed whole.
+
+Temporary file in the same folder with O_EXCL, then a rename: a reader sees the old content or the new one, never a
+part, and a failed or cancelled write leaves nothing behind. A rename replaces the name, never what a link points at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Self
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.tools.threads import raise_if_cancelled
+
+# OSError to ToolFailure, in one place: what a model is told when the disk says no.
+
+_SHOWN_CHARS = 200
+_OUTSIDE = (
+    ErrorKind.PATH_OUTSIDE_SANDBOX,
+    "leads out of the workspace or through a link. Use a path of real folders inside the workspace.",
+)
+_DENIED = (ErrorKind.IO_ERROR, "may not be touched: the file system denies it. Use another path.")
+_FULL = (ErrorKind.IO_ERROR, "could not be written: the disk or its quota is full. Delete something first.")
+_SPECIAL = (ErrorKind.INVALID_INPUT, "is not a regular file (a pipe, socket or device). Use a regular file.")
+_BUSY = (ErrorKind.IO_ERROR, "is being changed by someone else. Try again.")
+
+_TOLD = {
+    errno.ENOENT: (
+        ErrorKind.NOT_FOUND,
+        "does not exist. List its folder with core/fs.listDir to see what does; another request_id has other files.",
+    ),
+    errno.EEXIST: (ErrorKind.ALREADY_EXISTS, "exists already. Set overwrite to true or choose another path."),
+    errno.EXDEV: _OUTSIDE,
+    errno.ELOOP: _OUTSIDE,
+    errno.EISDIR: (ErrorKind.INVALID_INPUT, "is a folder. Name a file."),
+    errno.ENOTDIR: (
+        ErrorKind.INVALID_INPUT,
+        "is no folder, or a part of its path is a file. Name a folder, or choose a path beneath one.",
+    ),
+    errno.ENOTEMPTY: (ErrorKind.INVALID_INPUT, "is a folder that is not empty. Empty it first or choose another path."),
+    errno.EINVAL: (ErrorKind.INVALID_INPUT, "cannot take this operation, such as a folder moved into itself."),
+    errno.ENAMETOOLONG: (ErrorKind.INVALID_INPUT, "is too long. Use shorter names."),
+    errno.ENXIO: _SPECIAL,
+    errno.ENODEV: _SPECIAL,
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.EROFS: _DENIED,
+    errno.EAGAIN: _BUSY,
+    errno.EBUSY: _BUSY,
+    errno.ETXTBSY: _BUSY,
+    errno.EMFILE: (ErrorKind.IO_ERROR, "could not be opened: too many files are open. Try again."),
+    errno.ENFILE: (ErrorKind.IO_ERROR, "could not be opened: too many files are open. Try again."),
+}
+_OTHERWISE = (ErrorKind.IO_ERROR, "could not be read or written. Try again or use another path.")
+_PASSING = frozenset({errno.EAGAIN, errno.EBUSY, errno.ETXTBSY, errno.EMFILE, errno.ENFILE})
+
+
+def failure_of(error: OSError, path: str) -> ToolFailure:
+    """What the failed operation on `path` (relative to the workspace) means to a caller."""
+    code = error.errno or 0
+    kind, sentence = _TOLD.get(code, _OTHERWISE)
+    shown = path if len(path) <= _SHOWN_CHARS else f"{path[:_SHOWN_CHARS]}…"
+    message = f'"{shown}" {sentence}'
+    return refuse(kind, message, retryable=code in _PASSING, path=shown, errno=errno.errorcode.get(code, str(code)))
+
+
+@contextmanager
+def as_tool_failures(path: str) -> Iterator[None]:
+    """Whatever OSError the body raises leaves as the ToolFailure about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise failure_of(error, path) from error
+
+
+# A regular file open for reading: what stands open is what was judged, whatever its name means by now.
+
+CHUNK_BYTES = 1024 * 1024
+
+
+class SourceFile:
+    """Takes over a descriptor; closes it when it is no regular file, at `close` and at the end of a `with`."""
+
+    __slots__ = ("_descriptor", "_status", "path")
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        try:
+            self._status = os.fstat(descriptor)
+            if not stat.S_ISREG(self._status.st_mode):
+                raise _not_regular(self._status.st_mode)
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        """When it was opened."""
+        return self._status.st_size
+
+    @property
+    def mode(self) -> int:
+        """Permission bits."""
+        return self._status.st_mode & 0o777
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode."""
+        return self._status.st_dev, self._status.st_ino
+
+    def read(self, size_bytes: int) -> bytes:
+        """The next bytes, `size_bytes` at most; empty at the end. Raises ToolFailure IO_ERROR."""
+        with as_tool_failures(self.path):
+            return os.read(self._descriptor, size_bytes)
+
+    def rewind(self) -> None:
+        """To be read again from the beginning."""
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+
+    def chunks(self, stop: threading.Event | None = None) -> Iterator[bytes]:
+        """The file as large as it was when opened, 1 MiB at a time, so that a growing file comes to an end.
+
+        Raises ToolFailure CANCELLED soon after `stop` is set.
+        """
+        left_bytes = self.size_bytes
+        while left_bytes > 0:
+            raise_if_cancelled(stop)
+            data = self.read(min(CHUNK_BYTES, left_bytes))
+            if not data:
+                return
+            left_bytes -= len(data)
+            yield data
+
+    def digest(
+        self, stop: threading.Event | None = None, on_read: Callable[[int], None] = lambda _: None
+    ) -> tuple[str, int]:
+        """SHA-256 in hex of what is read, and how many bytes; `on_read` hears of each piece. Raises as `chunks`."""
+        sha256, read_bytes = hashlib.sha256(), 0
+        for data in self.chunks(stop):
+            sha256.update(data)
+            read_bytes += len(data)
+            on_read(len(data))
+        return sha256.hexdigest(), read_bytes
+
+    def lock(self) -> None:
+        """Hold the file against other edits until it is closed. Raises ToolFailure IO_ERROR, retryable, when held."""
+        with as_tool_failures(self.path):
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _not_regular(mode: int) -> OSError:
+    code = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO
+    return OSError(code, os.strerror(code))
+
+
+# Giving a file its name at once: rename(2), and renameat2(2) with RENAME_NOREPLACE where nothing may be replaced.
+#
+# Two writers of the same new name cannot both win. Where the C library or the file system lacks renameat2, link(2) (for
+# files) and mkdir(2) with a rename over the empty folder (for folders) refuse a taken name just as atomically.
+
+_RENAME_NOREPLACE = 1
+_UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
+_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+if _renameat2 is not None:
+    _renameat2.restype = ctypes.c_int
+    _renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+
+
+def rename(source_folder: int, source: str, folder: int, name: str, *, overwrite: bool) -> None:
+    """Move a directory entry; names are single components. Raises OSError EEXIST when taken and not `overwrite`."""
+    if overwrite:
+        os.rename(source, name, src_dir_fd=source_folder, dst_dir_fd=folder)
+        return
+    code = _rename_noreplace(source_folder, source, folder, name)
+    if code in _UNSUPPORTED:
+        _rename_by_claim(source_folder, source, folder, name)
+    elif code:
+        raise OSError(code, os.strerror(code))
+
+
+def _rename_noreplace(source_folder: int, source: str, folder: int, name: str) -> int:
+    """The error number, 0 for success."""
+    if _renameat2 is None:
+        return errno.ENOSYS
+    failed = _renameat2(source_folder, os.fsencode(source), folder, os.fsencode(name), _RENAME_NOREPLACE)
+    return ctypes.get_errno() if failed else 0
+
+
+def _rename_by_claim(source_folder: int, source: str, folder: int, name: str) -> None:
+    """EINVAL also means a folder moved into itself; rename(2) says so again."""
+    if stat.S_ISDIR(os.stat(source, dir_fd=source_folder, follow_symlinks=False).st_mode):
+        os.mkdir(name, 0o700, dir_fd=folder)
+        try:
+            os.rename(source, name, src_dir_fd=source_folder, dst_dir_fd=folder)
+        except OSError:
+            os.rmdir(name, dir_fd=folder)
+            raise
+    else:
+        os.link(source, name, src_dir_fd=source_folder, dst_dir_fd=folder, follow_symlinks=False)
+        os.unlink(source, dir_fd=source_folder)
+
+
+TEMPORARY_PREFIX = ".toolhub-"
+"""Listings leave these names out."""
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class AtomicFile:
+    """Bytes on their way to one name in one folder. Made by `Workspace.write_atomic`."""
+
+    def __init__(self, folder: int, name: str, path: str, *, mode: int, max_bytes: int | None) -> None:
+        """Takes over the descriptor `folder` when it succeeds. `max_bytes` None: no bound. Raises OSError."""
+        self.path = path
+        self.written_bytes = 0
+        self._name = name
+        self._max_bytes = max_bytes
+        self._sha256 = hashlib.sha256()
+        self._temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        self._mode = mode
+        self._descriptor = os.open(self._temporary, _CREATE, 0o600, dir_fd=folder)
+        self._folder = folder
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of what has been written so far."""
+        return self._sha256.hexdigest()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append. Raises ToolFailure FILE_TOO_LARGE past `max_bytes`, IO_ERROR when the disk refuses."""
+        self.written_bytes += len(data)
+        if self._max_bytes is not None and self.written_bytes > self._max_bytes:
+            message = f"The file would be larger than {self._max_bytes} bytes. Write less or split it."
+            raise refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=self._max_bytes)
+        self._sha256.update(data)
+        rest = memoryview(data)
+        with as_tool_failures(self.path):
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+
+    def commit(self, *, overwrite: bool, durable: bool, judge: Callable[[int, str], None] | None = None) -> None:
+        """Give the file its name. `judge` is shown folder and name right before, and raises to refuse.
+
+        Raises ToolFailure ALREADY_EXISTS when taken meanwhile and not `overwrite`.
+        """
+        with as_tool_failures(self.path):
+            if self._mode != 0o600:
+                os.fchmod(self._descriptor, self._mode)
+            if durable:
+                os.fsync(self._descriptor)
+            if judge is not None:
+                judge(self._folder, self._name)
+            rename(self._folder, self._temporary, self._folder, self._name, overwrite=overwrite)
+            self._temporary = ""
+            if durable:
+                _sync_folder(self._folder)
+
+    def close(self) -> None:
+        """Release the descriptors and remove what was not committed."""
+        try:
+            if self._temporary:
+                # Missing: someone took the temporary name away, so nothing of ours remains.
+                with as_tool_failures(self.path), suppress(FileNotFoundError):
+                    os.unlink(self._temporary, dir_fd=self._folder)
+        finally:
+            os.close(self._descriptor)
+            os.close(self._folder)
+
+
+def _sync_folder(folder: int) -> None:
+    """fsync(2) refuses O_PATH descriptors, so the folder is opened anew through itself."""
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

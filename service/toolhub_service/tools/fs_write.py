@@ -1,0 +1,190 @@
+"""core/fs.writeText: a text file, whole or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.tool import WRITE_FS, Annotations, ArgumentRole, Example, GuardedArgument
+from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.decoding import encoded, undecodable
+from toolhub_service.tools.files import CHUNK_BYTES, SourceFile
+from toolhub_service.tools.fs_values import Encoding, FilePath, Overwrite, Sha256, judge_overwrite, judge_size, target
+from toolhub_service.tools.threads import INLINE_BYTES, raise_if_cancelled, to_thread_if_large
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+from toolhub_service.tools.workspace import Workspace
+
+# core/fs.editText: replace an exact piece of a text file, as often as expected and not otherwise.
+#
+# The file is held with flock(2) while it is read, changed and replaced, so that of two edits none is lost.
+
+_SHOWN_LINES = 10
+
+
+class EditText(Tool["EditText.In", "EditText.Out"]):
+    name = "core/fs.editText"
+    description = (
+        "Replace oldText by newText in a UTF-8 text file of the workspace. oldText must match exactly, white space "
+        "included, and occur expectedCount times (once by default); otherwise nothing changes and the error says how "
+        "often and in which lines it occurs. Give more surrounding text to make a match unique."
+    )
+    tags = ("files", "write", "edit", "text")
+    capabilities = frozenset({WRITE_FS})
+    annotations = Annotations(destructive=True)
+    guarded = (GuardedArgument("path", ArgumentRole.PATH_WRITE),)
+    examples = (
+        Example("Change one place", {"path": "app.py", "oldText": "retries = 3", "newText": "retries = 5"}),
+        Example("Change both places", {"path": "a.md", "oldText": "teh", "newText": "the", "expectedCount": 2}),
+    )
+
+    class In(ToolInput, frozen=True):
+        path: FilePath
+        old_text: Annotated[str, Meta(description="Exact text to replace.", min_length=1)]
+        new_text: Annotated[str, Meta(description="What takes its place; may be empty.")]
+        expected_count: Annotated[int, Meta(description="How often oldText must occur.", ge=1, le=100_000)] = 1
+
+    class Out(ToolOutput, frozen=True):
+        path: str
+        replacements: int
+        sha256: Sha256
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        sandbox = context.constraints.sandbox
+        judge_overwrite(True, sandbox)
+        with context.workspace.open_to_edit(args.path) as file:
+            judge_size(file.size_bytes, sandbox.max_read_bytes, "The file")
+            edit = partial(_edit, context.workspace, file, args, sandbox.max_write_bytes)
+            edited = await to_thread_if_large(file.size_bytes, edit)
+        summary = f"replaced {edited.replacements} places"
+        context.proves(EvidenceType.FILE, edited.path, summary, sha256=edited.sha256)
+        return edited
+
+    def touches(self, args: In) -> Sequence[str]:
+        return (args.path,)
+
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        sandbox = context.constraints.sandbox
+        judge_overwrite(True, sandbox)
+        places = f"{args.expected_count} places" if args.expected_count > 1 else "1 place"
+        with context.workspace.open_read(args.path) as file:
+            judge_size(file.size_bytes, sandbox.max_read_bytes, "The file")
+            if file.size_bytes > INLINE_BYTES:
+                return (
+                    f'Replace a text in {places} of "{file.path}", if it occurs as often ({file.size_bytes:,} bytes).',
+                )
+            after = len(_edited(file, args, sandbox.max_write_bytes))
+            return (f'Replace a text in {places} of "{file.path}": {after:,} bytes instead of {file.size_bytes:,}.',)
+
+
+def _edit(
+    workspace: Workspace, file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None
+) -> EditText.Out:
+    data = _edited(file, args, max_bytes, stop)
+    with workspace.write_atomic(args.path, overwrite=True, mkdirp=False) as draft:
+        draft.write(data)
+    return EditText.Out(path=file.path, replacements=args.expected_count, sha256=draft.sha256)
+
+
+def _edited(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None = None) -> bytes:
+    """The file's content with the replacements made. Raises ToolFailure when the text is not found as expected."""
+    data = b"".join(file.chunks(stop))
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise undecodable(file.path, "utf-8", error.start) from error
+    old, new = encoded(args.old_text, "utf-8"), encoded(args.new_text, "utf-8")
+    count = data.count(old)
+    if count != args.expected_count:
+        raise _unexpected(data, old, count, args.expected_count)
+    judge_size(len(data) + count * (len(new) - len(old)), max_bytes, "The edited file")
+    return data.replace(old, new)
+
+
+def _unexpected(data: bytes, old: bytes, count: int, expected: int) -> ToolFailure:
+    if count == 0:
+        return refuse(ErrorKind.INVALID_INPUT, f"oldText does not occur in the file. {_hint(data, old)}", found=0)
+    lines = _lines_of(data, old)
+    message = (
+        f"oldText occurs {count} times, not {expected}. Add surrounding text until it is unique, "
+        "or set expectedCount to the number you mean."
+    )
+    return refuse(ErrorKind.INVALID_INPUT, message, found=count, expected=expected, lines=lines)
+
+
+def _hint(data: bytes, old: bytes) -> str:
+    if old.replace(b"\n", b"\r\n") in data:
+        return "The file's lines end with CRLF: write \\r\\n in oldText and newText."
+    if b"".join(old.split()) in b"".join(data.split()):
+        return "It does but for white space: copy spaces, tabs and line ends exactly as core/fs.readText returns them."
+    return "Read the file again with core/fs.readText and copy the text exactly."
+
+
+def _lines_of(data: bytes, old: bytes) -> list[int]:
+    """Line numbers of the first matches."""
+    lines: list[int] = []
+    at = data.find(old)
+    while at >= 0 and len(lines) < _SHOWN_LINES:
+        lines.append(data.count(b"\n", 0, at) + 1)
+        at = data.find(old, at + len(old))
+    return lines
+
+
+class WriteText(Tool["WriteText.In", "WriteText.Out"]):
+    name = "core/fs.writeText"
+    description = (
+        "Write a text file in the workspace, in one step: readers see the old file or the new one. Fails with "
+        "ALREADY_EXISTS when the path is taken and overwrite is false. To change a part of a file use core/fs.editText."
+    )
+    tags = ("files", "write", "text")
+    capabilities = frozenset({WRITE_FS})
+    annotations = Annotations(destructive=True)
+    guarded = (GuardedArgument("path", ArgumentRole.PATH_WRITE),)
+    examples = (
+        Example("Write a new file", {"path": "notes/today.md", "text": "# Today\n"}),
+        Example("Replace a file", {"path": "notes/today.md", "text": "# Today\n", "overwrite": True}),
+    )
+
+    class In(ToolInput, frozen=True):
+        path: FilePath
+        text: Annotated[str, Meta(description="The whole content.")]
+        overwrite: Overwrite = False
+        mkdirp: Annotated[bool, Meta(description="Make missing folders.")] = True
+        encoding: Encoding = "utf-8"
+
+    class Out(ToolOutput, frozen=True):
+        path: str
+        bytes: Annotated[int, Meta(description="Bytes written.")]
+        sha256: Sha256
+
+    async def run(self, args: In, context: ToolContext) -> Out:
+        sandbox = context.constraints.sandbox
+        judge_overwrite(args.overwrite, sandbox)
+        data = encoded(args.text, args.encoding)
+        judge_size(len(data), sandbox.max_write_bytes, "The text")
+        written = await to_thread_if_large(len(data), partial(_write, context.workspace, args, data))
+        context.proves(EvidenceType.FILE, written.path, f"wrote {written.bytes} bytes", sha256=written.sha256)
+        return written
+
+    def touches(self, args: In) -> Sequence[str]:
+        return (args.path,) if args.overwrite else ()
+
+    def effects(self, args: In, context: ToolContext) -> Sequence[str]:
+        sandbox = context.constraints.sandbox
+        size_bytes = len(encoded(args.text, args.encoding))
+        judge_size(size_bytes, sandbox.max_write_bytes, "The text")
+        place = target(context.workspace, args.path, sandbox, overwrite=args.overwrite, mkdirp=args.mkdirp)
+        return (f"Write {size_bytes:,} bytes to {place}.",)
+
+
+def _write(workspace: Workspace, args: WriteText.In, data: bytes, stop: threading.Event | None) -> WriteText.Out:
+    with workspace.write_atomic(args.path, overwrite=args.overwrite, mkdirp=args.mkdirp) as draft:
+        for at in range(0, len(data), CHUNK_BYTES):
+            raise_if_cancelled(stop)
+            draft.write(memoryview(data)[at : at + CHUNK_BYTES])
+    return WriteText.Out(path=draft.path, bytes=draft.written_bytes, sha256=draft.sha256)

@@ -1,0 +1,98 @@
+"""Disk work that may take long, in a thread, so that other calls go on.
+
+Cancelling waits until the thread has noticed (it looks between two chunks): a thread that outlived its call would use
+descriptors that are closed and perhaps someone else's by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar, cast
+
+from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.ports import EventSink
+from toolhub_service.domain.result import Progress
+
+INLINE_BYTES = 128 * 1024
+"""Up to here reading, hashing or writing costs less than the way to a thread and back is worth."""
+LONG_BYTES = 64 * 1024 * 1024
+"""From here on work waits for one of few threads of its own: a thread of everybody's would be gone for seconds."""
+_REPORT_EVERY_S = 0.1
+
+T = TypeVar("T")
+
+
+async def to_thread(work: Callable[[threading.Event], T], executor: Executor | None = None) -> T:
+    """Run `work(stop)` in a thread. When this is cancelled `stop` is set and the thread awaited, if it has begun."""
+    stop, has_begun = threading.Event(), threading.Event()
+
+    def begin() -> T | None:
+        has_begun.set()
+        return None if stop.is_set() else work(stop)
+
+    thread = asyncio.get_running_loop().run_in_executor(executor, begin)
+    try:
+        return cast(T, await asyncio.shield(thread))
+    except asyncio.CancelledError:
+        stop.set()
+        while has_begun.is_set() and not thread.done():
+            try:
+                await asyncio.wait({thread})
+            except asyncio.CancelledError:
+                continue
+        if thread.done() and not thread.cancelled():
+            thread.exception()  # Looked at, so that asyncio does not report it as lost.
+        raise
+
+
+async def to_thread_if_large(size_bytes: int, work: Callable[[threading.Event | None], T]) -> T:
+    """Run work on so many bytes at once where a thread would cost more than it frees, else as `to_thread` does."""
+    if size_bytes <= INLINE_BYTES:
+        return work(None)
+    return await to_thread(work, _long_work() if size_bytes >= LONG_BYTES else None)
+
+
+@cache
+def _long_work() -> Executor:
+    """Half of the processors: hashing lets go of the interpreter's lock, and calls that are served need the other."""
+    return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="long-work")
+
+
+def raise_if_cancelled(stop: threading.Event | None) -> None:
+    """To be called between chunks of work. Raises ToolFailure CANCELLED when `stop` is set."""
+    if stop is not None and stop.is_set():
+        raise refuse(ErrorKind.CANCELLED, "The call was cancelled before it was done.")
+
+
+class ByteProgress:
+    """Reports bytes done from a thread to a sink that lives on the loop, ten times a second at most."""
+
+    def __init__(self, sink: EventSink, total_bytes: int) -> None:
+        """To be made on the loop."""
+        self._sink = sink
+        self._total_bytes = total_bytes
+        self._loop = asyncio.get_running_loop()
+        self._done_bytes = 0
+        self._reported_at_s = time.monotonic()
+
+    def advance(self, size_bytes: int) -> None:
+        self._done_bytes += size_bytes
+        now_s = time.monotonic()
+        if now_s - self._reported_at_s >= _REPORT_EVERY_S:
+            self._reported_at_s = now_s
+            self._report()
+
+    def finish(self) -> None:
+        """The last report always tells the end."""
+        self._total_bytes = self._done_bytes
+        self._report()
+
+    def _report(self) -> None:
+        progress = Progress(step=self._done_bytes, total=max(self._total_bytes, self._done_bytes), unit="bytes")
+        self._loop.call_soon_threadsafe(self._sink.progress, progress)

@@ -1,0 +1,266 @@
+"""What the hub keeps, on the wire: jobs and their histories, audit events, approvals, artifacts, pins."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+
+from toolhub.v1 import (
+    approval_pb2,
+    approval_service_pb2,
+    artifact_pb2,
+    artifact_service_pb2,
+    audit_service_pb2,
+    call_pb2,
+    error_pb2,
+    event_pb2,
+    job_pb2,
+    job_service_pb2,
+    pin_pb2,
+    registry_service_pb2,
+)
+from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, Binding
+from toolhub_service.domain.artifact import Artifact
+from toolhub_service.domain.call import Call, ExecContext
+from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
+from toolhub_service.domain.event import ChainedEvent, ChainFault, Event, EventFilter, Verification
+from toolhub_service.domain.job import Job, JobFilter, JobStatus
+from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.pin import Pin, PinChange, PinFilter, PinState
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.guards.descriptions import escaped
+from toolhub_service.runtime.approval_record import Decision
+from toolhub_service.runtime.artifacts import ArtifactHeader
+from toolhub_service.schema import canonical_json, strict_json
+from toolhub_service.transport.convert.payload import ERRORS, EVENTS, JOB_STATES, WireEnum, duration, unix_ms
+from toolhub_service.transport.convert.result import from_artifact_ref, from_error, from_progress, write_result
+from toolhub_service.transport.convert.tables import Reader, Writer
+from toolhub_service.transport.status import RpcFailure
+
+_JOB = Writer(job_pb2.Job, Job, Call, ExecContext, apart={"principal", "status"})
+_JOB_FILTER = Reader(JobFilter, job_service_pb2.ListJobsRequest, apart={"states"})
+
+
+def from_job(job: Job, *, as_struct: bool, with_result: bool = True) -> job_pb2.Job:
+    """`with_result` false: lists leave the results out."""
+    message = _JOB(job, job.call, job.call.context, principal=job.call.principal.id)
+    write_status(message.status, job.status, as_struct=as_struct, with_result=with_result)
+    return message
+
+
+def write_status(message: job_pb2.JobStatus, status: JobStatus, *, as_struct: bool, with_result: bool = True) -> None:
+    """Fills the message where it stands."""
+    message.job_id = status.job_id
+    message.sequence = status.sequence
+    message.state = JOB_STATES.to_wire[status.state]
+    message.at.FromMilliseconds(status.at_unix_ms)
+    if status.progress is not None:
+        message.progress.CopyFrom(from_progress(status.progress))
+    message.artifacts.extend(from_artifact_ref(artifact) for artifact in status.artifacts)
+    if status.result is None:
+        return
+    if status.result.error is not None:
+        message.error.CopyFrom(from_error(status.result.error))
+    if with_result:
+        write_result(message.result, status.result, as_struct=as_struct)
+
+
+def to_job_filter(request: job_service_pb2.ListJobsRequest) -> JobFilter:
+    """The unspecified state in a filter means every state."""
+    states = frozenset(JOB_STATES.to_domain[state] for state in request.states if state)
+    return _JOB_FILTER(request, states=states)
+
+
+def shows_struct(encoding: int) -> bool:
+    """Of an answer to a question without arguments: JSON bytes unless a Struct is asked for."""
+    return bool(encoding == call_pb2.RESULT_ENCODING_STRUCT)
+
+
+# Audit events
+
+_KIND_NAMES = {kind.value: kind for kind in ErrorKind}
+_EVENT = Writer(event_pb2.Event, Event, ChainedEvent, apart={"error_kind", "duration"})
+_EVENT_FILTER = Reader(EventFilter, event_pb2.EventFilter, apart={"types", "from_unix_ms", "to_unix_ms"})
+_FAULT = Writer(audit_service_pb2.ChainFault, ChainFault)
+
+
+def from_event(chained: ChainedEvent) -> event_pb2.Event:
+    event = chained.event
+    kind = _KIND_NAMES.get(event.outcome)
+    return _EVENT(
+        event,
+        chained,
+        error_kind=ERRORS.to_wire[kind] if kind else error_pb2.ERROR_KIND_UNSPECIFIED,
+        duration=duration(event.duration_us / 1e6),
+    )
+
+
+def to_filter(message: event_pb2.EventFilter) -> EventFilter:
+    return _EVENT_FILTER(
+        message,
+        types=frozenset(EVENTS.to_domain[number] for number in message.types),
+        from_unix_ms=unix_ms(message.since) if message.HasField("since") else 0,
+        to_unix_ms=unix_ms(message.until) if message.HasField("until") else 0,
+    )
+
+
+def from_verification(verification: Verification) -> audit_service_pb2.VerifyAuditResponse:
+    faults = [_FAULT(fault) for fault in verification.faults]
+    return audit_service_pb2.VerifyAuditResponse(
+        ok=verification.ok,
+        events_checked=verification.events_checked,
+        writers_checked=verification.writers,
+        first_bad=faults[0] if faults else None,
+        faults=faults,
+    )
+
+
+# Approvals
+
+APPROVAL_STATES = WireEnum(ApprovalState, approval_pb2.ApprovalState, "APPROVAL_STATE")
+_APPROVAL = Writer(approval_pb2.Approval, Approval, Binding, apart={"args_summary_json", "question"})
+
+
+def from_approval(approval: Approval) -> approval_pb2.Approval:
+    summary_json = approval.args_summary_json.encode()
+    return _APPROVAL(approval, approval.binding, args_summary_json=summary_json, question=_from_question(approval))
+
+
+def to_approval_filter(request: approval_service_pb2.ListApprovalsRequest) -> ApprovalFilter:
+    """The unspecified state in a filter means every state."""
+    every = approval_pb2.APPROVAL_STATE_UNSPECIFIED in request.states
+    states = () if every else request.states
+    return ApprovalFilter(
+        states=frozenset(APPROVAL_STATES.to_domain[state] for state in states),
+        principal=request.principal,
+        tool=request.tool,
+    )
+
+
+def to_decision(decision: int) -> Decision:
+    """The envelope has been validated: it is a yes or a no."""
+    return ApprovalState.APPROVED if decision == approval_pb2.DECISION_APPROVE else ApprovalState.REJECTED
+
+
+def to_answer(answer_json: bytes) -> JsonObject | None:
+    """None when there is none. Raises ToolFailure INVALID_INPUT for what is no JSON object."""
+    if not answer_json:
+        return None
+    answer = strict_json.loads(answer_json)
+    if not isinstance(answer, dict):
+        raise refuse(ErrorKind.INVALID_INPUT, "An answer is a JSON object whose members are what was asked for.")
+    return answer
+
+
+def from_refused_answer(error: ToolError) -> RpcFailure:
+    """INVALID_ARGUMENT, with a violation for each place at which the answer does not fit the question."""
+    fields = tuple((f"answer_json{violation.path}", violation.message) for violation in error.violations)
+    violations = fields or (("answer_json", error.message),)
+    return RpcFailure(Reason.ANSWER_UNFIT, error.message, field_violations=violations)
+
+
+def _from_question(approval: Approval) -> approval_pb2.Question | None:
+    """What is shown of it: never its continuation, nor what was answered."""
+    question = approval.question
+    if question is None:
+        return None
+    schema_json = canonical_json.dumps(question.schema)
+    return approval_pb2.Question(message=question.message, schema_json=schema_json, round=approval.round)
+
+
+# Artifacts
+
+
+_ARTIFACT = Writer(artifact_pb2.Artifact, Artifact)
+_HEADER = Reader(ArtifactHeader, artifact_service_pb2.ArtifactHeader)
+
+
+def from_artifact(artifact: Artifact) -> artifact_pb2.Artifact:
+    return _ARTIFACT(artifact)
+
+
+def to_header(message: artifact_service_pb2.ArtifactHeader) -> ArtifactHeader:
+    return _HEADER(message)
+
+
+# Pins
+
+# A text breaks where its own lines end, so that one changed sentence of a long description is one changed line of the
+# difference. Both sides are cut before they are compared: difflib's worst case is quadratic, and what is compared was
+# written by a stranger.
+
+DIFF_MAX_BYTES = 64 * 1024
+_COMPARED_MAX_CHARS = 128 * 1024
+_COMPARED_MAX_LINES = 1_500
+_ESCAPE = re.compile(r"\\(.)")
+
+
+def pin_diff(before: JsonObject, after: JsonObject, *, approved: str, seen: str) -> str:
+    """Unified diff of at most 64 KiB, empty when both are equal; `approved` and `seen` name the two sides."""
+    lines = difflib.unified_diff(_lines(before), _lines(after), approved, seen, lineterm="")
+    return "\n".join(_bounded(lines))
+
+
+def _lines(definition: JsonObject) -> list[str]:
+    text = json.dumps(definition, indent=2, sort_keys=True, ensure_ascii=False)
+    shown = escaped(text[:_COMPARED_MAX_CHARS])[:_COMPARED_MAX_CHARS]
+    lines = _ESCAPE.sub(lambda found: found.group() + ("\n" if found.group(1) == "n" else ""), shown).splitlines()
+    if len(text) > _COMPARED_MAX_CHARS or len(lines) > _COMPARED_MAX_LINES:
+        return [*lines[:_COMPARED_MAX_LINES], f"… cut; the whole definition has {len(text):,} characters"]
+    return lines
+
+
+def _bounded(lines: Iterator[str]) -> Iterator[str]:
+    left = DIFF_MAX_BYTES - 100
+    for line in lines:
+        left -= len(line.encode()) + 1
+        if left < 0:
+            yield "… the difference goes on; it was cut at 64 KiB"
+            return
+        yield line
+
+
+PIN_STATES = WireEnum(PinState, pin_pb2.PinState, "PIN_STATE")
+PIN_CHANGES = {
+    change: pin_pb2.PIN_CHANGE_UNSPECIFIED
+    if change is PinChange.NONE
+    else pin_pb2.PinChange.Value(f"PIN_CHANGE_{change.name}")
+    for change in PinChange
+}
+_PIN = Writer(pin_pb2.Pin, Pin, apart={"change", "diff", "tool_spec", "definition_json"})
+_DEFINITION_MAX_BYTES = 256 * 1024
+
+
+def from_pin(pin: Pin) -> pin_pb2.Pin:
+    """As in a list: without diff, definition and tool."""
+    return _PIN(pin, change=PIN_CHANGES[pin.change])
+
+
+def from_whole_pin(pin: Pin, approved: Pin | None) -> pin_pb2.Pin:
+    """With the definition, and its difference to the approved one."""
+    message = from_pin(pin)
+    definition = json.dumps(pin.definition, sort_keys=True, separators=(",", ":")).encode()  # as `pin_digest` reads it
+    message.definition_json = definition if len(definition) <= _DEFINITION_MAX_BYTES else b""
+    if approved is not None and approved.key != pin.key:
+        message.diff = pin_diff(
+            approved.definition,
+            pin.definition,
+            approved=f"approved {approved.tool} {approved.digest[:12]}",
+            seen=f"seen {pin.tool} {pin.digest[:12]}",
+        )
+    return message
+
+
+def to_pin_filter(request: registry_service_pb2.ListPinsRequest) -> PinFilter:
+    """The unspecified state in a filter means every state."""
+    states = () if pin_pb2.PIN_STATE_UNSPECIFIED in request.states else request.states
+    return PinFilter(
+        source=request.source, tool=request.tool, states=frozenset(PIN_STATES.to_domain[state] for state in states)
+    )
+
+
+def is_approval(decision: int) -> bool:
+    """The envelope has been validated: it is a yes or a no."""
+    return decision == approval_pb2.DECISION_APPROVE

@@ -1,0 +1,86 @@
+"""Messages and domain values whose fields have the same names: one conversion each, compiled when it is imported.
+
+A Timestamp `x` is the domain's `x_unix_ms`, a Duration `x` its `x_s`, an enum goes by the table of its `WireEnum`; all
+else is the same on both sides. A field that has no counterpart is an error at import unless it is named as `apart`,
+which code fills in: so that nothing is forgotten, and nothing leaves that the contract has no field for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from toolhub_service.transport.convert.payload import WIRE_ENUMS, duration, timestamp
+
+Wire = TypeVar("Wire", bound=Message)
+Domain = TypeVar("Domain")
+
+
+class Writer(Generic[Wire]):
+    """From domain values to a message."""
+
+    def __init__(self, wire: type[Wire], *sources: type, apart: Iterable[str] = ()) -> None:
+        """A field is filled from the first of `sources` that has its counterpart."""
+        self._wire = wire
+        self._fields: list[tuple[str, int, str, Callable[[Any], Any] | None]] = []
+        left_out = set(apart)
+        for field in wire.DESCRIPTOR.fields:
+            if field.name in left_out:
+                continue
+            name = _counterpart(field)
+            places = [place for place, source in enumerate(sources) if name in source.__annotations__]
+            if not places:
+                raise TypeError(f"{field.full_name}: none of {sources} has {name}")
+            self._fields.append((field.name, places[0], name, _to_wire(field)))
+
+    def __call__(self, *values: object, **apart: Any) -> Wire:
+        """The message of `values`, one of each of the sources, and of what is `apart`."""
+        for field, place, name, convert in self._fields:
+            value = getattr(values[place], name)
+            apart[field] = value if convert is None else convert(value)
+        return self._wire(**apart)
+
+
+class Reader(Generic[Domain]):
+    """From a message to a domain value; for scalars and enums."""
+
+    def __init__(self, domain: type[Domain], wire: type[Message], *, apart: Iterable[str] = ()) -> None:
+        self._domain = domain
+        self._fields: list[tuple[str, dict[int, Any] | None]] = []
+        left_out, known = set(apart), wire.DESCRIPTOR.fields_by_name
+        for name in domain.__annotations__:
+            if name in left_out:
+                continue
+            if name not in known or known[name].message_type is not None or known[name].is_repeated:
+                raise TypeError(f"{domain.__name__}.{name}: {wire.DESCRIPTOR.full_name} has no such scalar")
+            of_enum = known[name].enum_type
+            self._fields.append((name, None if of_enum is None else WIRE_ENUMS[of_enum.full_name].to_domain))
+
+    def __call__(self, message: Message, **apart: Any) -> Domain:
+        """The value, with what is `apart`. Raises KeyError for a number of an enum that the domain does not know."""
+        for name, members in self._fields:
+            value = getattr(message, name)
+            apart[name] = value if members is None else members[value]
+        return self._domain(**apart)
+
+
+def _counterpart(field: Any) -> str:
+    """The name of the domain's field for a field of a message."""
+    of = field.message_type.full_name if field.message_type is not None else ""
+    suffix = {"google.protobuf.Timestamp": "_unix_ms", "google.protobuf.Duration": "_s"}.get(of, "")
+    return f"{field.name}{suffix}"
+
+
+def _to_wire(field: Any) -> Callable[[Any], Any] | None:
+    if field.enum_type is not None:
+        to_wire = WIRE_ENUMS[field.enum_type.full_name].to_wire
+        return (lambda members: [to_wire[member] for member in members]) if field.is_repeated else to_wire.__getitem__
+    of = field.message_type.full_name if field.message_type is not None else ""
+    return {"google.protobuf.Timestamp": timestamp, "google.protobuf.Duration": _duration}.get(of)
+
+
+def _duration(span_s: float | None) -> Any:
+    """None where nothing is known of it."""
+    return None if span_s is None else duration(span_s)

@@ -1,0 +1,306 @@
+"""All interceptors around each RPC, joined into one handler a method when the server is built.
+
+grpc.aio hands a handler over in two styles: an async generator, or a coroutine that calls `context.write()`
+(grpc_health's Watch). Both are wrapped here, once a method, with the hooks of those layers that the method concerns. A
+unary request is taken as a stream of one message, which is read after the layers have let the RPC in
+(docs/decisions/0023). grpc.aio's own interceptors would cost a coroutine each and a lookup for every RPC; as a
+handler of handlers the front costs a dictionary lookup (docs/decisions/0003). Bytes that are no message are
+found here too: grpc would tell the client the parser's own words and log a traceback for each.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from grpc.aio import EOF
+
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.transport.receipts import COUNTED_FROM_BYTES, LARGE_BYTES, MAX_FIELDS, Receipts, has_more_fields
+from toolhub_service.transport.rpc import CALLER, HOOKS, Layer, Method, ServicerContext, caller_id
+from toolhub_service.transport.status import RpcFailure, details_trailer
+
+Behaviour = Callable[..., Any]
+
+_UNREADABLE = object()
+"""Stands for a request whose bytes are not its message."""
+
+
+class _Large(NamedTuple):
+    """A request of LARGE_BYTES or more. Its size is known from its bytes: protobuf would write it again to tell."""
+
+    request: Any
+    size_bytes: int
+
+
+class Front(grpc.GenericRpcHandler):
+    """`layers` outermost first.
+
+    Servicers are added to it as if it were the server (`add_ToolServiceServicer_to_server(servicer, front)`), which
+    joins the layers that concern each of their methods into one handler, and it to the server as the handler of all.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = tuple(layers)
+        self._handlers: dict[str, Any] = {}
+        self._receipts = Receipts()
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Called by the generated `add_…_to_server`, which gives the same handlers by name, too."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """Called by the generated `add_…_to_server`."""
+        for name, handler in handlers.items():
+            method = _method(service, name, handler)
+            self._handlers[method.path] = self._joined(method, handler)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """None for a method that nobody added: grpc answers UNIMPLEMENTED itself."""
+        return self._handlers.get(handler_call_details.method)
+
+    def _joined(self, method: Method, handler: Any) -> Any:
+        make, behaviour = _parts(handler)
+        hooks = Hooks(method, self._layers)
+        yields = handler.response_streaming and inspect.isasyncgenfunction(behaviour)
+        if yields:
+            around = self._around_generator(hooks, behaviour)
+        elif method.takes_stream:
+            around = self._around_client_stream(hooks, behaviour)
+        else:
+            around = self._around_unary(hooks, behaviour)
+        return make(
+            around,
+            request_deserializer=_lenient(handler.request_deserializer),
+            response_serializer=_sparing(handler.response_serializer) if yields else handler.response_serializer,
+        )
+
+    def _around_unary(  # noqa: C901 - one function for what every call goes through
+        self, hooks: Hooks, behaviour: Behaviour
+    ) -> Behaviour:
+        """For one request, and a handler that returns its response or writes a stream of them.
+
+        Every call comes through here: what it does, it does in place, for each function that a call visits costs.
+        """
+        receipts, entries, receivers, senders = self._receipts, hooks.entries, hooks.receivers, hooks.senders
+
+        async def around(_: AsyncIterator[Any], context: ServicerContext) -> Any:  # noqa: C901 - likewise
+            states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
+            error: BaseException | None = None
+            request: Any = None
+            sender, held = "", 0
+            try:
+                for enter in entries:
+                    states.append(enter(context))  # noqa: PERF401 - one may raise: the others have entered
+                caller = CALLER.get(None)
+                sender = caller.principal.id if caller is not None else ""
+                request = await receipts.message(context, sender)
+                if request is EOF or request is _UNREADABLE:
+                    hooks.refuse(request)
+                if type(request) is _Large:
+                    held = receipts.hold(request.size_bytes, sender)
+                    request = request.request
+                for place, received in receivers:
+                    received(states[place], request)
+                response = await behaviour(request, context)
+                if response is not None:
+                    for place, sent in senders:
+                        sent(states[place])
+                return response
+            except BaseException as raised:
+                error, request = raised, None
+                await hooks.fail(context, raised)
+                raise
+            finally:
+                if held:
+                    receipts.release(held, sender)
+                for place, leave in hooks.leavers:
+                    if place < len(states):
+                        leave(states[place], context, error)
+
+        return around
+
+    def _around_client_stream(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:
+        async def around(requests: AsyncIterator[Any], context: ServicerContext) -> Any:
+            states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
+            error: BaseException | None = None
+            try:
+                hooks.enter(context, states)
+                response = await behaviour(hooks.each(states, requests), context)
+                if response is not None:
+                    for place, sent in hooks.senders:
+                        sent(states[place])
+                return response
+            except BaseException as raised:
+                error = raised
+                await hooks.fail(context, raised)
+                raise
+            finally:
+                hooks.leave(context, states, error)
+
+        return around
+
+    def _around_generator(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:
+        method, receipts = hooks.method, self._receipts
+
+        async def around(requests: AsyncIterator[Any], context: ServicerContext) -> AsyncIterator[Any]:
+            states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
+            error: BaseException | None = None
+            request: Any = None
+            held = 0
+            try:
+                hooks.enter(context, states)
+                if method.takes_stream:
+                    request = hooks.each(states, requests)
+                else:
+                    request = await receipts.message(context, caller_id())
+                    if type(request) is _Large:
+                        held = receipts.hold(request.size_bytes, caller_id())
+                    request = hooks.shown(states, request)
+                async with aclosing(behaviour(request, context)) as responses:
+                    async for response in responses:
+                        for place, sent in hooks.senders:
+                            sent(states[place])
+                        yield response
+            except BaseException as raised:
+                error, request = raised, None
+                await hooks.fail(context, raised)
+                raise
+            finally:
+                if held:
+                    receipts.release(held, caller_id())
+                hooks.leave(context, states, error)
+
+        return around
+
+
+class Hooks:
+    """What the layers do around the RPCs of one method, joined once, when the server is built."""
+
+    def __init__(self, method: Method, layers: Sequence[Layer]) -> None:
+        self.method = method
+        self.entries: list[Any] = []
+        self.receivers: list[tuple[int, Any]] = []
+        """(place of the layer's state, hook)"""
+        self.senders: list[tuple[int, Any]] = []
+        self.leavers: list[tuple[int, Any]] = []
+        """Innermost first."""
+        self._failures: list[Any] = []
+        for layer in layers:
+            does = {hook: partial(getattr(layer, hook), method) for hook in HOOKS if layer.concerns(hook, method)}
+            place = 0
+            if "enter" in does or "leave" in does:
+                self.entries.append(does.get("enter", _nothing))
+                place = len(self.entries)
+            for hook, places in (("received", self.receivers), ("sent", self.senders)):
+                if hook in does:
+                    places.append((place, does[hook]))
+            if "leave" in does:
+                self.leavers.insert(0, (place, does["leave"]))
+            if "failure" in does:
+                self._failures.insert(0, does["failure"])
+
+    def enter(self, context: ServicerContext, states: list[Any]) -> None:
+        """Enter every layer, before anything of the request is read."""
+        for enter in self.entries:
+            states.append(enter(context))  # noqa: PERF401 - one may raise: the others have entered
+
+    async def each(self, states: list[Any], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for request in requests:
+            yield self.shown(states, request)
+
+    def shown(self, states: list[Any], request: Any) -> Any:
+        """The request, once every layer has let it pass."""
+        if request is EOF or request is _UNREADABLE:
+            self.refuse(request)
+        if type(request) is _Large:
+            request = request.request
+        for place, received in self.receivers:
+            received(states[place], request)
+        return request
+
+    def refuse(self, request: Any) -> NoReturn:
+        """Raises RpcFailure for a unary request that did not come, or for bytes that are no message."""
+        if request is EOF:
+            raise RpcFailure(Reason.REQUEST_MISSING, f"Send one message with {self.method.path}.")
+        raise RpcFailure(
+            Reason.UNREADABLE_REQUEST,
+            f"The bytes are not a request of {self.method.path}, or have more than {MAX_FIELDS:,} fields: send many "
+            "arguments as args_json.",
+        )
+
+    async def fail(self, context: ServicerContext, error: BaseException) -> None:
+        """End the RPC with a status, or return when it has one already or was cancelled."""
+        if not isinstance(error, Exception) or isinstance(error, grpc.aio.AbortError):
+            return
+        for failure in self._failures:
+            error = failure(context, error)
+        if isinstance(error, RpcFailure):
+            _forget_frames(error)
+            await context.abort(error.code, error.message, (details_trailer(error),))
+
+    def leave(self, context: ServicerContext, states: list[Any], error: BaseException | None) -> None:
+        """Leave those layers that were entered, innermost first."""
+        for place, leave in self.leavers:
+            if place < len(states):
+                leave(states[place], context, error)
+
+
+def _nothing(_: ServicerContext) -> None:
+    """What a layer does that has nothing to do at the beginning of an RPC."""
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """grpc.aio keeps what `abort` raises in a cycle with the RPC, and through tracebacks the request of 4 MiB would
+    stay with it until the garbage collector comes to the oldest generation."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
+
+
+def _lenient(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+    """The deserializer, answering _UNREADABLE where it would raise, and _Large with what is large."""
+    if deserialize is None:
+        return lambda data: data if len(data) < LARGE_BYTES else _Large(data, len(data))
+    descriptor = getattr(getattr(deserialize, "__self__", None), "DESCRIPTOR", None)
+
+    def read(data: bytes) -> Any:
+        if len(data) > COUNTED_FROM_BYTES and descriptor is not None and has_more_fields(data, descriptor, MAX_FIELDS):
+            return _UNREADABLE
+        try:
+            message = deserialize(data)
+        except DecodeError:
+            return _UNREADABLE
+        return message if len(data) < LARGE_BYTES else _Large(message, len(data))
+
+    return read
+
+
+def _sparing(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """The serializer, letting pass what a stream has serialised itself."""
+    if serialize is None:
+        return None
+    return lambda message: message if type(message) is bytes else serialize(message)
+
+
+def _method(service: str, name: str, handler: Any) -> Method:
+    kinds = {
+        (False, False): "unary",
+        (False, True): "server_stream",
+        (True, False): "client_stream",
+        (True, True): "bidi_stream",
+    }
+    takes_stream, sends_stream = bool(handler.request_streaming), bool(handler.response_streaming)
+    return Method(f"/{service}/{name}", service, name, kinds[takes_stream, sends_stream], takes_stream)
+
+
+def _parts(handler: Any) -> tuple[Callable[..., Any], Behaviour]:
+    """The constructor for a handler that takes a stream and answers as this one does, and the behaviour inside."""
+    if handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler, handler.stream_stream or handler.unary_stream
+    return grpc.stream_unary_rpc_method_handler, handler.stream_unary or handler.unary_unary

@@ -1,0 +1,244 @@
+"""How much of requests a process holds: so many in receipt at once, each for so long, and so many bytes of large ones.
+
+grpc.aio reads the one message of a unary request before it calls the handler, and so before anything is known of the
+caller. The front therefore takes every request as a stream and asks for its message here, after the layers have let
+the RPC in: what is refused before leaves no more than a flow-control window in memory (docs/decisions/0023).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+from collections import Counter, deque
+from time import monotonic
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.descriptor import Descriptor
+
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.usage import may_take
+from toolhub_service.transport.rpc import ServicerContext
+from toolhub_service.transport.status import RpcFailure
+
+RECEIPTS_MAX = 12
+"""Messages in receipt at once: each may be 4 MiB, and is held twice while it is put together."""
+RECEIPT_MAX_S = 30.0
+"""What a message of 4 MiB takes over a line of 1.1 Mbit/s."""
+LARGE_BYTES = 256 * 1024
+"""From here on a request counts for as long as its RPC lasts."""
+HELD_MAX_BYTES = 32 * 1024 * 1024
+"""Of large requests in all, and half of it for one principal: in use a request takes several times its own size."""
+_TRIM_AFTER_S = 2.0
+_MALLOC_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""malloc_trim(3) of glibc; musl has none."""
+_YOUNG: Final = 1
+"""The generations that are collected after large requests. A refused one hangs in a cycle (an exception, a frame of its
+traceback, the future that raised it), and dozens of them make too few objects for the collector to start by itself."""
+_PATIENCE_S = 1.0
+"""How long others wait before the oldest receipt is cut off to make room."""
+
+
+class Receipts:
+    """One for each process; it belongs to the loop that serves."""
+
+    def __init__(
+        self, most: int = RECEIPTS_MAX, longest_s: float = RECEIPT_MAX_S, held_max_bytes: int = HELD_MAX_BYTES
+    ) -> None:
+        self._most = most
+        self._longest_s = longest_s
+        self._held_max_bytes = held_max_bytes
+        self._held: Counter[str] = Counter()
+        """Bytes of large requests in use, by sender."""
+        self._is_trimmed_soon = False
+        self._released_bytes = 0
+        """Since garbage was last collected."""
+        self._open: dict[_Receipt, None] = {}
+        """Oldest first."""
+        self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._granted = 0
+        """Places of those who were woken and have not begun yet."""
+        self._is_watched = False
+
+    async def message(self, context: ServicerContext, sender: str) -> Any:
+        """The message of an RPC of `sender`, or grpc.aio.EOF.
+
+        Raises RpcFailure when it took too long, or when others waited for its place.
+        """
+        if self._waiting or len(self._open) >= self._most // 2:  # below, everybody may take one
+            await self._turn(sender)
+        receipt = _Receipt(sender, monotonic(), asyncio.current_task())
+        self._open[receipt] = None
+        if not self._is_watched:
+            self._is_watched = True
+            asyncio.get_running_loop().call_later(_PATIENCE_S, self._watch)
+        try:
+            return await context.read()
+        except asyncio.CancelledError:
+            if receipt.is_cut and receipt.task is not None and not receipt.task.uncancel():
+                raise _too_slow() from None
+            raise
+        finally:
+            del self._open[receipt]
+            if self._waiting:
+                self._let_in()
+
+    def hold(self, size_bytes: int, sender: str) -> int:
+        """Count a request until `release`; what to release, 0 for one that is not large.
+
+        Raises RpcFailure when the large requests of this sender, or of all, take up too much.
+        """
+        if size_bytes < LARGE_BYTES:
+            return 0
+        own, all_bytes = self._held[sender] + size_bytes, self._held.total() + size_bytes
+        if own > self._held_max_bytes // 2 or all_bytes > self._held_max_bytes:
+            raise _too_much()
+        self._held[sender] = own
+        return size_bytes
+
+    def release(self, size_bytes: int, sender: str) -> None:
+        """The RPC that held so much has ended."""
+        self._held[sender] -= size_bytes
+        if not self._held[sender]:
+            del self._held[sender]
+        self._released_bytes += size_bytes
+        if self._released_bytes >= self._held_max_bytes:
+            self._released_bytes = 0
+            asyncio.get_running_loop().call_soon(gc.collect, _YOUNG)  # once the frames of this RPC are left
+        if not self._held and not self._is_trimmed_soon and _MALLOC_TRIM is not None:
+            self._is_trimmed_soon = True
+            asyncio.get_running_loop().call_later(_TRIM_AFTER_S, self._trim)
+
+    def _trim(self) -> None:
+        """Give the system what large requests have left in the C library's arenas; in a thread: it takes a while."""
+        self._is_trimmed_soon = False
+        if not self._held and _MALLOC_TRIM is not None:
+            gc.collect(_YOUNG)
+            asyncio.get_running_loop().run_in_executor(None, _MALLOC_TRIM, 0)
+
+    async def _turn(self, sender: str) -> None:
+        if self._may_begin(sender):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((sender, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._waiting.remove((sender, turn))
+            raise
+        finally:
+            if not turn.cancelled():
+                self._granted -= 1
+
+    def _may_begin(self, sender: str) -> bool:
+        taken = len(self._open) + self._granted
+        own = sum(receipt.sender == sender for receipt in self._open)
+        return taken < self._most and (own < self._most // 2 or may_take(own, taken, self._most))
+
+    def _let_in(self) -> None:
+        """Wake those who may begin, in their order: a sender whose share is taken does not hold the others up."""
+        for sender, turn in list(self._waiting):
+            if not turn.done() and self._may_begin(sender):
+                self._waiting.remove((sender, turn))
+                self._granted += 1
+                turn.set_result(None)
+
+    def _watch(self) -> None:
+        """Once a second while something is in receipt: cut off what takes too long, sooner while others wait."""
+        now_s = monotonic()
+        wanted_by = {sender for sender, _ in self._waiting}
+        is_full = len(self._open) >= self._most
+        for receipt in self._open:
+            is_wanted = bool(wanted_by) and (is_full or receipt.sender in wanted_by)
+            is_late = now_s - receipt.began_s >= (_PATIENCE_S if is_wanted else self._longest_s)
+            if is_late and not receipt.is_cut and receipt.task is not None:
+                receipt.is_cut = True
+                receipt.task.cancel()
+        self._is_watched = bool(self._open)
+        if self._is_watched:
+            asyncio.get_running_loop().call_later(_PATIENCE_S, self._watch)
+
+
+class _Receipt(msgspec.Struct, eq=False, gc=False):
+    sender: str
+    began_s: float
+    """On the clock of `time.monotonic`."""
+    task: asyncio.Task[Any] | None
+    is_cut: bool = False
+
+
+def _too_slow() -> RpcFailure:
+    return RpcFailure(
+        Reason.REQUEST_TOO_SLOW,
+        "The request came in too slowly and kept others waiting; send it again, or send large content as an artifact.",
+        retry_after_s=1.0,
+    )
+
+
+def _too_much() -> RpcFailure:
+    return RpcFailure(
+        Reason.OVERLOADED,
+        "Large requests in flight take up what this hub holds of them; try again shortly, fewer at once, or send large "
+        "content as an artifact.",
+        {"max_bytes": str(HELD_MAX_BYTES // 2)},
+        retry_after_s=0.5,
+    )
+
+
+# The number of fields of a message, counted in its bytes: the parser makes them all in one step, on the event loop. A
+# Struct of 4 MiB can hold two million values, and parsing it held every call up for seconds. JSON as bytes is one
+# field, however long it is, and is bounded by its own structure (schema/strict_json.py).
+# Wire format: protobuf.dev/programming-guides/encoding.
+
+MAX_FIELDS: Final = 60_000
+"""About 15,000 members of a Struct."""
+COUNTED_FROM_BYTES: Final = 64 * 1024
+"""Smaller messages are parsed uncounted."""
+_FIXED_BYTES: Final = {1: 8, 5: 4}
+
+
+def has_more_fields(data: bytes, descriptor: Descriptor, most: int) -> bool:
+    """Whether the message and all messages in it have more than `most` fields. What is torn counts as far as it goes:
+    the parser refuses it."""
+    pending = [(0, len(data), descriptor)]
+    fields = 0
+    try:
+        while pending:
+            at, end, message = pending.pop()
+            known = message.fields_by_number
+            while at < end:
+                fields += 1
+                if fields > most:
+                    return True
+                tag, at = _varint(data, at)
+                kind = tag & 7
+                if kind == 2:
+                    size_bytes, at = _varint(data, at)
+                    field = known.get(tag >> 3)
+                    if field is not None and field.message_type is not None:
+                        pending.append((at, min(at + size_bytes, end), field.message_type))
+                    at += size_bytes
+                elif kind == 0:
+                    _, at = _varint(data, at)
+                else:
+                    at += _FIXED_BYTES.get(kind, 0)  # the marks of a group, which proto3 has none of, have no content
+    except IndexError:
+        return False
+    return False
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that stands there, and where it ends. Raises IndexError where the bytes end first."""
+    byte = data[at]
+    if byte < 128:
+        return byte, at + 1
+    number, shift = byte & 127, 7
+    while True:
+        at += 1
+        byte = data[at]
+        number |= (byte & 127) << shift
+        if byte < 128 or shift > 63:
+            return number, at + 1
+        shift += 7

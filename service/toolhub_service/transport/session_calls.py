@@ -1,0 +1,315 @@
+"""The calls of a session, what waits of them for the reader, and how many there may be.
+
+A call is its own event sink. What waits for the reader is bounded: progress is kept in its newest form only, and of
+output the oldest goes first. The answer is never dropped, and nothing comes after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from toolhub.v1 import tool_service_pb2 as pb
+from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
+from toolhub_service.runtime.failures import cancelled
+from toolhub_service.transport.convert.call import wants_struct
+from toolhub_service.transport.convert.result import from_chunk, from_progress, write_answer
+
+_NAME_MAX = 128
+EVENTS_MAX = 1_024
+"""Of one call that wait for the reader."""
+
+
+class Mailbox(Protocol):
+    """Where the events of all calls of a session wait."""
+
+    def list_up(self, call: SessionedCall) -> None:
+        """The call has something to tell."""
+        ...
+
+    def hold(self, size_bytes: int) -> bool:
+        """So many bytes more wait for the reader, or less; whether that is more than may."""
+        ...
+
+
+class SessionedCall:
+    """Implements `EventSink`."""
+
+    __slots__ = (
+        "_answer",
+        "_mailbox",
+        "_request",
+        "_told",
+        "is_cancelled",
+        "is_listed",
+        "is_over",
+        "malformed",
+        "name",
+        "refusal",
+        "size_bytes",
+        "task",
+        "wants_struct",
+    )
+
+    def __init__(self, request: pb.SessionCall, mailbox: Mailbox) -> None:
+        self.name = request.call_id[:_NAME_MAX]
+        """The caller's, not the hub's; one that is too long is never begun."""
+        self.wants_struct = wants_struct(request)
+        intent = request.intent
+        self.size_bytes = intent.args_struct.ByteSize() if intent.HasField("args_struct") else len(intent.args_json)
+        """Of its arguments."""
+        self.malformed: ToolResult | None = None
+        """The answer to a call that breaks the contract; it never begins."""
+        self.refusal: ToolError | None = None
+        """Why it is not even tried; it is refused in step 2 then, and recorded like any call."""
+        self.is_cancelled = False
+        self.is_over = False
+        """Whether its answer was taken: nothing more will come."""
+        self.is_listed = False
+        """Whether the mailbox knows that there is something to tell; the mailbox's own mark."""
+        self.task: asyncio.Task[None] | None = None
+        """What runs it, from when it begins to its answer."""
+        self._request: pb.SessionCall | None = request
+        self._mailbox = mailbox
+        self._told: deque[Progress | Chunk] | None = None
+        self._answer: bytes | None = None
+
+    def begun_by(self, task: asyncio.Task[None]) -> pb.SessionCall:
+        """What was asked, once: what it holds of the message is let go when the call runs."""
+        request, self._request = self._request, None
+        assert request is not None
+        self.task = task
+        return request
+
+    def cancel(self) -> None:
+        """It is still answered: CANCELLED, unless it is answered already."""
+        if self.task is not None:
+            if not self.is_cancelled:
+                self.is_cancelled = True
+                self.task.cancel()
+        elif self._answer is None:
+            self.refusal = cancelled()
+
+    def progress(self, progress: Progress) -> None:
+        told = self._told
+        if told and isinstance(told[-1], Progress):
+            told[-1] = progress  # only the newest matters
+            return
+        self._keep(progress, 0)
+
+    def chunk(self, chunk: Chunk) -> None:
+        self._keep(chunk, len(chunk.data))
+
+    def answer(self, answer: ToolResult | Plan) -> None:
+        """The last event of the call."""
+        event = pb.SessionEvent(call_id=self.name)
+        write_answer(event, answer, as_struct=self.wants_struct)
+        self._answer = event.SerializeToString()
+        self.task = None
+        self._mailbox.hold(len(self._answer))
+        self._mailbox.list_up(self)
+
+    def next_event(self) -> bytes | None:
+        """The oldest event that waits, serialised; None when none does."""
+        if self._told:
+            return self._event(self._take()).SerializeToString()
+        answer = self._answer
+        if answer is None or self.is_over:
+            return None
+        self.is_over = True
+        self._mailbox.hold(-len(answer))
+        return answer
+
+    def _keep(self, event: Progress | Chunk, size_bytes: int) -> None:
+        if self._told is None:
+            self._told = deque()
+        told = self._told
+        told.append(event)
+        is_crowded = self._mailbox.hold(size_bytes)
+        while len(told) > EVENTS_MAX or (is_crowded and len(told) > 1):
+            self._take()
+            is_crowded = self._mailbox.hold(0)
+        self._mailbox.list_up(self)
+
+    def _take(self) -> Progress | Chunk:
+        assert self._told is not None
+        event = self._told.popleft()
+        if isinstance(event, Chunk):
+            self._mailbox.hold(-len(event.data))
+        return event
+
+    def _event(self, event: Progress | Chunk) -> pb.SessionEvent:
+        if isinstance(event, Progress):
+            return pb.SessionEvent(call_id=self.name, progress=from_progress(event))
+        return pb.SessionEvent(call_id=self.name, chunk=from_chunk(event))
+
+
+# Events are serialised one by one and joined: an InvokeSessionResponse is its events, each behind its tag and length
+# (protobuf encoding, "repeated elements"), so that a message is never built, measured and serialised a second time.
+
+MESSAGE_MAX_BYTES = 1024 * 1024
+"""Of a message with more than one event; readers take 4 MiB unless they say otherwise."""
+HELD_MAX_BYTES = 4 * 1024 * 1024
+"""Of what waits for the reader. Beyond it output is dropped and no further call begins."""
+_EVENTS_TAG = b"\x0a"
+"""Field 1, length-delimited: `InvokeSessionResponse.events`."""
+
+
+class SendQueue:
+    """Implements `Mailbox`. `sent` is told of each call whose answer has left."""
+
+    def __init__(self, sent: Callable[[SessionedCall], None]) -> None:
+        self._sent = sent
+        self._ready: deque[SessionedCall] = deque()
+        self.held_bytes = 0
+        """Of what waits for the reader."""
+        self._over = b""
+        """An event that no longer went into its message."""
+        self._bell: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def hold(self, size_bytes: int) -> bool:
+        self.held_bytes += size_bytes
+        return self.held_bytes > HELD_MAX_BYTES
+
+    def list_up(self, call: SessionedCall) -> None:
+        if not call.is_listed:
+            call.is_listed = True
+            self._ready.append(call)
+            if self._bell is not None and not self._bell.done():
+                self._bell.set_result(None)
+
+    def close(self) -> None:
+        """Nothing comes any more: the reader is let go when it has caught up."""
+        self._closed = True
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    async def next_message(self) -> bytes | None:
+        """An InvokeSessionResponse with all that waits, up to the bound; None after the last."""
+        while not (self._ready or self._over):
+            if self._closed:
+                return None
+            self._bell = asyncio.get_running_loop().create_future()
+            await self._bell
+        return self._packed()
+
+    def _packed(self) -> bytes:
+        parts, size_bytes, ready = [self._over], len(self._over), self._ready
+        self._over = b""
+        while ready:
+            call = ready[0]
+            while not call.is_over and (event := call.next_event()) is not None:
+                framed = b"%b%b%b" % (_EVENTS_TAG, _varint(len(event)), event)
+                if size_bytes and size_bytes + len(framed) > MESSAGE_MAX_BYTES:
+                    self._over = framed
+                    return b"".join(parts)
+                parts.append(framed)
+                size_bytes += len(framed)
+            ready.popleft()
+            call.is_listed = False
+            if call.is_over:
+                self._sent(call)
+        return b"".join(parts)
+
+
+def _varint(number: int) -> bytes:
+    """Base 128, least significant group first (protobuf encoding)."""
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+# An RPC brings one call and 4 MiB of arguments at most, and admission counts RPCs. A session brings hundreds of calls
+# as one RPC, so that its arguments in flight are bounded by their bytes, and the calls that all sessions have in flight
+# by their number. Every session may always have one, as any RPC may: none starves for what others do.
+
+ARGS_MAX_BYTES = 4 * 1024 * 1024
+"""Of the calls of one session that are in flight. While they hold as much, no further one begins."""
+
+
+class SharedLimit:
+    """Calls in flight of all sessions, but for the first of each."""
+
+    def __init__(self, most: int) -> None:
+        self.count = 0
+        self.most = most
+        self._waiting: deque[Limiter] = deque()
+
+    def wait(self, limiter: Limiter) -> None:
+        if not limiter.is_waiting:
+            limiter.is_waiting = True
+            self._waiting.append(limiter)
+
+    def left(self, count: int) -> None:
+        """Let as many sessions go on as there is room for: who waited longest goes first."""
+        self.count -= count
+        while self._waiting and self.count < self.most:
+            limiter = self._waiting.popleft()
+            limiter.is_waiting = False
+            if limiter.look_again():
+                return
+
+
+class Limiter:
+    """For the calls of one session that were begun and not handed over yet."""
+
+    def __init__(self, shared: SharedLimit, most: int, queue: SendQueue) -> None:
+        self.is_waiting = False
+        """Whether the shared limit knows that it waits; its own mark."""
+        self._shared = shared
+        self._most = most
+        self._queue = queue
+        self._calls = 0
+        self._bytes = 0
+        self._bell: asyncio.Future[None] | None = None
+
+    def has_room(self) -> bool:
+        """Whether one more call may begin."""
+        if self._queue.held_bytes > HELD_MAX_BYTES:
+            return False
+        shared = self._shared
+        return not self._calls or (
+            self._calls < self._most and self._bytes < ARGS_MAX_BYTES and shared.count < shared.most
+        )
+
+    def take(self, size_bytes: int) -> None:
+        """A call with arguments of so many bytes begins."""
+        if self._calls:
+            self._shared.count += 1
+        self._calls += 1
+        self._bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """It was handed over."""
+        self._calls -= 1
+        self._bytes -= size_bytes
+        if self._calls:
+            self._shared.left(1)
+        if self._bell is not None:
+            self.look_again()
+
+    async def wait(self) -> None:
+        """Until it may be free."""
+        if self._calls and self._shared.count >= self._shared.most:
+            self._shared.wait(self)
+        self._bell = asyncio.get_running_loop().create_future()
+        await self._bell
+
+    def look_again(self) -> bool:
+        """Whether it has let somebody go on."""
+        if self._bell is None or self._bell.done() or not self.has_room():
+            return False
+        self._bell.set_result(None)
+        return True
+
+    def close(self) -> None:
+        """Nothing is in flight any more, handed over or not."""
+        beyond_first, self._calls, self._bell = max(0, self._calls - 1), 0, None
+        self._shared.left(beyond_first)

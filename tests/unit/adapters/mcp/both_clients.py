@@ -1,0 +1,76 @@
+"""What the tests of the fast client share: one server, called by it and by the SDK's client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from tests.fakes.mcp_servers.scripted import INFO, MODERN
+from tests.fakes.mcp_stage import McpStage, stage_of, started
+from tests.unit.adapters.mcp.stage import soon
+from tests.unit.adapters.mcp.test_http import Answer, answering, http
+from toolhub_service.adapters.mcp.fast_client import FastClient
+from toolhub_service.adapters.mcp.terms import HttpTerms
+
+WAYS = ["fast", "sdk"]
+
+
+async def by(stage: McpStage, way: str) -> McpStage:
+    """The stage, with calls going that way."""
+    fast = (await stage.link.session(soon())).requests.fast
+    assert isinstance(fast, FastClient)
+    assert fast.is_open
+    if way == "sdk":
+        fast.close()
+    return stage
+
+
+@asynccontextmanager
+async def over(url: str, way: str, *, headers: dict[str, str] | None = None, **more: Any) -> AsyncIterator[McpStage]:
+    async with started(stage_of(HttpTerms(url, headers or {}), **more)) as stage:
+        yield await by(stage, way)
+
+
+@asynccontextmanager
+async def answered(tool: Callable[[Any], bytes], way: str, **more: Any) -> AsyncIterator[McpStage]:
+    """Over a modern server that answers each call with the bytes that `tool` makes of its message."""
+    async with answering(modern(tool)) as url, over(url, way, **more) as stage:
+        yield stage
+
+
+def modern(tool: Callable[[Any], bytes]) -> Answer:
+    def answer(_verb: str, _headers: dict[str, str], body: bytes) -> bytes:
+        message = orjson.loads(body)
+        if message["method"] == "tools/call":
+            return tool(message)
+        shared = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        known: dict[str, dict[str, Any]] = {
+            "server/discover": {
+                "supportedVersions": [MODERN],
+                "capabilities": {"tools": {}},
+                "_meta": {"io.modelcontextprotocol/serverInfo": INFO},
+            },
+            "tools/list": {"tools": []},
+        }
+        result = {**shared, **known[message["method"]]}
+        return http(orjson.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+
+    return answer
+
+
+def response(message: Any, result: object, **more: object) -> bytes:
+    """A JSON-RPC response to a message."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result, **more})
+
+
+def said(words: str) -> dict[str, Any]:
+    return {"resultType": "complete", "content": [{"type": "text", "text": words}]}
+
+
+def events(*messages: bytes) -> bytes:
+    return http(
+        b"".join(b"event: message\ndata: " + message + b"\n\n" for message in messages), kind="text/event-stream"
+    )

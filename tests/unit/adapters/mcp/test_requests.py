@@ -1,0 +1,92 @@
+"""Requests as plain JSON: what each says of the hub, and how its progress is reported."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.client.session import ClientRequestContext
+from mcp_types import ElicitRequestParams, ElicitResult, Implementation
+
+from tests.fakes.mcp_servers.scripted import EXTENSION, Script, serving
+from tests.fakes.mcp_stage import over_http, stage_of, started
+from toolhub_service import __version__
+from toolhub_service.adapters.mcp.calling import PAUSE_S, Reporter
+from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms
+from toolhub_service.domain.result import Chunk, Progress
+
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+
+
+async def test_an_extension_is_declared_with_its_own_request_alone() -> None:
+    async with over_http(Script()) as stage:
+        requests = (await stage.link.session(float("inf"))).requests
+        for extension in (EXTENSION, ""):
+            call: dict[str, Any] = {"name": "echo", "arguments": {"text": "x"}}
+            await requests.send("tools/call", call, extension=extension)
+    with_it, without = (call["_meta"][CAPABILITIES] for call in stage.script.calls)
+    assert with_it["extensions"] == {EXTENSION: {}}
+    assert "extensions" not in without
+
+
+async def never(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("elicitation", ["decline", "ask"])
+async def test_a_request_says_of_its_client_what_the_sdks_own_client_says(elicitation: Elicitation) -> None:
+    script = Script()
+    async with serving(script) as url:
+        async with started(stage_of(HttpTerms(url), script=script, elicitation=elicitation)) as stage:
+            session = await stage.link.session(float("inf"))
+            await session.requests.send("tools/call", {"name": "echo", "arguments": {"text": "x"}})
+        own = Implementation(name="tool-hub", version=__version__)
+        callback = never if elicitation == "ask" else None
+        async with Client(url, client_info=own, elicitation_callback=callback) as client:
+            await client.call_tool("echo", {"text": "x"})
+    hub, sdk = ({name: fields[name] for name in fields if name.startswith("mcp-")} for fields in script.headers)
+    assert hub == sdk
+    assert script.calls[0]["_meta"] == script.calls[1]["_meta"]
+    assert ("elicitation" in script.calls[0]["_meta"][CAPABILITIES]) == (elicitation == "ask")
+
+
+class Counting:
+    """`EventSink` that keeps progress, and tells of the last."""
+
+    def __init__(self, last: float) -> None:
+        self.seen: list[Progress] = []
+        self.came = asyncio.Event()
+        self._last = last
+
+    def progress(self, progress: Progress) -> None:
+        self.seen.append(progress)
+        if progress.step == self._last:
+            self.came.set()
+
+    def chunk(self, chunk: Chunk) -> None: ...
+
+
+async def test_endless_progress_is_thinned_out_and_what_waits_comes_by_itself() -> None:
+    sink = Counting(10_000)
+    reporter = Reporter(sink)
+    began_s = asyncio.get_running_loop().time()
+    for step in range(1, 10_001):
+        await reporter(step, None, None)
+    await asyncio.wait_for(sink.came.wait(), 60)
+    took_s = asyncio.get_running_loop().time() - began_s
+    assert len(sink.seen) <= took_s / PAUSE_S + 2
+
+
+@pytest.mark.parametrize("step", [float("nan"), float("inf"), 10**400])
+async def test_progress_that_is_no_number_is_left_out(step: float) -> None:
+    sink = Counting(0)
+    reporter = Reporter(sink)
+    await reporter(step, None, None)
+    await reporter(1, float("inf"), "one\nline\x07" + "x" * 10_000)
+    reporter.close()
+    (told,) = sink.seen
+    assert (told.step, told.total) == (1, None)
+    assert len(told.message) <= 500
+    assert "\n" not in told.message

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from toolhub_service.registry.query import Analyser
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("readTextFile", ["read", "text", "file"]),
+        ("HTTPServer_error.code", ["http", "server", "error", "code"]),
+        ("core/fs.sha256", ["core", "fs", "sha256"]),
+        ("ＦＵＬＬ width", ["full", "width"]),
+        ("天气预报", ["天气", "气预", "预报"]),
+        ("查 weather天气", ["查", "weather", "天气"]),
+        ("Größe naïve", ["größe", "naïve"]),
+        ("ÄnderungsDatum größeÄndern", ["änderungs", "datum", "größeändern"]),
+        ("İstanbulGuide", ["stanbul", "guide"]),
+        ("天", ["天"]),
+        ("", []),
+        ("\u0000 --- !?", []),
+    ],
+)
+def test_words_are_split_and_folded(text: str, words: list[str]) -> None:
+    analyser = Analyser()
+    for _ in range(2):
+        assert [word for word, _ in analyser.entries(text)] == words
+
+
+def test_terms_are_stems_without_stop_words() -> None:
+    assert Analyser().terms("Can you help me with converting currencies?") == ["convert", "currenc"]
+
+
+def test_what_was_written_one_way_is_read_as_what_was_written_another() -> None:
+    analyser = Analyser()
+    for text in ("weatherForecasts", "Weather forecasts", "WEATHER_forecasts", "weather/Forecasts"):
+        assert analyser.entries(text) == [("weather", "weather"), ("forecasts", "forecast")]
+
+
+def test_a_word_is_read_to_a_bound() -> None:
+    analyser = Analyser()
+    assert analyser.entries("x" * 100) == analyser.entries("X" * 100) == [("x" * 64, "x" * 64)]
+
+
+def test_the_term_of_a_word_is_that_of_its_entry() -> None:
+    analyser = Analyser()
+    assert [analyser.term(word) for word, _ in analyser.entries("Weather 天气预报")] == [
+        "weather",
+        "天气",
+        "气预",
+        "预报",
+    ]
+    assert analyser.term("the") == ""

@@ -1,0 +1,146 @@
+"""When the audit log's thread wakes up, and who seals in the meantime."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.ports.audit_log_suite import EVERYTHING, called
+from tests.unit.stores.audit.logs_in import files_in, started_log, verified
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.event import Event
+from toolhub_service.stores.audit import chain
+from toolhub_service.stores.audit.log import Rhythm
+from toolhub_service.stores.audit.sqlite import SqliteEventTable
+
+NEVER_BY_ITSELF = Rhythm(linger_s=3_600.0)
+
+
+class Told:
+    """What the log tells its observer, and in which thread."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.events = 0
+        self.threads: set[int] = set()
+        self.news = asyncio.Event()
+        self._then = then
+
+    def audit_committed(self, events: int, seconds: float, depth: int) -> None:
+        self.events += events
+        self.threads.add(threading.get_ident())
+        self.news.set()
+        self._then()
+
+    def audit_failed(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    async def until(self, events: int) -> None:
+        async with asyncio.timeout(60):
+            while self.events < events:
+                self.news.clear()
+                await self.news.wait()
+
+
+async def test_event_that_nobody_waits_for_is_written_by_itself(tmp_path: Path) -> None:
+    told = Told()
+    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.001), observer=told)
+    for count in range(1, 21):
+        log.append(called(count))
+        await told.until(count)
+    assert log.depth == 0
+    await log.close()
+    assert verified(tmp_path).events_checked == 20
+
+
+async def test_what_somebody_waits_for_takes_along_what_nobody_waits_for(tmp_path: Path) -> None:
+    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF)
+    for number in range(1, 40, 2):
+        log.append(called(number))
+        await log.append_durably(called(number + 1))
+        assert log.depth == 0
+    log.append(called(41))
+    await log.flush()
+    assert log.depth == 0
+    await log.close()
+    assert verified(tmp_path).events_checked == 41
+
+
+async def test_chain_follows_the_order_of_appending_whoever_seals(tmp_path: Path) -> None:
+    dice = random.Random(7)
+    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.0005, group_limit=7))
+    waiting: list[asyncio.Task[None]] = []
+    for number in range(1, 1_501):
+        if dice.random() < 0.5:
+            log.append(called(number))
+        else:
+            waiting.append(asyncio.create_task(log.append_durably(called(number))))
+            await asyncio.sleep(0)  # until it is appended
+        if dice.random() < 0.1:
+            await asyncio.gather(*waiting)
+    await asyncio.gather(*waiting)
+    await log.flush()
+    events = await log.read(EVERYTHING, after=None, limit=2_000)
+    in_chain = sorted(events, key=lambda each: each.sequence)
+    assert [each.event.at_unix_ms for each in in_chain] == list(range(1, 1_501))
+    await log.close()
+    verification = verified(tmp_path)
+    assert (verification.ok, verification.events_checked) == (True, 1_500)
+
+
+async def test_first_to_be_told_of_a_commit_is_who_waits_for_it(tmp_path: Path) -> None:
+    order: list[str] = []
+    told = Told(then=lambda: order.append("observer"))
+    log = await started_log(tmp_path, rhythm=NEVER_BY_ITSELF, observer=told)
+    for number in range(1, 4):
+        await log.append_durably(called(number))
+        order.append("caller")
+        await told.until(number)
+    assert order == ["caller", "observer"] * 3
+    assert told.threads == {threading.get_ident()}
+    await log.close()
+
+
+async def test_event_that_cannot_be_sealed_is_refused_and_written_once_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await started_log(tmp_path)
+    await log.append_durably(called(1))
+
+    def defect(event: Event) -> bytes:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("toolhub_service.stores.audit.log.canonical", defect)
+    with pytest.raises(ToolFailure) as refused:
+        await log.append_durably(called(2))
+    assert refused.value.error.kind is ErrorKind.IO_ERROR
+    monkeypatch.setattr("toolhub_service.stores.audit.log.canonical", chain.canonical)
+    await log.close()
+    verification = verified(tmp_path)
+    assert (verification.ok, verification.events_checked) == (True, 2)
+
+
+async def test_write_ahead_log_is_carried_over_once_nothing_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidied, tidy = threading.Event(), SqliteEventTable.tidy
+
+    def noticed(table: SqliteEventTable) -> None:
+        tidy(table)
+        tidied.set()
+
+    monkeypatch.setattr(SqliteEventTable, "tidy", noticed)
+    log = await started_log(tmp_path)
+    database = files_in(tmp_path)[0]
+    size_bytes = database.stat().st_size
+    for number in range(1, 300):
+        log.append(called(number))
+    await log.append_durably(called(300))
+    assert await asyncio.to_thread(tidied.wait, 60)
+    assert database.stat().st_size > size_bytes
+    await log.close()
+    assert verified(tmp_path).events_checked == 300

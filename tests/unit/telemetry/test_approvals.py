@@ -1,0 +1,247 @@
+"""The webhook as its receiver sees it: signed, repeated until it is taken, given up aloud, and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from structlog.testing import CapturingLogger
+
+from tests.fakes.clock import FixedRandomness, ManualClock
+from tests.fakes.http_server import Answer, Asked, RawServer, always, response, serving, silent_after
+from tests.unit.runtime.approval_door import EXPIRES_S, REJECTED, ApprovalDoor, an_approval_door
+from toolhub_service.domain.approval import Approval
+from toolhub_service.guards.secrets import Redactor
+from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook
+from toolhub_service.telemetry.metrics import Metrics
+
+SECRET = b"a secret of the operator's"
+CANARY = "c4nary-7f31-value"
+TAKEN = response(status=204)
+ACCEPTING = always(TAKEN)
+
+
+@dataclass
+class Scene:
+    door: ApprovalDoor
+    server: RawServer
+    hook: ApprovalWebhook
+    log: CapturingLogger
+    pauses_s: list[float] = field(default_factory=list)
+
+    async def ask(self, text: str = "hello", **fields: Any) -> Approval:
+        await self.door.ask(text, **fields)
+        return self.door.asked[-1]
+
+    async def told(self) -> None:
+        """Everything that waited has been told, or given up."""
+        async with asyncio.timeout(60):
+            await self.hook._waiting.join()
+
+    @property
+    def given_up(self) -> list[dict[str, Any]]:
+        return [call.kwargs for call in self.log.calls]
+
+
+@asynccontextmanager
+async def a_scene(answer: Answer = ACCEPTING, url: str = "", **terms: Any) -> AsyncIterator[Scene]:
+    async with serving(answer) as server:
+        door = an_approval_door(redactor=Redactor([CANARY]))
+        log, pauses_s = CapturingLogger(), list[float]()
+
+        async def pause(seconds: float) -> None:
+            pauses_s.append(seconds)
+            await asyncio.sleep(0)
+
+        hook = ApprovalWebhook(
+            url or server.url("/hooks/T0/secret-path"),
+            SECRET,
+            **{
+                "clock": door.door.clock,
+                "randomness": FixedRandomness(1.0),
+                "log": log,
+                "pause": pause,
+                **terms,
+            },
+        )
+        door.listeners.append(hook.offer)
+        scene = Scene(door, server, hook, log, pauses_s)
+        hook.start()
+        try:
+            yield scene
+        finally:
+            await hook.close()
+
+
+def turns(*answers: bytes) -> Answer:
+    """One answer after the other, the last for ever."""
+    left = list(answers)
+
+    async def answer(_: Asked, writer: asyncio.StreamWriter) -> bool:
+        writer.write(left.pop(0) if len(left) > 1 else left[0])
+        await writer.drain()
+        return False
+
+    return answer
+
+
+def is_signed(asked: Asked, secret: bytes = SECRET) -> bool:
+    """As a receiver checks it, with nothing of ours."""
+    timestamp = asked.headers["toolhub-timestamp"]
+    version, _, signature = asked.headers["toolhub-signature"].partition("=")
+    expected = hmac.new(secret, f"{timestamp}.".encode() + asked.body, hashlib.sha256).hexdigest()
+    return version == "v1" and hmac.compare_digest(signature, expected)
+
+
+@pytest.mark.promise("approval.webhook-signed")
+async def test_question_is_posted_with_a_signature_that_its_receiver_can_check() -> None:
+    async with a_scene() as scene:
+        approval = await scene.ask("hello", purpose="tidy up")
+        await scene.told()
+        (asked,) = scene.server.asked
+    assert (asked.method, asked.headers["content-type"]) == ("POST", "application/json")
+    assert is_signed(asked)
+    assert not is_signed(asked, b"another secret, also long")
+    assert asked.headers["toolhub-timestamp"] == "1700000000"
+    told = json.loads(asked.body)
+    assert told["type"] == "approval.asked"
+    assert told["approval"]["approvalId"] == approval.approval_id
+    assert told["approval"]["argsSummary"] == {"text": "hello", "times": 1}
+    assert told["approval"]["purpose"] == "tidy up"
+    assert told["approval"]["expiresAt"] == "2023-11-14T22:23:20.000Z"
+    assert not scene.given_up
+
+
+async def test_every_question_is_told_once() -> None:
+    async with a_scene() as scene:
+        for number in range(20):
+            await scene.ask(str(number))
+        await scene.ask("19", number=2)
+        await scene.told()
+        ids = [json.loads(asked.body)["approval"]["approvalId"] for asked in scene.server.asked]
+    assert sorted(ids) == sorted({approval.approval_id for approval in scene.door.asked})
+
+
+@pytest.mark.parametrize("status", [500, 503, 408, 429])
+async def test_endpoint_that_is_down_is_asked_again_with_growing_pauses_and_new_signatures(status: int) -> None:
+    async with a_scene(turns(response(status=status), response(status=status), TAKEN)) as scene:
+        await scene.ask()
+        await scene.told()
+        assert len(scene.server.asked) == 3
+        assert all(is_signed(asked) for asked in scene.server.asked)
+        assert scene.pauses_s == [1.0, 2.0]
+        assert not scene.given_up
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 410])
+async def test_refusal_and_redirect_are_final(status: int) -> None:
+    async with a_scene(always(response(status=status, location="/elsewhere"))) as scene:
+        approval = await scene.ask()
+        await scene.told()
+        assert len(scene.server.asked) == 1
+        (said,) = scene.given_up
+    assert (said["approval_id"], said["attempts"], said["cause"]) == (approval.approval_id, 1, f"HTTP {status}")
+
+
+async def test_endpoint_that_never_recovers_is_given_up_aloud_without_its_path() -> None:
+    async with a_scene(turns(response(status=500)), attempts=4) as scene:
+        await scene.ask()
+        await scene.told()
+        assert len(scene.server.asked) == 4
+        (said,) = scene.given_up
+    assert (said["attempts"], said["cause"], said["host"]) == (4, "HTTP 500", "127.0.0.1")
+    assert "secret-path" not in repr(scene.log.calls)
+    assert SECRET.decode() not in repr(scene.log.calls)
+
+
+async def test_nobody_there_is_given_up_too() -> None:
+    async with a_scene(url="http://127.0.0.1:1/hook", attempts=2) as scene:
+        await scene.ask()
+        await scene.told()
+        assert [said["cause"] for said in scene.given_up] == ["ConnectError"]
+
+
+async def test_question_that_has_lapsed_is_not_told_for_ever() -> None:
+    async with a_scene(turns(response(status=500))) as scene:
+        await scene.ask()
+        scene.door.door.clock.advance(10_000)
+        await scene.told()
+        assert len(scene.server.asked) == 1
+        assert len(scene.given_up) == 1
+
+
+@pytest.mark.promise("approval.webhook-signed")
+async def test_endpoint_that_hangs_holds_up_no_call_and_no_more_than_a_bound_waits() -> None:
+    async with a_scene(silent_after(b""), max_waiting=3) as scene:
+        for number in range(30):
+            await scene.ask(str(number))  # each is answered at once
+        dropped = len(scene.given_up)
+        assert dropped >= 30 - 3 - 4, "three wait, four are under way"
+        assert {said["cause"] for said in scene.given_up} == {"too many are waiting"}
+        await scene.hook.close(grace_s=0.01)
+        assert len(scene.given_up) == 30
+        assert {said["cause"] for said in scene.given_up[dropped:]} == {"the hub stopped"}
+
+
+async def test_what_waits_is_still_told_when_the_hub_stops() -> None:
+    async with a_scene() as scene:
+        for number in range(10):
+            await scene.ask(str(number))
+        await scene.hook.close(grace_s=20)
+        assert len(scene.server.asked) == 10
+        assert not scene.given_up
+
+
+@pytest.mark.promise("secrets.nowhere")
+async def test_canary_never_leaves() -> None:
+    async with a_scene() as scene:
+        await scene.ask(f"hello {CANARY}", purpose=f"use {CANARY}")
+        await scene.told()
+        (asked,) = scene.server.asked
+    assert CANARY.encode() not in asked.body
+    assert b"***" in asked.body
+    assert SECRET not in asked.body + repr(asked.headers).encode()
+
+
+@pytest.mark.parametrize(
+    ("url", "secret", "wrong"),
+    [
+        ("http://127.0.0.1/", b"short", "16"),
+        ("ftp://127.0.0.1/", SECRET, "http"),
+        ("no url", SECRET, "http"),
+        ("https:///path", SECRET, "host"),
+    ],
+)
+def test_webhook_that_cannot_work_is_refused_at_the_start(url: str, secret: bytes, wrong: str) -> None:
+    make: Callable[..., object] = ApprovalWebhook
+    with pytest.raises(ValueError, match=wrong):
+        make(url, secret, clock=ManualClock(), randomness=FixedRandomness(), log=CapturingLogger())
+
+
+async def test_every_change_is_counted_once_and_the_wait_for_a_person_measured() -> None:
+    metrics = Metrics(version="1")
+    door = an_approval_door(observer=ApprovalTelemetry(metrics))
+    granted = await door.ask("a")
+    await door.ask("a", number=2)
+    door.door.clock.advance(30)
+    await door.decide(granted)
+    await door.decide(granted)
+    assert (await door.call("a", number=3, approval_id=granted)).ok
+    await door.decide(await door.ask("b"), REJECTED)
+    await door.ask("c")
+    door.door.clock.advance(EXPIRES_S)
+    await door.ask("d")
+    await door.approvals.sweep()
+    told = metrics.exposition().decode()
+    for state, count in (("PENDING", 4), ("APPROVED", 1), ("USED", 1), ("REJECTED", 1), ("EXPIRED", 1)):
+        assert f'toolhub_approvals_total{{state="{state}"}} {count}.0' in told
+    assert "toolhub_approvals_pending 1.0" in told
+    assert "toolhub_approval_decision_seconds_sum 30.0" in told
+    assert "toolhub_approval_decision_seconds_count 2.0" in told

@@ -1,0 +1,75 @@
+"""A copy of what was kept, laid out for a hub of today."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from tests.fakes.mcp_servers.scripted import Script, serving
+from tests.processes import Served, served
+from tests.upgrade import kept
+from tests.upgrade.wire import Client
+
+KEPT = [(version, backend) for version in ("befa727", "304b4fb") for backend in kept.BACKENDS]
+"""The first is the oldest version whose data folders are promised to go on; the last wrote today's records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A hub of today on that copy, and who asks it."""
+
+    process: Served
+    robot: Client
+    judge: Client
+    boss: Client
+    papers: Script
+    """The MCP server that its pins are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    version: str
+    settings: Path
+    data: Path
+    expected: dict[str, Any]
+    """What the former version said and read."""
+
+    @property
+    def binds_workspaces(self) -> bool:
+        """Whether its approvals name the workspace that they hold in: one that does not is asked for anew."""
+        return self.version != "befa727"
+
+    @asynccontextmanager
+    async def hub(self) -> AsyncIterator[Running]:
+        script = Script(pages=[[kept.STEADY, kept.CHANGED, kept.ACCEPTED, kept.REFUSED]])
+        async with serving(script) as url:
+            kept.write_sources(self.data, url)
+            async with (
+                served(self.data, "--config", str(self.settings)) as process,
+                grpc.aio.insecure_channel(process.address) as channel,
+            ):
+                robot, judge, boss = (Client(channel, self.expected["api_keys"][name]) for name in kept.PRINCIPALS)
+                yield Running(process, robot, judge, boss, script)
+
+
+@pytest.fixture(params=KEPT, ids=" ".join)
+def laid(request: pytest.FixtureRequest, tmp_path: Path) -> Laid:
+    version, backend = request.param
+    expected = kept.unpack(version, backend, tmp_path)
+    settings, data = tmp_path / "settings.yaml", tmp_path / "data"
+    stores = {}
+    if backend == "redis":
+        stores["redis_url"] = request.getfixturevalue("redis_url")
+        kept.restore_redis(stores["redis_url"], json.loads((tmp_path / "redis.json").read_text()))
+    if backend == "postgres":
+        stores["postgres_url"] = request.getfixturevalue("postgres_url")
+        kept.restore_postgres(stores["postgres_url"], (tmp_path / "postgres.sql").read_text(), data)
+    kept.write_settings(settings, kept.tools("tests.upgrade.kept_tools", held=False), stores)
+    return Laid(version, settings, data, expected)
