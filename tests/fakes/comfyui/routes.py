@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from tests.fakes.comfyui import jobs
-from tests.fakes.comfyui.execution import Run, now_ms
+from tests.fakes.comfyui.execution import Run
 from tests.fakes.comfyui.record import Submitted, digest_of
 from tests.fakes.comfyui.validation import Validation, reason
 
@@ -125,7 +125,7 @@ class Routes:
         if comfy.version.hides_keys:
             extra = {key: value for key, value in extra.items() if key not in _SECRET}
         if comfy.version.stamps_create_time:
-            extra["create_time"] = now_ms()
+            extra["create_time"] = comfy.next_create_time_ms()
         comfy.submitted.append(Submitted(prompt_id, digest, number, extra.get("client_id"), graph))
         comfy.queue.put((number, prompt_id, graph, extra, verdict.outputs))
         accepted = {"prompt_id": prompt_id, "number": number, "node_errors": verdict.node_errors}

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tests.fakes.comfyui.classes import image_classes
 from tests.fakes.comfyui.diffusion import diffusion_classes
-from tests.fakes.comfyui.execution import Run, Workshop
+from tests.fakes.comfyui.execution import Run, Workshop, now_ms
 from tests.fakes.comfyui.faults import Faults, How, Op
 from tests.fakes.comfyui.file_routes import FileRoutes
 from tests.fakes.comfyui.files import Folders
@@ -64,6 +64,7 @@ class FakeComfy:
     def _forget(self) -> None:
         self.number = 0
         """The next prompt's."""
+        self._create_time_ms = 0
         self.worker_is_dead = False
         self.sockets = Sockets(self.pulse, self.features)
         self.queue = WorkQueue(self.pulse, self.tell_status, self._history_cap)
@@ -160,6 +161,12 @@ class FakeComfy:
         number = -self.number if body.get("front") else self.number
         self.number += 1
         return number
+
+    def next_create_time_ms(self) -> int:
+        """Never the same twice: the real server takes longer than a millisecond for a prompt, the fake does not, and
+        neither the order of jobs nor the comparison in the heap may hang on how fast this machine is."""
+        self._create_time_ms = max(now_ms(), self._create_time_ms + 1)
+        return self._create_time_ms
 
     # its pace
 
