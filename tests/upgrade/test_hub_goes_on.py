@@ -11,6 +11,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -57,17 +58,11 @@ async def test_jobs_that_were_under_way_go_on(laid: Laid) -> None:
         lost = await ended(hub, jobs["begun"], "LOST")
         assert lost["error"]["kind"] == "ERROR_KIND_OUTCOME_UNKNOWN"
         await ended(hub, jobs["cancelling"], "CANCELLED")
-        await hub.judge.decide(approvals["awaiting"], APPROVE)
-        if not laid.binds_workspaces:
-            await hub.judge.decide(await asked_anew(hub, jobs["awaiting"], approvals["awaiting"]), APPROVE)
+        await approve(laid, hub, "awaiting")
         assert value(await ended(hub, jobs["awaiting"], "SUCCEEDED")) == {"text": "written: awaiting"}
         await hub.judge.decide(approvals["awaiting_too"], REJECT)
         await ended(hub, jobs["awaiting_too"], "FAILED")
-        await hub.judge.decide(approvals["asking"], APPROVE, answer_json=ANSWER)
-        if not laid.binds_workspaces:
-            await hub.judge.decide(
-                await asked_anew(hub, jobs["asking"], approvals["asking"]), APPROVE, answer_json=ANSWER
-            )
+        await approve(laid, hub, "asking", answer_json=ANSWER)
         assert value(await ended(hub, jobs["asking"], "SUCCEEDED")) == {"text": "asking, Ada"}
         again = await hub.robot.submit(
             "kept/text.echo", text=kept.TEXT, key="job-key", request_id="request-1", user_id="ada"
@@ -149,17 +144,20 @@ async def ended(hub: Running, job_id: str, state: str) -> dict[str, Any]:
     return dict(last["result"])
 
 
-async def asked_anew(hub: Running, job_id: str, approval_id: str) -> str:
-    """The approval that a job waits for after the first one, which names no workspace, was not taken for it."""
-    decided = (await hub.robot.job(job_id))["status"]["sequence"]
-    await hub.robot.history(job_id, lambda status: waits(status) and int(status["sequence"]) > int(decided))
-    asked = str((await hub.robot.job(job_id))["approval_id"])
-    assert asked != approval_id
-    return asked
+async def approve(laid: Laid, hub: Running, name: str, **fields: Any) -> None:
+    """What the job waits for; and again when the first approval, which names no workspace, is not taken for it."""
+    job_id, approval_id = laid.expected["jobs"][name], laid.expected["approvals"][name]
+    await hub.judge.decide(approval_id, APPROVE, **fields)
+    if laid.binds_workspaces:
+        return
+    while (job := await hub.robot.job(job_id)).get("approval_id", approval_id) == approval_id:
+        seen = int(job["status"]["sequence"])
+        await hub.robot.history(job_id, later_than(seen))
+    await hub.judge.decide(job["approval_id"], APPROVE, **fields)
 
 
-def waits(status: dict[str, Any]) -> bool:
-    return bool(status["state"] == "JOB_STATE_AWAITING_APPROVAL")
+def later_than(sequence: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda status: int(status["sequence"]) > sequence
 
 
 async def repeats(hub: Running, tool: str, text: str, approval_id: str) -> dict[str, Any]:
