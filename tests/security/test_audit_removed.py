@@ -18,7 +18,7 @@ from tests.unit.stores.audit.logs_in import started_log
 from tests.unit.stores.audit.postgres_logs import execute
 from toolhub.v1 import error_pb2
 from toolhub_service.app.hub import open_hub
-from toolhub_service.app.offline import CannotLook, begin_audit, verify_audit
+from toolhub_service.app.offline import CannotLook, begin_audit, verify_audit, verify_audit_files
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import follow
 from toolhub_service.domain.errors import HubFailure, ToolFailure
@@ -286,6 +286,30 @@ async def test_a_log_that_postgresql_has_lost_is_begun_anew_only_by_command(tmp_
         assert first.event.attributes == {"audit_log": "begun anew", "reason": "lost with the disk"}
         assert (await hub.hub.audit.verify()).ok
     assert not Paths(settings).audit.exists()
+
+
+async def test_files_of_a_hub_whose_log_is_in_postgresql_are_not_verified_but_the_hub_is_named(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    settings = {"stores": {"postgres_url": postgres_url}}
+    async with running_hub(tmp_path, policy=OPEN_POLICY, settings=settings) as hub:
+        assert await _write(hub, "a") is None
+    paths = Paths(settings_of(tmp_path, settings))
+    paths.audit_checkpoints.stat()
+    with pytest.raises(CannotLook, match="in PostgreSQL: ask the running hub"):
+        verify_audit_files(paths.data_dir)
+    paths.audit.touch()  # of a log that the hub kept there before
+    with pytest.raises(CannotLook, match="in PostgreSQL: ask the running hub"):
+        verify_audit(settings_of(tmp_path, settings))
+
+
+async def test_database_that_is_gone_is_told_and_not_each_of_its_events(tmp_path: Path) -> None:
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        assert await _write(hub, "a") is None
+    paths = Paths(settings_of(tmp_path))
+    paths.audit.unlink()
+    with pytest.raises(CannotLook, match=r"audit.db is gone\. Restore"):
+        verify_audit_files(paths.data_dir)
 
 
 async def test_a_log_of_an_older_version_is_opened_and_goes_on(tmp_path: Path) -> None:

@@ -55,6 +55,13 @@ def verify_audit(settings: Settings) -> Verification:
                 f"{paths.audit} and {paths.audit_checkpoints} are gone, yet {paths.audit_key} is there. {_GONE}"
             )
         raise CannotLook(f"There is no audit log at {paths.audit}. --data-dir names the folder that the hub keeps.")
+    if settings.stores.postgres_url or not paths.audit.exists():
+        # Each chain that the checkpoints attest would be reported as removed, whoever holds the events.
+        raise CannotLook(
+            f"{paths.audit_checkpoints} attests events, and {paths.audit} does not hold them. With stores.postgres_url "
+            "they are in PostgreSQL: ask the running hub, with `toolhub audit verify` without --data-dir. Without it, "
+            f"{paths.audit} is gone. {_GONE}"
+        )
     try:
         keyring = open_keyring(paths.audit_key, create=False)
         return verify_log(paths.audit, paths.audit_checkpoints, keyring)

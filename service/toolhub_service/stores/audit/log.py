@@ -116,8 +116,10 @@ class ChainedAuditLog:
         self._group.start()
 
     def _open(self) -> tuple[Keyring, CheckpointFile]:
-        # The key is looked for first: the tables of a log are made before its key, by whichever worker is ahead.
-        begun = self._key_path.exists() if self._events.is_made_with_key else bool(read_lines(self._checkpoint_path))
+        # The key is looked for first: the tables of a log are made before its key, by whichever worker is ahead. A line
+        # says without a key, too, that tables were made: both may have been removed together.
+        begun = self._events.is_made_with_key and self._key_path.exists()
+        begun = begun or bool(read_lines(self._checkpoint_path))
         with closing(self._events.open(create=self._begin or not begun)) as table:
             lines = read_lines(self._checkpoint_path)  # before the events, which are there before a line attests them
             is_empty = table.is_empty()

@@ -136,14 +136,29 @@ class PostgresEventTable:
         self._connection = events.connect()
 
     def prepare(self, *, create: bool) -> None:
-        """Make the tables that are missing, one process at a time, where a log begins; learn where news begin."""
+        """Make the tables where a log begins, one process at a time; learn where news begin.
+
+        Raises HubFailure AUDIT_LOG_CHANGED where one of the tables is missing that must be there.
+        """
         if not create:
             self._look_at_tables()
         elif not _is_prepared(self._connection):
-            with self._connection.transaction():
+            self._make_tables()
+        self._events.note_row(self._all(sql.LAST_ROW)[0][0])
+
+    def _make_tables(self) -> None:
+        with self._connection.transaction():
+            self._connection.execute(sql.ALONE)
+            found = [name for (name,) in self._connection.execute(sql.FOUND).fetchall()]
+            # One without the other is no new log but what is left of one, which hubs elsewhere may have written: a
+            # machine that joins them has no checkpoint of its own yet that could tell.
+            if len(found) == 1:
+                raise tampered(
+                    f"PostgreSQL has {found[0]} of an audit log without its other table: rename what is left"
+                )
+            if not found:
                 for statement in sql.SCHEMA:
                     self._connection.execute(statement)
-        self._events.note_row(self._all(sql.LAST_ROW)[0][0])
 
     def is_empty(self) -> bool:
         return not self._all(sql.ANY)

@@ -20,18 +20,21 @@ SELECT set_config('synchronous_commit', replace(current_setting('synchronous_com
 
 IS_PREPARED: Final = "SELECT to_regclass('audit_events') IS NOT NULL AND to_regclass('audit_checkpoints') IS NOT NULL"
 
+FOUND: Final = """
+SELECT name FROM unnest(ARRAY['audit_checkpoints', 'audit_events']) AS name WHERE to_regclass(name) IS NOT NULL"""
+
+ALONE: Final = f"SELECT {_LOCK}"
 SCHEMA: Final = (
-    f"SELECT {_LOCK}",
-    """CREATE TABLE IF NOT EXISTS audit_events (
+    """CREATE TABLE audit_events (
         arrival bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         writer text COLLATE "C" NOT NULL, sequence bigint NOT NULL, at_unix_ms bigint NOT NULL, type text NOT NULL,
         principal text NOT NULL, tool text NOT NULL, call_id text NOT NULL, request_id text NOT NULL,
         body text NOT NULL, previous_mac text NOT NULL, mac text NOT NULL, key_id text NOT NULL,
         UNIQUE (writer, sequence))""",
-    "CREATE INDEX IF NOT EXISTS audit_events_by_time ON audit_events (at_unix_ms, writer, sequence)",
-    "CREATE INDEX IF NOT EXISTS audit_events_by_call ON audit_events USING hash (call_id)",
-    "CREATE INDEX IF NOT EXISTS audit_events_by_request ON audit_events USING hash (request_id)",
-    """CREATE TABLE IF NOT EXISTS audit_checkpoints (
+    "CREATE INDEX audit_events_by_time ON audit_events (at_unix_ms, writer, sequence)",
+    "CREATE INDEX audit_events_by_call ON audit_events USING hash (call_id)",
+    "CREATE INDEX audit_events_by_request ON audit_events USING hash (request_id)",
+    """CREATE TABLE audit_checkpoints (
         site text COLLATE "C" NOT NULL, number bigint NOT NULL, line text NOT NULL, PRIMARY KEY (site, number))""",
 )
 

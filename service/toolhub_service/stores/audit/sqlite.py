@@ -19,15 +19,15 @@ from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.stores.audit.events import COLUMNS, Row, condition, page_of, tampered
 
 _SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS events (
+    """CREATE TABLE events (
         row INTEGER PRIMARY KEY AUTOINCREMENT, writer TEXT NOT NULL, sequence INTEGER NOT NULL,
         at_unix_ms INTEGER NOT NULL, type TEXT NOT NULL, principal TEXT NOT NULL, tool TEXT NOT NULL,
         call_id TEXT NOT NULL, request_id TEXT NOT NULL, body TEXT NOT NULL,
         previous_mac TEXT NOT NULL, mac TEXT NOT NULL, key_id TEXT NOT NULL, UNIQUE (writer, sequence))""",
-    "CREATE INDEX IF NOT EXISTS events_by_time ON events (at_unix_ms, writer, sequence)",
-    "CREATE INDEX IF NOT EXISTS events_by_call ON events (call_id)",
-    "CREATE INDEX IF NOT EXISTS events_by_request ON events (request_id)",
-    "CREATE TABLE IF NOT EXISTS checkpoints (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
+    "CREATE INDEX events_by_time ON events (at_unix_ms, writer, sequence)",
+    "CREATE INDEX events_by_call ON events (call_id)",
+    "CREATE INDEX events_by_request ON events (request_id)",
+    "CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
 )
 _TABLES: Final = "SELECT type, name, replace(coalesce(sql, ''), char(34), '') FROM sqlite_master"
 """Without quotes: SQLite adds them when a table is renamed, and leaves them when it is renamed back."""
@@ -58,8 +58,10 @@ def connect(path: Path, *, max_size_bytes: int = 0, create: bool = True) -> sqli
         connection.execute(f"PRAGMA max_page_count = {max_size_bytes // page_bytes}")
     if create:
         with transaction(connection):
-            for statement in _SCHEMA:
-                connection.execute(statement)
+            # A file with any table is no new log: what is missing there has vanished, which `schema_problem` tells.
+            if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+                for statement in _SCHEMA:
+                    connection.execute(statement)
     return connection
 
 
@@ -68,8 +70,9 @@ def schema_problem(connection: sqlite3.Connection) -> str:
     found = set(connection.execute(_TABLES))
     if odd := sorted(f"{kind} {name}" for kind, name, _ in found if kind in {"trigger", "view"}):
         return f"the audit log's database has a {odd[0]}, which this hub did not make"
-    missing = sorted(f"{kind} {name}" for kind, name, _ in _expected_schema() - found)
-    return f"the {missing[0]} of the audit log is missing or was changed" if missing else ""
+    # A table before its indexes, which vanish with it.
+    missing = sorted((kind != "table", f"{kind} {name}") for kind, name, _ in _expected_schema() - found)
+    return f"the {missing[0][1]} of the audit log is missing or was changed" if missing else ""
 
 
 @cache

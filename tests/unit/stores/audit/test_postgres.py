@@ -62,6 +62,18 @@ def second_machine(folder: Path) -> Path:
     return other
 
 
+def tables_of(url: str) -> list[str]:
+    """The tables in the schema, in the order in which they were made."""
+    return [
+        name
+        for (name,) in execute(
+            url,
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = "
+            "current_schema()::regnamespace ORDER BY oid",
+        )
+    ]
+
+
 class TestTampering:
     @pytest.mark.promise("audit.tamper-evident")
     @pytest.mark.parametrize("column", [name for name in COLUMNS.split(", ") if name != "sequence"])
@@ -212,6 +224,41 @@ class TestMachines:
         assert (await one.verify()).events_checked == 1
         await one.close()
         await two.close()
+
+
+class TestVanishedTables:
+    @pytest.mark.parametrize("table", ["audit_events", "audit_checkpoints"])
+    @pytest.mark.parametrize("vanished", ["DROP TABLE {}", "ALTER TABLE {} RENAME TO moved"])
+    @pytest.mark.parametrize("joins", [False, True], ids=["the same machine", "a machine that joins"])
+    async def test_table_that_vanished_between_two_runs_is_never_made_anew(
+        self, postgres_url: str, closed_log: Path, table: str, vanished: str, joins: bool
+    ) -> None:
+        execute(postgres_url, vanished.format(table))
+        left = tables_of(postgres_url)
+        for _ in range(2):
+            with pytest.raises(HubFailure, match=r"audit log.*`toolhub audit begin`") as told:
+                await started_postgres_log(postgres_url, second_machine(closed_log) if joins else closed_log)
+            assert told.value.reason == "AUDIT_LOG_CHANGED"
+            shutil.rmtree(closed_log / "other", ignore_errors=True)
+        assert tables_of(postgres_url) == left
+
+    async def test_table_that_vanishes_under_a_running_log_is_waited_for_and_not_made_anew(
+        self, postgres_url: str, tmp_path: Path, log: PostgresAuditLog
+    ) -> None:
+        await log.append_durably(called(1))
+        execute(postgres_url, "ALTER TABLE audit_events RENAME TO moved")
+        left = tables_of(postgres_url)
+        for number in (2, 3):
+            with pytest.raises(ToolFailure):
+                await log.append_durably(called(number))
+        with pytest.raises(HubFailure) as told:
+            postgres_events(postgres_url, files_in(tmp_path)[1]).open(create=False)
+        assert told.value.reason == "AUDIT_LOG_CHANGED"
+        assert tables_of(postgres_url) == left
+        execute(postgres_url, "ALTER TABLE moved RENAME TO audit_events")
+        await log.close()
+        verification = postgres_verified(postgres_url, tmp_path)
+        assert (verification.faults, verification.writers, verification.events_checked) == ((), 1, 2)
 
 
 class TestOutages:

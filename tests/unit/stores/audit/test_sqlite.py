@@ -1,12 +1,30 @@
+"""The audit log's file: made once, where a log begins, and never again whatever vanishes of it."""
+
 from __future__ import annotations
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from threading import Barrier
 
+import pytest
+
+from tests.ports.audit_log_suite import called
+from tests.unit.stores.audit.logs_in import files_in, started_log, verified
+from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.stores.audit.log import Rhythm
 from toolhub_service.stores.audit.sqlite import connect
 
 STARTERS = 8
+
+
+def run_sql(folder: Path, *statements: str) -> list[str]:
+    """The tables that are there afterwards."""
+    with closing(sqlite3.connect(files_in(folder)[0])) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+        return [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
 
 def test_writers_that_start_together_on_a_new_database_all_open_it(tmp_path: Path) -> None:
@@ -23,3 +41,53 @@ def test_writers_that_start_together_on_a_new_database_all_open_it(tmp_path: Pat
         with ThreadPoolExecutor(STARTERS) as threads:
             modes = [future.result() for future in [threads.submit(start) for _ in range(STARTERS)]]
         assert modes == ["wal"] * STARTERS
+
+
+@pytest.mark.parametrize("table", ["events", "checkpoints"])
+@pytest.mark.parametrize("vanished", ["DROP TABLE {}", "ALTER TABLE {} RENAME TO moved"])
+@pytest.mark.parametrize("also_removed", [(), (1,), (2,), (1, 2)], ids=["nothing", "checkpoints", "key", "both"])
+async def test_table_that_vanished_between_two_runs_is_never_made_anew(
+    tmp_path: Path, table: str, vanished: str, also_removed: tuple[int, ...]
+) -> None:
+    log = await started_log(tmp_path)
+    await log.append_durably(called(1))
+    await log.close()
+    left = run_sql(tmp_path, vanished.format(table))
+    for place in also_removed:
+        files_in(tmp_path)[place].unlink()
+    for _ in range(2):
+        with pytest.raises(
+            HubFailure, match=rf"table {table} of the audit log is missing.*`toolhub audit begin`"
+        ) as told:
+            await started_log(tmp_path)
+        assert told.value.reason == "AUDIT_LOG_CHANGED"
+    assert run_sql(tmp_path) == left
+
+
+async def test_database_that_vanished_is_not_made_anew_though_the_key_vanished_with_it(tmp_path: Path) -> None:
+    log = await started_log(tmp_path)
+    await log.append_durably(called(1))
+    await log.close()
+    database, _, key = files_in(tmp_path)
+    key.unlink()
+    database.unlink()
+    with pytest.raises(HubFailure, match=r"is gone.*`toolhub audit begin`") as told:
+        await started_log(tmp_path)
+    assert told.value.reason == "AUDIT_LOG_CHANGED"
+    assert not database.exists()
+
+
+async def test_table_that_vanishes_under_a_running_log_is_waited_for_and_not_made_anew(tmp_path: Path) -> None:
+    log = await started_log(tmp_path, rhythm=Rhythm(linger_s=0.0))
+    await log.append_durably(called(1))
+    left = run_sql(tmp_path, "ALTER TABLE events RENAME TO moved")
+    with pytest.raises(ToolFailure):
+        await log.append_durably(called(2))
+    for _ in range(100):  # each append is refused at once while the writer opens the file again and again
+        with pytest.raises(ToolFailure):
+            await log.append_durably(called(3))
+    assert run_sql(tmp_path) == left
+    run_sql(tmp_path, "ALTER TABLE moved RENAME TO events")
+    await log.close()  # tries once more what was taken and could not be written
+    verification = verified(tmp_path)
+    assert (verification.faults, verification.writers, verification.events_checked) == ((), 1, 2)
