@@ -118,37 +118,33 @@ def test_a_reader_that_goes_away_leaves_no_traceback(hub: CommandLine) -> None:
 
 def test_a_tool_is_registered_shown_and_removed(tmp_path: Path) -> None:
     with serving(tmp_path / "home") as hub:
-        registers_shows_and_removes(hub, tmp_path)
-
-
-def registers_shows_and_removes(hub: CommandLine, tmp_path: Path) -> None:
-    tool = {
-        "name": "crm/customers.find",
-        "version": "1.0.0",
-        "kind": "TOOL_KIND_MCP",
-        "description": "Find a customer.",
-        "source": "crm",
-        "inputSchema": {"type": "object", "properties": {"id": {"type": "integer"}}},
-    }
-    file = tmp_path / "crm.json"
-    file.write_text(json.dumps(tool))
-    nowhere = hub("tools", "register", str(file))
-    assert nowhere.code == 1
-    assert "toolhub sources add crm --kind mcp" in nowhere.err
-    server = str(Path(scripted.__file__).absolute())
-    assert hub("sources", "add", "crm", "--", sys.executable, server, "modern").code == 0
-    assert hub("sources", "refresh", "crm").code == 0
-    registered = hub("tools", "register", str(file))
-    assert registered.code == 0, registered.err
-    assert registered.json["tools"][0]["inputSchema"] == tool["inputSchema"]
-    again = hub("tools", "register", str(file))
-    assert again.code == 1
-    assert "crm/customers.find" in again.err
-    assert hub("tools", "register", "-", "--replace", stdin=json.dumps([tool])).code == 0
-    snapshot = hub("tools", "snapshot").json
-    assert "crm/customers.find" in [each["name"] for each in snapshot["tools"]]
-    assert hub("tools", "unregister", "crm/customers.find").code == 0
-    assert hub("tools", "unregister", "crm/customers.find").code == 1
+        tool = {
+            "name": "crm/customers.find",
+            "version": "1.0.0",
+            "kind": "TOOL_KIND_MCP",
+            "description": "Find a customer.",
+            "source": "crm",
+            "inputSchema": {"type": "object", "properties": {"id": {"type": "integer"}}},
+        }
+        file = tmp_path / "crm.json"
+        file.write_text(json.dumps(tool))
+        nowhere = hub("tools", "register", str(file))
+        assert nowhere.code == 1
+        assert "toolhub sources add crm --kind mcp" in nowhere.err
+        server = str(Path(scripted.__file__).absolute())
+        assert hub("sources", "add", "crm", "--", sys.executable, server, "modern").code == 0
+        assert hub("sources", "refresh", "crm").code == 0
+        registered = hub("tools", "register", str(file))
+        assert registered.code == 0, registered.err
+        assert registered.json["tools"][0]["inputSchema"] == tool["inputSchema"]
+        again = hub("tools", "register", str(file))
+        assert again.code == 1
+        assert "crm/customers.find" in again.err
+        assert hub("tools", "register", "-", "--replace", stdin=json.dumps([tool])).code == 0
+        snapshot = hub("tools", "snapshot").json
+        assert "crm/customers.find" in [each["name"] for each in snapshot["tools"]]
+        assert hub("tools", "unregister", "crm/customers.find").code == 0
+        assert hub("tools", "unregister", "crm/customers.find").code == 1
 
 
 def test_health_is_a_word_an_exit_code_or_json(hub: CommandLine) -> None:

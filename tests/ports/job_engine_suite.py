@@ -81,6 +81,7 @@ class JobEngineSuite:
         await engine.start(runner.run)
         await engine.enqueue("job-1")
         await runner.until(lambda: runner.ended["job-1"] == 1)
+        assert runner.order == ["job-1"]
 
     @pytest.mark.promise("jobs.delivered")
     async def test_five_hundred_at_once_are_all_delivered_once(self, engines: Engines, runner: Runner) -> None:
@@ -145,6 +146,7 @@ class JobEngineSuite:
         for number in range(1, 6):
             await engine.enqueue("job-1")
             await runner.until(lambda: runner.ended["job-1"] == number)  # noqa: B023 - awaited in its own turn
+        assert runner.order == ["job-1"] * 5
 
     async def test_run_that_crashes_stops_no_other(self, engines: Engines, runner: Runner) -> None:
         told: list[str] = []
@@ -169,6 +171,7 @@ class JobEngineSuite:
         runner.let_go()
         await engine.enqueue("job-2")
         await runner.until(lambda: runner.ended["job-2"] == 1)
+        assert not runner.ended["job-1"]
 
     async def test_close_lets_running_jobs_end(self, engines: Engines, runner: Runner) -> None:
         runner.held = True

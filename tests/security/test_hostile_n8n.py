@@ -95,10 +95,11 @@ class TestItsAnswers:
     async def test_an_answer_that_never_ends_is_left_at_the_deadline(self) -> None:
         async with staged({"echo": SYNC}, with_api=False) as stage:
             stage.n8n.fails("/webhook/*", How.STALL)
-            await overtaken(
+            error = await overtaken(
                 lambda timeout_s: stage.failure("echo", timeout_s=timeout_s),
                 lambda error: error.kind is ErrorKind.OUTCOME_UNKNOWN,
             )
+        assert not error.is_retryable
 
     async def test_no_cookie_is_kept(self) -> None:
         async with hostile(lambda _: _json({}, set_cookie="id=1; Path=/")) as (raw, stage):

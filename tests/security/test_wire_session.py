@@ -162,6 +162,7 @@ async def test_sessions_that_hang_up_leave_nothing_running(exchange: Exchange) -
     for line in lines:
         line.stream.cancel()
     await until(lambda: exchange.waits.running == 0 and not len(exchange.running.hub.server.tools.sessions))
+    assert exchange.waits.stopped.is_set()
 
 
 async def test_large_arguments_in_flight_are_bounded_by_their_bytes(exchange: Exchange) -> None:

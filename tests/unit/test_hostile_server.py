@@ -62,8 +62,8 @@ async def test_who_listens_is_told_of_a_change() -> None:
         client.listen(tools_list_changed=True) as heard,
     ):
         await server.become("storm")
-        for _ in range(5):
-            await anext(heard)
+        told = [type(await anext(heard)).__name__ for _ in range(5)]
+    assert told == ["ToolsListChanged"] * 5
 
 
 async def test_words_are_read_from_a_file_at_each_list(tmp_path: Path) -> None:

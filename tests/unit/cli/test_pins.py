@@ -174,6 +174,7 @@ class TestDecide:
     async def test_what_is_meant_must_be_said(self, someone: Someone, words: list[str]) -> None:
         await someone("accept", *words, "--yes", code=2)
         await someone("reject", *words, code=2)
+        assert someone.desk.decided_by == []
 
 
 async def test_shell_completes_tools_that_wait_first(someone: Someone, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,8 @@ def mentions() -> Iterator[tuple[str, str]]:
                 yield page.relative_to(ROOT).as_posix(), text
 
 
-def parse(line: str) -> None:
-    """Raises click's own error, or AssertionError for a command that there is not. Runs nothing."""
+def parse(line: str) -> str:
+    """The path of the command meant. Raises click's own error, or AssertionError for one that there is not."""
     words = shlex.split(line, comments=True)
     start = next(place for place, word in enumerate(words) if Path(word).name == "toolhub")
     words = words[start + 1 :]
@@ -52,8 +52,9 @@ def parse(line: str) -> None:
         assert command is not None, f"{context.command_path} has no command {words[0]}"
         if not isinstance(command, click.Group):
             _take(command, words[0], words[1:], context)
-            return
+            return f"{context.command_path} {words[0]}"
         context = click.Context(command, info_name=words.pop(0), parent=context)
+    return context.command_path
 
 
 def _take(command: click.Command, name: str, words: list[str], parent: click.Context) -> None:
@@ -67,13 +68,13 @@ def _take(command: click.Command, name: str, words: list[str], parent: click.Con
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(shown_lines())))
 def test_lines_of_shell_blocks_parse(page: str, line: str) -> None:
-    parse(line)
+    assert parse(line).startswith("toolhub")
 
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(mentions())))
 def test_commands_named_in_text_exist(page: str, line: str) -> None:
     with suppress(click.MissingParameter):  # a mention may leave arguments out; what is unknown still fails
-        parse(line)
+        assert parse(line).startswith("toolhub")
 
 
 @pytest.mark.parametrize("line", ["toolhub serve --no-such-option", "toolhub tools show", "toolhub keys nothing"])

@@ -121,6 +121,7 @@ async def test_job_of_a_killed_process_is_taken_over_as_soon_as_somebody_asks(
         runner.let_go()
         await engine.enqueue(lost)
         await runner.until(lambda: len(runner.ended) == 2)
+    assert runner.ended[lost] == 1
 
 
 async def test_job_enqueued_while_it_runs_elsewhere_is_delivered_at_once(make: Make) -> None:
@@ -132,6 +133,7 @@ async def test_job_enqueued_while_it_runs_elsewhere_is_delivered_at_once(make: M
     await second.start(there.run)
     await second.enqueue("job-1")
     await there.until(lambda: there.begun["job-1"] == 1)
+    assert not here.ended
     here.let_go()
     there.let_go()
 
@@ -160,6 +162,7 @@ async def test_what_waits_outlives_all_processes(make: Make, runner: Runner) -> 
     second = make(4)
     await second.start(runner.run)
     await runner.until(lambda: len(runner.ended) == 10)
+    assert set(runner.ended) == set(ids(10))
 
 
 async def test_connections_are_bounded_however_many_jobs_come_and_go(

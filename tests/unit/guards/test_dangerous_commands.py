@@ -83,11 +83,11 @@ REFUSED = {
         "cat /etc/shadow",
         "cat //etc/shadow",
         "head ~/.ssh/id_ed25519",
-        "cat /root/.aws/credentials",
+        "cat /home/ann/.aws/credentials",
         "tail /home/ann/.bash_history",
         "cat /proc/1/environ",
         "cat /proc/self/mem",
-        "tar cf - --file=/root/.ssh/id_rsa",
+        "tar cf - --file=/home/ann/.ssh/id_rsa",
         "bash -c 'cat ~/.netrc'",
     ],
     "download-and-run": [
@@ -159,7 +159,8 @@ def test_an_honest_command_is_no_danger(line: str) -> None:
 
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=8))
 def test_any_argument_list_is_judged_without_a_fault(argv: list[str]) -> None:
-    danger_of(argv)
+    danger = danger_of(argv)
+    assert danger is None or danger.would
 
 
 def test_commands_that_start_commands_without_end_are_judged_within_bounds() -> None:

@@ -74,7 +74,7 @@ def test_header_of_the_connection_or_of_a_metadata_service_is_refused(name: str)
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "a\r\n", "ä", "a\x00", "(a)", "a/b", ":authority", "a" * 257])
 def test_name_outside_the_grammar_is_refused(name: str) -> None:
-    refused({name: "x"})
+    assert "name" in refused({name: "x"})
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_same_header_in_two_spellings_is_refused() -> None:
 
 
 def test_number_and_size_of_headers_are_bounded() -> None:
-    refused({f"x-{number}": "v" for number in range(HEADERS_MAX + 1)})
-    refused({f"x-{number}": "v" * 8000 for number in range(3)})
+    assert str(HEADERS_MAX) in refused({f"x-{number}": "v" for number in range(HEADERS_MAX + 1)})
+    assert "bytes" in refused({f"x-{number}": "v" * 8000 for number in range(3)})
 
 
 def test_only_harmless_headers_cross_an_origin() -> None:

@@ -162,11 +162,13 @@ def test_wildcard_matches_subdomains(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["example.com", "badexample.com", "example.com.evil.net", "a.example.co"])
 def test_wildcard_matches_nothing_else(host: str) -> None:
-    refused(f"https://{host}/", egress=(EgressRule(("*.example.com",)),))
+    error = refused(f"https://{host}/", egress=(EgressRule(("*.example.com",)),)).error
+    assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
 
 
 def test_wildcard_never_matches_an_address() -> None:
-    refused("http://127.0.0.1/", egress=(EgressRule(("*.0.0.1",), cidrs=("127.0.0.0/8",)),))
+    error = refused("http://127.0.0.1/", egress=(EgressRule(("*.0.0.1",), cidrs=("127.0.0.0/8",)),)).error
+    assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
 
 
 def test_only_the_default_port_is_open_unless_the_rule_names_ports() -> None:

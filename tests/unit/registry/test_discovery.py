@@ -184,6 +184,7 @@ async def test_notices_without_end_are_read_two_seconds_after_the_first(staged: 
         await stage.timer.until_left(min(0.25, 2.0 - tenths / 10), 990.0 - tenths / 10)
         stage.timer.advance(0.1)
     await stage.witness.readings(2)
+    assert source.readings == 2
 
 
 async def test_a_source_that_announces_changes_all_the_time_is_read_once_a_second_at_most(staged: Staged) -> None:
@@ -192,6 +193,7 @@ async def test_a_source_that_announces_changes_all_the_time_is_read_once_a_secon
     await stage.timer.until_left(NEXT_S, 1_000.0)
     source.say_changed()
     await stage.timer.until_left(1.0, 1_000.0)
+    assert source.readings == 1
 
 
 class CostlySource(ScriptedSource):
@@ -256,6 +258,7 @@ async def test_a_source_that_stays_away_is_tried_ever_more_seldom(staged: Staged
         stage.timer.advance(pause_s)
         spent_s += pause_s
         await stage.witness.readings(attempt)
+    assert source.readings == 8
 
 
 async def test_the_pauses_are_spread_by_chance(staged: Staged) -> None:
@@ -265,6 +268,7 @@ async def test_the_pauses_are_spread_by_chance(staged: Staged) -> None:
     stage.randomness.share = 0.0
     await begun(stage, source)
     await stage.timer.until_left(0.5, 10_000.0)
+    assert source.readings == 1
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a defect"), asyncio.CancelledError(), TimeoutError()])

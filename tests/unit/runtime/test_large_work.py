@@ -206,6 +206,11 @@ async def test_no_more_bytes_of_a_principal_wait_than_their_bound(stage: Stage) 
 
 async def test_one_piece_may_be_larger_than_the_bound_where_nothing_waits(stage: Stage) -> None:
     stage.large.admit("a", MAX_WAITING_BYTES + 1)
+    async with stage.held("a"):
+        stage.read("a", size_bytes=1)
+        await begun()
+        with pytest.raises(ToolFailure):
+            stage.large.admit("a", MAX_WAITING_BYTES)
 
 
 async def test_shares_are_kept_for_so_many_principals_and_the_oldest_goes_first(

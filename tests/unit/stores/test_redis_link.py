@@ -176,7 +176,7 @@ async def test_call_after_a_long_outage_is_served_within_its_patience(redis_url:
                 return await served(patience_s)
             return False
 
-        await overtaken(in_time, bool, first_s=0.8)
+        assert await overtaken(in_time, bool, first_s=0.8)
 
 
 async def test_command_that_may_run_once_is_not_sent_again(own_redis: RedisServer, links: Links) -> None:

@@ -83,6 +83,7 @@ class TestPrompt(RemoteJobSuite):
         letting_go = asyncio.create_task(stage.let_go_once_interrupted())
         await super().test_one_that_was_stopped_ends_and_is_collected_as_cancelled(stage)
         letting_go.cancel()
+        assert stage.effects == 1
 
 
 @BOTH

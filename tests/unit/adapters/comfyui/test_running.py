@@ -134,7 +134,8 @@ async def test_waiting_is_told_by_its_place_in_the_queue(stage: ComfyStage) -> N
     third = stage.begin("blur", sink=sink, job_id="job-3")
     await sink.said("3rd of 3 in the queue of gpu-1")
     stage.comfy.release()
-    await asyncio.wait_for(asyncio.gather(first, second, third), 60)
+    outcomes = await asyncio.wait_for(asyncio.gather(first, second, third), 60)
+    assert [len(outcome.artifacts) for outcome in outcomes] == [1, 1, 1]
 
 
 @pytest.mark.promise("workflow.never-twice")

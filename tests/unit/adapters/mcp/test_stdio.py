@@ -194,6 +194,7 @@ async def test_a_program_that_heeds_nothing_is_killed_with_its_children() -> Non
         group = pid_of(link)
         await until(lambda: len(group_members(group)) == 2)
     await until(lambda: group_members(group) == [])
+    assert not is_alive(group)
 
 
 async def test_children_that_outlive_their_leader_are_killed() -> None:
@@ -204,6 +205,7 @@ async def test_children_that_outlive_their_leader_are_killed() -> None:
         kill(group)
         await link.session(soon())
         await until(lambda: group_members(group) == [])
+    assert not is_alive(group)
 
 
 @pytest.mark.promise("mcp.no-orphans")

@@ -145,7 +145,7 @@ class TestWords:
         ("text", "shown"),
         [
             ("boom\n    at f (/opt/n8n/a.ts:1:2)\n    at g", "boom"),
-            ("no such file /root/.n8n/key.pem, sorry", "no such file [path], sorry"),
+            ("no such file /srv/n8n/key.pem, sorry", "no such file [path], sorry"),
             ("see https://api.example.com/usr/1 for s3cret", "see https://api.example.com/usr/1 for ***"),
             ("C:\\Users\\n8n\\x.js failed", "[path] failed"),
             ("a\x00b\x1b[31m", "a b [31m"),

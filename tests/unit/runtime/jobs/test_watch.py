@@ -309,10 +309,10 @@ STEPS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_every_watcher_sees_each_entry_once_whatever_happens(steps: list[tuple[str, int | str]]) -> None:
-    asyncio.run(_model(steps))
+    asyncio.run(_assert_model(steps))
 
 
-async def _model(steps: list[tuple[str, int | str]]) -> None:
+async def _assert_model(steps: list[tuple[str, int | str]]) -> None:
     crowd = Crowd()
     await crowd.scene.begin()
     for name, value in steps:
