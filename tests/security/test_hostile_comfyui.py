@@ -19,7 +19,7 @@ from tests.fakes.comfyui_templates import BLUR, changed
 from tests.fakes.remote_stage import LoopClock, ToldSink
 from tests.unit.adapters.comfyui.comfy_stage import SECRET, ComfyStage, comfy_stage, failure_of
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, NoReply
-from toolhub_service.adapters.comfyui.event_feed import MESSAGE_MAX_BYTES, Dialler, EventFeed, NodeProgress
+from toolhub_service.adapters.comfyui.event_feed import MESSAGE_MAX_BYTES, EventFeed, NodeProgress, WebSocketConnector
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import Progress
 from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
@@ -155,8 +155,8 @@ async def test_a_redirect_is_followed_nowhere(status: int) -> None:
 
         async with answering(lead) as url, client_at(url) as client:
             assert (await client.get("/queue")).status == status
-            dialler = Dialler(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
-            events = EventFeed(dialler, LoopClock(), FixedRandomness(), lambda _: None)
+            connector = WebSocketConnector(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
+            events = EventFeed(connector, LoopClock(), FixedRandomness(), lambda _: None)
             assert await events.ready(5.0) == ""
             await events.close()
     assert visited == []
@@ -190,8 +190,8 @@ async def test_a_flood_of_news_delays_nobody_and_moves_nothing_back() -> None:
         return socket
 
     async with answering(flood) as url:
-        dialler = Dialler(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
-        events = EventFeed(dialler, LoopClock(), FixedRandomness(), lambda _: over.set())
+        connector = WebSocketConnector(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
+        events = EventFeed(connector, LoopClock(), FixedRandomness(), lambda _: over.set())
         events.follow("p", NodeProgress({"1": {"class_type": "A", "inputs": {}}}, told.append))
         async with asyncio.timeout(60):
             await over.wait()
@@ -224,8 +224,8 @@ async def test_a_message_that_is_too_long_ends_the_connection_and_is_not_held(fr
         return socket
 
     async with answering(pour) as url:
-        dialler = Dialler(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
-        events = EventFeed(dialler, LoopClock(), FixedRandomness(), lambda _: None)
+        connector = WebSocketConnector(BackendTerms("x", url), SystemResolver(), tls=None, connect_timeout_s=5.0)
+        events = EventFeed(connector, LoopClock(), FixedRandomness(), lambda _: None)
         events.follow("p", NodeProgress({}, lambda _: None))
         async with asyncio.timeout(60):
             await closed.wait()

@@ -17,10 +17,12 @@ from tests.fakes.n8n import How
 from tests.fakes.remote_stage import ToldSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.stage import ASYNC, JOB_ID, SYNC, Stage, against, staged
+from toolhub_service.adapters.n8n.adapter import base_url, plain_path
 from toolhub_service.adapters.n8n.client import DiscoveryTerms, N8nClient, N8nTerms
-from toolhub_service.adapters.n8n.opening import _headers, _path, _web
+from toolhub_service.adapters.source_config import SourceValues, request_headers
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
+from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.egress.transport import SystemResolver
 
 KEY = "n8n_api_0123456789abcdef"
@@ -267,22 +269,22 @@ class TestConfiguration:
     @pytest.mark.parametrize("value", ["a\r\nx: y", "ü", "a\nb"])
     def test_a_header_that_would_break_out_is_refused(self, value: str) -> None:
         with pytest.raises(ValueError, match="headers"):
-            _headers({"x-token": value})
+            request_headers({"x-token": value})
 
     @pytest.mark.parametrize("name", ["Host", "Content-Length", "Transfer-Encoding", "X-Forwarded-For"])
     def test_a_header_that_frames_or_misleads_is_refused(self, name: str) -> None:
         with pytest.raises(ValueError, match="headers"):
-            _headers({name: "x"})
+            request_headers({name: "x"})
 
     @pytest.mark.parametrize("path", ["/a/../b", "/..", "/a?b", "/a#b", "/a\\b", "/%2e%2e"])
     def test_a_path_that_leads_elsewhere_is_refused(self, path: str) -> None:
         with pytest.raises(ValueError, match="no plain path"):
-            _path(path, "api_path")
+            plain_path(path, "api_path")
 
     @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x", "http://x/?a=b", "http://x/#a", "//x"])
     def test_a_url_that_is_no_base_is_refused(self, url: str) -> None:
         with pytest.raises(ValueError, match="url"):
-            _web(url)
+            base_url(url, SourceValues(Redactor()))
 
     def test_a_url_with_credentials_is_refused(self) -> None:
         with pytest.raises(ToolFailure, match="INVALID_INPUT"):

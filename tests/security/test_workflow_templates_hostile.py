@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.unit.adapters.comfyui.template_files import SIDECAR, made, problems, property_of, sidecar, write
+from toolhub_service.adapters.comfyui.metadata import PARTS_MAX, SIGNATURE, DamagedImage, PngFilter, filtered
 from toolhub_service.adapters.comfyui.outputs import accepted_as
-from toolhub_service.adapters.comfyui.sieves import PARTS_MAX, SIGNATURE, Damaged, PngSieve, sieved
 from toolhub_service.adapters.comfyui.template import TemplateInvalid
 from toolhub_service.adapters.comfyui.templates import YAML_MAX_BYTES, load_templates, read_value
 from toolhub_service.schema.compiled import compile_schema
@@ -141,7 +141,7 @@ async def passed(data: bytes, step: int = 1 << 16) -> bytes:
         for at in range(0, len(data), step):
             yield data[at : at + step]
 
-    return b"".join([piece async for piece in sieved(arriving(), PngSieve())])
+    return b"".join([piece async for piece in filtered(arriving(), PngFilter())])
 
 
 class TestPictures:
@@ -166,7 +166,7 @@ class TestPictures:
         ids=["archive", "cut", "crc", "endless", "no signature", "nothing", "no end", "more chunks than pixels"],
     )
     async def test_what_is_no_whole_picture_is_refused(self, data: bytes) -> None:
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedImage):
             await passed(data)
 
     @pytest.mark.parametrize(

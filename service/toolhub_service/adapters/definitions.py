@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import re2
 
-from toolhub_service.adapters.shortening import one_line, written
+from toolhub_service.adapters.upstream import one_line, written
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.registry.catalog import NAME_MAX_CHARS, check_name

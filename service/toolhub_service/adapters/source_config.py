@@ -1,12 +1,28 @@
-"""What entries of sources.yaml have in common, whatever their kind: each kind declares its own in its `kind.py`."""
+"""What entries of sources.yaml have in common: their keys, and values that are references to secrets.
+
+Each kind declares its own keys in its `kind.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Final
+import base64
+import binascii
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
+
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.guards.headers import Headers, judge_request_headers
+from toolhub_service.guards.secret_patterns import is_secret_name
+
+if TYPE_CHECKING:
+    from toolhub_service.guards.secrets import Redactor
 
 _WEB: Final = ("http://", "https://")
 
@@ -88,3 +104,181 @@ def check_web(place: str, url: Value) -> None:
 def named_values(place: str, values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
     """Each value with its place, such as `headers.Authorization`."""
     return ((f"{place}.{name}", value) for name, value in values.items())
+
+
+SECRET_MIN_CHARS = 8
+"""`token: none` in a configuration must not blank every `none` of a log."""
+_SECRET_MAX_BYTES = 64 * 1024
+_PASSWORD = re.compile(r"[^:/?#@]*:([^/?#@]+)@")
+"""Behind a user's name. By itself, for what is no URL at all may hold a password, too."""
+_LINE_MIN_CHARS = 16
+"""Of one line of several, such as those of a key."""
+_FRAME = "-----"
+"""Of PEM: its first and last line are the same for all."""
+_SEGMENT = re.compile(r"[A-Za-z0-9_~.-]{16,}")
+"""Of the path of a secret URL; a shorter one is a word."""
+_NAMED = re.compile(r"(\w+)\s*=\s*('[^']*'|[^&\s;#]+)")
+"""Of a query, or of what libpq takes in the place of a URL."""
+
+
+class ValueMissing(ValueError):
+    """A value that is kept elsewhere is not there; the message says where it was looked for, never what was found."""
+
+
+def resolve_value(value: Value, environment: Mapping[str, str] = os.environ) -> str:
+    """The text itself, or what the environment or a file holds, after its prefix. Raises ValueMissing."""
+    if isinstance(value, str):
+        return value
+    if value.env:
+        held = environment.get(value.env)
+        if held is None:
+            raise ValueMissing(f"the environment variable {value.env} is not set for the hub")
+        return value.prefix + held
+    return value.prefix + _file_text(value.file)
+
+
+def secrets_of_url(url: str) -> Iterator[str]:
+    """The password and what stands under telling names, as written and as meant."""
+    named = (value.strip("'") for name, value in _NAMED.findall(url) if is_secret_name(name))
+    for password in (*_PASSWORD.findall(url), *named):
+        yield from {password, unquote(password)}
+
+
+def shown(value: Value) -> str:
+    """In the place of a value that stands elsewhere: where."""
+    return value if isinstance(value, str) else f"{value.prefix}{{{value.env or value.file}}}"
+
+
+class SourceValues:
+    """Resolves the values of one source, after each secret of them was given to the redactor.
+
+    A referenced value is a secret as a whole and in its parts: each long line of it, the word behind `Bearer`, the
+    password, path and query of a URL. Of a plain value only what is named as a secret is one: by its key, by a flag
+    before it (`--token x`, `--api-key=x`), or as the password of a URL.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self.secrets: frozenset[str] = frozenset()
+        """All that was found so far."""
+
+    def of(self, named: Mapping[str, Value]) -> dict[str, str]:
+        """Every value by its name. Raises ValueMissing, which never holds a value."""
+        return {name: self.one(value, is_secret=is_secret_name(name)) for name, value in named.items()}
+
+    def all(self, values: Iterable[Value]) -> tuple[str, ...]:
+        """A command line. Raises ValueMissing."""
+        texts = tuple(self.one(value, is_secret=False) for value in values)
+        self._learn(_of_command_line(texts))
+        return texts
+
+    def one(self, value: Value, *, is_secret: bool = True) -> str:
+        """Raises ValueMissing."""
+        text = resolve_value(value)
+        if isinstance(value, SecretRef):
+            self._learn((*_parts(text), *_parts(text.removeprefix(value.prefix)), *_of_secret_url(text)))
+        elif is_secret:
+            self._learn(_parts(text))
+        self._learn(_of_url(text))
+        return text
+
+    def learn_within(self, value: Any) -> None:
+        """Learn from plain values within each other, by their names."""
+        if isinstance(value, Mapping):
+            for name, member in value.items():
+                if isinstance(member, str):
+                    self.one(member, is_secret=is_secret_name(str(name)))
+                else:
+                    self.learn_within(member)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self.learn_within(item)
+        elif isinstance(value, str):
+            self._learn(_of_url(value))
+
+    def url(self, value: Value) -> str:
+        """The URL, whose scheme is http or https. Raises ValueError, which never holds it, and ValueMissing."""
+        url = self.one(value, is_secret=False)
+        if not url.startswith(_WEB):
+            raise ValueError("its `url` does not begin with http:// or https://")
+        return url
+
+    def _learn(self, words: Iterable[str]) -> None:
+        found = {word for word in words if len(word) >= SECRET_MIN_CHARS}
+        self.secrets |= found
+        self._redactor.learn(found)
+
+
+def request_headers(fields: Mapping[str, str]) -> Headers:
+    """The headers, which may be sent. Raises ValueError for one that frames a message or would break its line, which
+    never holds it."""
+    try:
+        return judge_request_headers(fields)
+    except ToolFailure as failure:
+        raise ValueError(f"its `headers` cannot be used: {failure.error.message}") from failure
+
+
+def _parts(text: str) -> Iterator[str]:
+    """`Bearer x` is as secret as x, a key as its lines, and a pair as the password in it."""
+    yield text
+    word = text.rpartition(" ")[2]
+    if not word.endswith(_FRAME):
+        yield word
+    if "\n" in text:
+        lines = (line for line in map(str.strip, text.splitlines()) if not line.startswith(_FRAME))
+        yield from (line for line in lines if len(line) >= _LINE_MIN_CHARS)
+    if text[:6].lower() == "basic ":
+        try:
+            yield base64.b64decode(word, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return
+
+
+def _of_url(text: str) -> Iterator[str]:
+    """What announces itself in a URL that may be seen otherwise."""
+    if "://" not in text:
+        return
+    yield from secrets_of_url(text)
+    try:
+        userinfo = urlsplit(text).netloc.rpartition("@")[0]
+    except ValueError:
+        return
+    user, colon, _ = userinfo.partition(":")
+    if user and not colon:
+        yield from {user, unquote(user)}  # https://token@host
+
+
+def _of_secret_url(text: str) -> Iterator[str]:
+    """What may tell in a URL that nobody was to see."""
+    if "://" not in text:
+        return
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return
+    yield from (value for _, value in parse_qsl(parts.query))
+    yield from _SEGMENT.findall(parts.path)
+
+
+def _of_command_line(words: tuple[str, ...]) -> Iterator[str]:
+    """`--token x`, `--api-key=x`, `TOKEN=x`."""
+    for before, word in zip(("", *words), words, strict=False):
+        name, equals, value = word.partition("=")
+        if equals and is_secret_name(name):
+            yield value
+        elif before.startswith("-") and "=" not in before and not word.startswith("-") and is_secret_name(before):
+            yield word
+
+
+def _file_text(path: str) -> str:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            data = file.read(_SECRET_MAX_BYTES + 1)
+        if len(data) > _SECRET_MAX_BYTES:
+            raise ValueMissing(f"{path} is larger than {_SECRET_MAX_BYTES:,} bytes")
+        return data.decode().rstrip()
+    except OSError as missing:
+        # Not `{path}: …`: where a path ends in `token`, what follows its colon would be hidden.
+        raise ValueMissing(f"the file {path} cannot be read: {os.strerror(missing.errno or 0)}") from missing
+    except UnicodeDecodeError as broken:
+        raise ValueMissing(f"{path} is not UTF-8 text") from broken

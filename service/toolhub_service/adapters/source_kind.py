@@ -7,25 +7,29 @@ add`. A `kind.py` imports no library of an extra: what needs one is imported by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from toolhub_service.adapters.source_config import Section, Source, Value
-from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.ports import Adapter, Clock, Randomness
+from toolhub_service.domain.call import NO_PRECONDITIONS, PlannedCall, Preconditions
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.ports import Adapter, Clock, FixedTerms, Randomness
 from toolhub_service.domain.source import Definition, SourceObserver, ToolSource, Trust
-from toolhub_service.domain.tool import ToolKind
+from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 if TYPE_CHECKING:
-    from toolhub_service.adapters.workflow_report import WorkflowReport
     from toolhub_service.domain.artifact import ArtifactDesk
     from toolhub_service.domain.job_ports import RunningJobs
     from toolhub_service.guards.secrets import Redactor
     from toolhub_service.tools.confinement import HiddenFolder
 
+
 Config = TypeVar("Config", bound=Source)
+_VALUES_MAX: Final = 6
+_TEXT_MAX_CHARS: Final = 60
+_ARGUMENTS_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,22 @@ class OpenedSource:
     registered: Callable[[JsonObject], Definition] | None = None
     """Makes a definition of a tool that an operator has registered, from `registry/registered.py`'s words of it; raises
     ValueError. None: tools of the kind are not registered over the wire."""
+
+
+class SourceAdapter:
+    """What the adapters of all kinds of sources answer alike: the definition says it, not the call."""
+
+    async def preconditions(self, planned: PlannedCall) -> Preconditions:
+        return NO_PRECONDITIONS
+
+    def has_side_effects(self, planned: PlannedCall) -> bool:
+        return planned.spec.has_side_effects
+
+    def upstream(self, planned: PlannedCall) -> str:
+        return planned.spec.upstream_key
+
+    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
+        return FixedTerms(spec.has_side_effects, spec.upstream_key)
 
 
 class Opener(Protocol):
@@ -156,3 +176,83 @@ class SourceKind(Generic[Config]):
 def _load(reference: str) -> Any:
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowTool:
+    """The tool that a workflow becomes."""
+
+    name: str
+    """Full; of a template without a source its own name."""
+    kind: str
+    place: str
+    """File, or path in sources.yaml."""
+    version: str = ""
+    description: str = ""
+    mode: str = ""
+    """`sync`, `async` or `job`."""
+    capabilities: tuple[str, ...] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Name to what it takes, in a few words."""
+    results: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What else tells it from others: digests, where it is called."""
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowReport:
+    """What `toolhub workflows check` says: the tools that workflows become, made without asking a server."""
+
+    tools: tuple[WorkflowTool, ...]
+    problems: tuple[str, ...] = ()
+    """Of what did not even become a tool, each with its place."""
+    notes: tuple[str, ...] = ()
+    """What cannot be told without a server."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and not any(tool.problems for tool in self.tools)
+
+
+def summary_of(schema: JsonObject) -> dict[str, str]:
+    """Top-level arguments, such as `{"width": "integer 1 … 4096, required"}`, fifty at most."""
+    properties = schema.get("properties")
+    required = schema.get("required")
+    needed = required if isinstance(required, Sequence) and not isinstance(required, str) else ()
+    named = properties.items() if isinstance(properties, Mapping) else ()
+    return {name: ", ".join(_words(part, is_required=name in needed)) for name, part in [*named][:_ARGUMENTS_MAX]}
+
+
+def _words(schema: JsonValue, *, is_required: bool) -> Iterator[str]:
+    part = schema if isinstance(schema, Mapping) else {}
+    yield _kind(part)
+    if is_required:
+        yield "required"
+    if "default" in part:
+        yield f"else {_shown(part['default'])}"
+
+
+def _kind(schema: JsonObject) -> str:
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        more = f" or {len(values) - _VALUES_MAX} more" if len(values) > _VALUES_MAX else ""
+        return " | ".join(map(_shown, values[:_VALUES_MAX])) + more
+    if schema.get("format") == "hub-artifact":
+        return "artifact id"
+    kind = schema.get("type")
+    name = kind if isinstance(kind, str) else "/".join(map(str, kind)) if isinstance(kind, Sequence) else "anything"
+    return " ".join(filter(None, (name, _range(schema))))
+
+
+def _range(schema: JsonObject) -> str:
+    lowest, highest = schema.get("minimum"), schema.get("maximum")
+    if lowest is None and highest is None:
+        return ""
+    return f"{'' if lowest is None else f'{lowest} '}…{'' if highest is None else f' {highest}'}"
+
+
+def _shown(value: JsonValue) -> str:
+    text = " ".join(str(value).split()) if isinstance(value, str) else repr(value)
+    return text if len(text) <= _TEXT_MAX_CHARS else f"{text[: _TEXT_MAX_CHARS - 1]}…"

@@ -15,7 +15,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind
 
 if TYPE_CHECKING:
-    from toolhub_service.adapters.workflow_report import WorkflowReport
+    from toolhub_service.adapters.source_kind import WorkflowReport
 
 KINDS: Final[tuple[SourceKind[Any], ...]] = (MCP, LANGCHAIN, N8N, COMFYUI)
 BY_NAME: Final = {kind.name: kind for kind in KINDS}
@@ -38,7 +38,7 @@ def kind_of(entry: Source) -> SourceKind[Any]:
 
 def preview_sources(sources: Mapping[str, Source], object_info: JsonObject | None) -> WorkflowReport:
     """The workflows of every source that has some and is not switched off, checked without asking any server."""
-    from toolhub_service.adapters.workflow_report import WorkflowReport
+    from toolhub_service.adapters.source_kind import WorkflowReport
 
     reports = [
         kind_of(entry).load_preview()(name, entry, object_info)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from toolhub_service.adapters.source_values import SECRET_MIN_CHARS, secrets_of_url
+from toolhub_service.adapters.source_config import SECRET_MIN_CHARS, secrets_of_url
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.settings.document import Settings
 

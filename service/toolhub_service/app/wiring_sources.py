@@ -15,9 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from toolhub_service.adapters.source_config import ClientTls, SecretRef, Source
+from toolhub_service.adapters.source_config import ClientTls, SecretRef, Source, ValueMissing, resolve_value
 from toolhub_service.adapters.source_kind import Opener, SourceDeps, SourceKind
-from toolhub_service.adapters.source_values import ValueMissing, resolve_value
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.file_modes import problem_of
 from toolhub_service.app.files import stamp_of

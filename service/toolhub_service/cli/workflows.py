@@ -26,7 +26,7 @@ from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.cli.source_files import sources_path
 
 if TYPE_CHECKING:
-    from toolhub_service.adapters.workflow_report import WorkflowReport, WorkflowTool
+    from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool
     from toolhub_service.domain.json import JsonObject
 
 
@@ -112,8 +112,8 @@ def check(
       curl -s http://gpu-1:8188/object_info > nodes.json
       toolhub workflows check templates/ --object-info nodes.json
     """
-    from toolhub_service.adapters.comfyui.preview import check_places
-    from toolhub_service.adapters.workflow_report import WorkflowReport
+    from toolhub_service.adapters.comfyui.workflows import check_places
+    from toolhub_service.adapters.source_kind import WorkflowReport
 
     nodes, problem = _read_nodes(object_info)
     if problem:
@@ -147,8 +147,8 @@ def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: 
     Example:
       toolhub workflows init portrait.json --name portrait.draw --object-info nodes.json
     """
-    from toolhub_service.adapters.comfyui.preview import first_sidecar
     from toolhub_service.adapters.comfyui.template import TemplateInvalid
+    from toolhub_service.adapters.comfyui.workflows import first_sidecar
     from toolhub_service.app.files import replace_text
 
     name = name or re.sub(r"[^A-Za-z0-9_.-]+", "_", graph.stem).strip("._-")
@@ -175,8 +175,8 @@ def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: 
 
 def _read_nodes(path: Path | None) -> tuple[JsonObject | None, str]:
     """(the nodes of --object-info, or None; why the file cannot be read, or empty)."""
-    from toolhub_service.adapters.comfyui.preview import read_object_info
     from toolhub_service.adapters.comfyui.template import TemplateInvalid
+    from toolhub_service.adapters.comfyui.workflows import read_object_info
 
     try:
         return (None if path is None else read_object_info(path)), ""
@@ -187,7 +187,7 @@ def _read_nodes(path: Path | None) -> tuple[JsonObject | None, str]:
 def _check_sources(
     chosen: Path | None, config_file: Path | None, data_dir: Path | None, nodes: JsonObject | None
 ) -> WorkflowReport:
-    from toolhub_service.adapters.workflow_report import WorkflowReport
+    from toolhub_service.adapters.source_kind import WorkflowReport
     from toolhub_service.app.kinds import preview_sources
     from toolhub_service.app.sources_file import SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.adapters.workflow_report import summary_of
+from toolhub_service.adapters.source_kind import summary_of
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.adapters.source_config import SecretRef
-from toolhub_service.adapters.source_values import SourceValues
+from toolhub_service.adapters.source_config import SecretRef, SourceValues
 from toolhub_service.guards.secrets import Redactor
 
 
@@ -54,7 +53,7 @@ def test_of_a_url_that_stands_elsewhere_path_and_query_are_secret(monkeypatch: p
 
 
 def test_arguments_of_langchain_code_are_learnt_by_their_names_at_any_depth(values: SourceValues) -> None:
-    values.within(
+    values.learn_within(
         {"root_dir": "documents", "wrapper": [{"api_key": "key-of-the-wrapper", "k": 3}], "db": "x://a:passw0rd@h"}
     )
 

@@ -8,8 +8,7 @@ import pytest
 
 from toolhub_service.adapters.langchain.kind import LangChainSource
 from toolhub_service.adapters.mcp.kind import McpSource
-from toolhub_service.adapters.source_config import SecretRef
-from toolhub_service.adapters.source_values import ValueMissing, resolve_value
+from toolhub_service.adapters.source_config import SecretRef, ValueMissing, resolve_value
 from toolhub_service.app.sources_file import SourcesFile, parse_sources, read_sources
 from toolhub_service.settings.loading import SettingsInvalid
 

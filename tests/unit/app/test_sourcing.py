@@ -126,7 +126,7 @@ async def test_source_is_opened_anew_when_somebody_asks_after_its_secret_or_cert
 async def test_extra_that_is_not_installed_is_told_and_its_source_alone_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, f"toolhub_service.adapters.{kind}.opening", None)
+    monkeypatch.setitem(sys.modules, f"toolhub_service.adapters.{kind}.adapter", None)
     entries = {"mcp": NOBODY, "langchain": {"kind": "langchain", "load": ["tests.none:it"]}}
     async with following(tmp_path, bare=entries[kind]) as hub:
         assert hub.status("bare").state is SourceState.DOWN

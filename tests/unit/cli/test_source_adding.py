@@ -12,7 +12,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
 from toolhub_service.adapters.mcp.kind import McpSource
-from toolhub_service.adapters.source_values import resolve_value
+from toolhub_service.adapters.source_config import resolve_value
 from toolhub_service.app.sources_file import read_sources
 from toolhub_service.cli.root import toolhub
 

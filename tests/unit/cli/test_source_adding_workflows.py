@@ -14,8 +14,7 @@ from click.testing import CliRunner, Result
 from tests.unit.adapters.comfyui.template_files import write
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.n8n.kind import N8nSource
-from toolhub_service.adapters.source_config import SecretRef
-from toolhub_service.adapters.source_values import resolve_value
+from toolhub_service.adapters.source_config import SecretRef, resolve_value
 from toolhub_service.app.sources_file import read_sources
 from toolhub_service.cli.root import toolhub
 

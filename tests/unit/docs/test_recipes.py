@@ -24,7 +24,7 @@ from toolhub_service.adapters.source_config import Source, SourceInvalid, Value,
 from toolhub_service.adapters.source_kind import SourceKind
 from toolhub_service.domain.tool import ToolKind
 """
-OPENING = """
+ADAPTER = """
 from toolhub_service.adapters.source_kind import OpenedSource
 from toolhub_service.domain.call import NO_PRECONDITIONS
 from toolhub_service.domain.ports import NOTHING_FIXED
@@ -143,7 +143,7 @@ async def test_a_source_kind_takes_its_folder_and_a_line_in_the_list(copy: Path,
     (folder / "kind.py").write_text(
         IMPORTS + kind.replace("ToolKind.ACME", "ToolKind.SKILL").replace('"acme"', '"skill"')
     )
-    (folder / "opening.py").write_text(OPENING.replace("ToolKind.ACME", "ToolKind.SKILL"))
+    (folder / "adapter.py").write_text(ADAPTER.replace("ToolKind.ACME", "ToolKind.SKILL"))
     kinds = copy / "toolhub_service/app/kinds.py"
     put(kinds, "from toolhub_service.adapters.comfyui", "from toolhub_service.adapters.acme.kind import ACME\n")
     put(kinds, "MCP, LANGCHAIN, N8N, COMFYUI)", "ACME, ")

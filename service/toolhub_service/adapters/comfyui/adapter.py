@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,22 +12,114 @@ import httpx
 from toolhub_service import __version__
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.backends import Backend, Backends
-from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, ComfyTerms, NoCookies
-from toolhub_service.adapters.comfyui.event_feed import Dialler, EventFeed
+from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, ComfyTerms, NoCookies, backend_at
+from toolhub_service.adapters.comfyui.event_feed import EventFeed, WebSocketConnector
 from toolhub_service.adapters.comfyui.job import ComfyJob, RisingProgress
+from toolhub_service.adapters.comfyui.kind import ComfyUiSource
+from toolhub_service.adapters.comfyui.source import ComfyToolSource
 from toolhub_service.adapters.comfyui.submitting import KeepMark
-from toolhub_service.adapters.comfyui.template import TemplateShelf
+from toolhub_service.adapters.comfyui.template import TemplateCache
+from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms, new_mark
-from toolhub_service.adapters.upstream import RefCounted
+from toolhub_service.adapters.source_config import ClientTls, SourceValues, request_headers, shown
+from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
+from toolhub_service.adapters.upstream import RefCounted, TlsTerms, client_context
 from toolhub_service.domain.artifact import ArtifactDesk
-from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
+from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.job_ports import RunningJobs
-from toolhub_service.domain.ports import Clock, EventSink, FixedTerms, Randomness, Resolver
+from toolhub_service.domain.ports import Clock, EventSink, Randomness, Resolver
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.tools.egress.transport import GuardedTransport
+from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
+
+# ComfyUI servers of sources.yaml.
+
+_ONE = "comfyui"
+"""Name of a source's only server, where it has but a `url`."""
+
+
+class ComfyUiOpener:
+    """Implements `Opener`."""
+
+    def __init__(self, deps: SourceDeps) -> None:
+        self.adapter = ComfyAdapter(deps.running, deps.clock, deps.randomness)
+        self._deps = deps
+
+    def endpoint(self, name: str, entry: ComfyUiSource) -> str:
+        urls = [shown(entry.url)] if entry.url else [shown(backend.url) for backend in entry.backends.values()]
+        return ", ".join(_bare(url) for url in urls)
+
+    def open(self, name: str, entry: ComfyUiSource) -> OpenedSource:
+        terms = _terms(name, entry, SourceValues(self._deps.redactor), self.endpoint(name, entry))
+        deps, redact, resolver = self._deps, self._deps.redactor.text, SystemResolver()
+        parts = opened(
+            terms,
+            resolver,
+            self._deps.artifacts,
+            deps.clock,
+            deps.randomness,
+            redact,
+            self._deps.running.keep_mark,
+            tls=_tls(entry.tls),
+        )
+
+        async def close() -> None:
+            await parts.close()
+            resolver.close()
+
+        connections = RefCounted(close)
+        source = ComfyToolSource(
+            terms, parts.backends, parts.templates, Overrides(entry.tools), compile_schema, redact, connections.close
+        )
+        self.adapter.put(terms, parts.job, connections)
+        return OpenedSource(source)
+
+    def forget(self, name: str) -> None:
+        self.adapter.remove(name)
+
+
+def _terms(name: str, entry: ComfyUiSource, values: SourceValues, shown_as: str) -> ComfyTerms:
+    """Raises ValueError for what cannot be used."""
+    return ComfyTerms(
+        name,
+        tuple(_backends(entry, values)),
+        entry.templates,
+        entry.capabilities,
+        entry.tags,
+        entry.timeout_s,
+        entry.max_concurrency,
+        entry.strip_metadata,
+        entry.connect_timeout_s,
+        entry.read_timeout_s,
+        entry.lost_after_s,
+        shown_as,
+    )
+
+
+def _backends(entry: ComfyUiSource, values: SourceValues) -> Iterator[BackendTerms]:
+    if entry.url:
+        yield backend_at(_ONE, values.url(entry.url), dict(request_headers(values.of(entry.headers))))
+    for name, backend in entry.backends.items():
+        yield backend_at(name, values.url(backend.url), dict(request_headers(values.of(backend.headers))))
+
+
+def _bare(url: str) -> str:
+    """Without credentials."""
+    try:
+        return backend_at("", url, {}).url if "://" in url else url
+    except ValueError:
+        return ""
+
+
+def _tls(terms: ClientTls) -> ssl.SSLContext | None:
+    """None: the system's trust. Raises OSError, ValueError."""
+    if not (terms.ca_file or terms.certificate_file):
+        return None
+    return client_context(TlsTerms(terms.ca_file, terms.certificate_file, terms.key_file))
+
 
 # A source put together: servers, templates, jobs. Nothing is connected yet.
 
@@ -42,7 +134,7 @@ class Opened:
     """The parts of a source that work together."""
 
     backends: Backends
-    shelf: TemplateShelf
+    templates: TemplateCache
     job: ComfyJob
     http: httpx.AsyncClient
     guarded: GuardedTransport
@@ -73,15 +165,15 @@ def opened(
 
     def backend_of(backend: BackendTerms) -> Backend:
         poller = Poller(randomness, polls)
-        dialler = Dialler(backend, resolver, tls=tls, connect_timeout_s=terms.connect_timeout_s)
-        events = EventFeed(dialler, clock, randomness, poller.hurry)
+        connector = WebSocketConnector(backend, resolver, tls=tls, connect_timeout_s=terms.connect_timeout_s)
+        events = EventFeed(connector, clock, randomness, poller.hurry)
         client = ComfyClient(backend, http, read_timeout_s=terms.read_timeout_s, redact=redact)
         return Backend(client, events, poller, Poller(randomness, FETCHES), clock)
 
-    backends, shelf = Backends(map(backend_of, terms.backends)), TemplateShelf()
+    backends, templates = Backends(map(backend_of, terms.backends)), TemplateCache()
     job = ComfyJob(
         backends,
-        shelf,
+        templates,
         desk,
         clock,
         redact,
@@ -89,7 +181,7 @@ def opened(
         strip_metadata=terms.strip_metadata,
         lost_after_s=terms.lost_after_s,
     )
-    return Opened(backends, shelf, job, http, guarded)
+    return Opened(backends, templates, job, http, guarded)
 
 
 def _http(terms: ComfyTerms, transport: httpx.AsyncBaseTransport) -> httpx.AsyncClient:
@@ -110,7 +202,7 @@ class _Source(NamedTuple):
     connections: RefCounted
 
 
-class ComfyAdapter:
+class ComfyAdapter(SourceAdapter):
     """Runs the tools of all ComfyUI sources of a hub. Implements `Adapter`."""
 
     kind = ToolKind.COMFYUI
@@ -156,18 +248,6 @@ class ComfyAdapter:
         if source is None or source.connections.is_closed:
             raise failures.no_source(call)
         return source
-
-    async def preconditions(self, planned: PlannedCall) -> Preconditions:
-        return NO_PRECONDITIONS
-
-    def has_side_effects(self, planned: PlannedCall) -> bool:
-        return planned.spec.has_side_effects
-
-    def upstream(self, planned: PlannedCall) -> str:
-        return planned.spec.upstream_key
-
-    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
-        return FixedTerms(spec.has_side_effects, spec.upstream_key)
 
     def resumes(self, spec: ToolSpec) -> bool:
         return True

@@ -1,16 +1,17 @@
 """The servers of one source, and which of them a prompt is sent to.
 
-The one with the shortest queue (what it says itself, and what is on its way to it from here), in turn among equals. One
-that cannot be reached is passed over for a while that grows, unless no other is left. Fewest-connections with a memory
-of the dead; no breaker of its own, for a call is stopped by one only when every server is gone.
+Least loaded: the shortest queue, with what is on its way there, round robin among equals. A server that cannot be
+reached is passed over with exponential backoff, unless no other is left. There is no circuit breaker for one server: a
+call is stopped only when all of them are gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
 from typing import Any, Final
 
@@ -18,15 +19,14 @@ from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
 from toolhub_service.adapters.comfyui.event_feed import EventFeed
 from toolhub_service.adapters.comfyui.states import Seen, Stage, look, newest_in_history
 from toolhub_service.adapters.remote_polling import Poller
-from toolhub_service.adapters.shortening import one_line
+from toolhub_service.adapters.upstream import one_line
 from toolhub_service.domain.ports import Clock
-
-# What a server is: its version and device, and which routes it has. Asked when it is first used and at each reading.
-#
-# 0.33 answers `/api/jobs` (one atomic look at a job, one atomic cancel); 0.3.64 has none of it: 404 with an empty body.
 
 _WORD_MAX_CHARS: Final = 64
 _JUDGED_CHARS: Final = 4_000
+_OK: Final = 200
+_DOWN_FIRST_S: Final = 2.0
+_DOWN_MAX_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,14 @@ class ServerKind:
     """0: it does not say."""
 
 
-async def kind_of(client: ComfyClient) -> ServerKind:
-    """Raises NoReply."""
+async def _kind_of(client: ComfyClient) -> ServerKind:
+    """The server's version, device and routes. Raises NoReply."""
     stats = await client.get("/system_stats")
     system, devices = stats.fields.get("system"), stats.fields.get("devices")
     if not isinstance(system, Mapping):
         raise NoReply(f"what answers there ({stats.status}) is no ComfyUI server", was_sent=False)
     first = devices[0] if isinstance(devices, list) and devices else None
+    # 0.33 answers `/api/jobs` (one atomic look at a job, one atomic cancel); 0.3.64 has none of it: 404, empty body.
     jobs = await client.get("/api/jobs", {"limit": "1"})
     features = (await client.get("/features")).fields
     cap = features.get("max_upload_size")
@@ -65,8 +66,13 @@ def _word(holder: object, key: str, redact: Callable[[str], str]) -> str:
     return one_line(redact(said[:_JUDGED_CHARS]), _WORD_MAX_CHARS) if isinstance(said, str) else ""
 
 
-_DOWN_FIRST_S: Final = 2.0
-_DOWN_MAX_S: Final = 60.0
+class StopResult(Enum):
+    REMOVED = "removed"
+    """The server has taken it out: if it is not known there any more, that is why."""
+    INTERRUPTED = "interrupted"
+    """It runs, and was asked to stop."""
+    OVER = "over"
+    """There is nothing to stop."""
 
 
 class Backend:
@@ -85,7 +91,7 @@ class Backend:
         self._kind: ServerKind | None = None
         self._down_until_s = -inf
         self._down_for_s = 0.0
-        self._on_the_way = 0
+        self._in_flight = 0
 
     @property
     def is_down(self) -> bool:
@@ -94,8 +100,11 @@ class Backend:
     async def kind(self, *, anew: bool = False) -> ServerKind:
         """What it is; asked once, or `anew`. Raises NoReply."""
         if self._kind is None or anew:
-            self._kind = await kind_of(self.client)
-            self.witness = await _newest_id(self.client)
+            self._kind = await _kind_of(self.client)
+            newest = None
+            with suppress(NoReply):
+                newest = await newest_in_history(self.client)
+            self.witness = newest.prompt_id if newest is not None else ""
             self.is_back()
         return self._kind
 
@@ -108,6 +117,39 @@ class Backend:
             self.witness = ""
         return seen
 
+    async def stop(self, prompt_id: str) -> StopResult:
+        """Stop this prompt and no other. Raises NoReply when the server does not do it.
+
+        A node is never interrupted, only what follows it.
+        """
+        stage = (await self.look(prompt_id)).stage
+        if stage not in (Stage.PENDING, Stage.RUNNING):
+            return StopResult.OVER
+        if (await self.kind()).has_jobs:
+            # One atomic request, which may be repeated.
+            reply = await self.client.post(f"/api/jobs/{prompt_id}/cancel", {})
+            if reply.status == _OK and reply.fields.get("cancelled") is True:
+                return StopResult.REMOVED
+            if (await self.look(prompt_id)).stage in (Stage.PENDING, Stage.RUNNING):
+                raise NoReply(f"it does not stop it ({reply.status})")
+            return StopResult.OVER
+        return await self._stop_by_queue(prompt_id, was_waiting=stage is Stage.PENDING)
+
+    async def _stop_by_queue(self, prompt_id: str, *, was_waiting: bool) -> StopResult:
+        # An interrupt without an id, or to a server too old to read one, stops whatever runs: so the prompt is removed
+        # from the queue first, and interrupted only when it is the one that runs.
+        deleted = await self.client.post("/queue", {"delete": [prompt_id]})
+        stage = (await self.look(prompt_id)).stage
+        if stage is Stage.RUNNING:
+            reply = await self.client.post("/interrupt", {"prompt_id": prompt_id})
+            if reply.status != _OK:
+                raise NoReply(f"it does not stop it ({reply.status})")
+            return StopResult.INTERRUPTED
+        if stage is Stage.PENDING:
+            raise NoReply(f"it does not take it out of its queue ({deleted.status})")
+        is_removed = stage is Stage.UNKNOWN and was_waiting and deleted.status == _OK
+        return StopResult.REMOVED if is_removed else StopResult.OVER
+
     async def queue(self) -> int:
         """How many prompts wait or run there, with those on their way from here. Raises NoReply."""
         info = (await self.client.get("/prompt")).fields.get("exec_info")
@@ -115,16 +157,16 @@ class Backend:
         if not isinstance(said, int):
             raise NoReply("it does not say how long its queue is")
         self.is_back()
-        return said + self._on_the_way
+        return said + self._in_flight
 
     @contextmanager
     def sending(self) -> Iterator[None]:
         """While a prompt is on its way there."""
-        self._on_the_way += 1
+        self._in_flight += 1
         try:
             yield
         finally:
-            self._on_the_way -= 1
+            self._in_flight -= 1
 
     def has_failed(self) -> None:
         """Pass it over for a while, and look anew at what it is."""
@@ -164,22 +206,9 @@ class Backends:
         await asyncio.gather(*(backend.events.close() for backend in self))
 
 
-async def _newest_id(client: ComfyClient) -> str:
-    try:
-        newest = await newest_in_history(client)
-    except NoReply:
-        return ""
-    return newest.prompt_id if newest is not None else ""
-
-
 async def _queue_of(backend: Backend) -> float:
     try:
         return await backend.queue()
     except NoReply:
         backend.has_failed()
         return inf
-
-
-def names_of(backends: Sequence[Backend]) -> str:
-    """For sentences."""
-    return ", ".join(backend.name for backend in backends)

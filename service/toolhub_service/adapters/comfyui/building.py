@@ -17,14 +17,14 @@ from toolhub_service.adapters.comfyui.template import (
     PLACEHOLDERS,
     PREFIX_INPUT,
     Binding,
-    BindingWords,
+    BindingSection,
     Forced,
     NodeInput,
+    OutputSection,
     OutputTerms,
     OutputType,
-    OutputWords,
     Seed,
-    SeedWords,
+    SeedSection,
     Sidecar,
     Template,
     TemplateInvalid,
@@ -43,7 +43,7 @@ _LOADERS: Final = frozenset({"LoadImage", "LoadImageMask", "LoadImageOutput", "L
 _FILES: Final = frozenset({"image", "audio", "file", "model_file"})
 
 
-def binding_misfit(said: BindingWords, arguments: Arguments) -> str:
+def binding_misfit(said: BindingSection, arguments: Arguments) -> str:
     """Why the argument may not go there, and what to do; empty when it may."""
     declared = arguments.at(said.source)
     if declared is None:
@@ -65,7 +65,7 @@ def binding_misfit(said: BindingWords, arguments: Arguments) -> str:
     return _unless_literal(said.source, arguments, schema) if transform is Transform.NONE else ""
 
 
-def seed_misfit(said: SeedWords, arguments: Arguments) -> str:
+def seed_misfit(said: SeedSection, arguments: Arguments) -> str:
     """The same for a seed that a caller may give."""
     schema = arguments.at(said.source)
     if schema is None:
@@ -253,21 +253,21 @@ class _Building:
             raise Misplaced(f"{pointer} is set by {before} already, so this would never be seen; take one of them out")
         return place
 
-    def _binding(self, said: BindingWords, at: str) -> Binding:
+    def _binding(self, said: BindingSection, at: str) -> Binding:
         place = self._place(said.target, at, said.expect_class)
         misfit = binding_misfit(said, self._arguments)
         if misfit:
             raise Misplaced(misfit)
         return Binding(said.source, place, Transform(said.transform))
 
-    def _seed(self, said: SeedWords, at: str) -> Seed:
+    def _seed(self, said: SeedSection, at: str) -> Seed:
         place = self._place(said.target, at, said.expect_class)
         misfit = seed_misfit(said, self._arguments) if said.source else ""
         if misfit:
             raise Misplaced(misfit)
         return Seed(place, said.source, said.maximum)
 
-    def _output(self, said: OutputWords, at: str) -> OutputTerms:
+    def _output(self, said: OutputSection, at: str) -> OutputTerms:
         node_of(self._graph, said.node, said.expect_class)
         if self._taken.setdefault(f"output {said.name}", at) != at:
             raise Misplaced(f"there are two outputs named `{said.name}`")

@@ -3,7 +3,7 @@
 The WebSocket is opened when there is work to follow, under a new id: a server that sees the same id again drops the
 newer connection with the older one (measured on 0.3.64 and 0.33). The id is fixed in each prompt that is sent, so
 prompts sent over an earlier connection have no events any more and are followed by polling. Frames are read within a
-budget a second; above it the socket is left to fill.
+limit a second; above it the socket is left to fill.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import re
 import socket
 import ssl
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from toolhub_service import __version__
 from toolhub_service.adapters.comfyui.client import ALL_NETWORKS, BackendTerms
-from toolhub_service.adapters.shortening import one_line
+from toolhub_service.adapters.upstream import one_line
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock, Randomness, Resolver
 from toolhub_service.domain.result import Progress
@@ -54,8 +55,8 @@ class NodeProgress:
         self._share = 0.0
 
     @property
-    def is_heard(self) -> bool:
-        """Whether anything was heard of its nodes."""
+    def has_events(self) -> bool:
+        """Whether there was an event of one of its nodes."""
         return bool(self._running or self._finished)
 
     @property
@@ -71,7 +72,7 @@ class NodeProgress:
         """Every node is done."""
         return Progress(float(self.total), float(self.total), UNIT, message)
 
-    def hear(self, kind: str, data: Mapping[str, Any]) -> bool:
+    def on_event(self, kind: str, data: Mapping[str, Any]) -> bool:
         """Take an event; whether the server has ended the prompt with it.
 
         That is `executing` without a node: `execution_success` and its like come before the history has the prompt.
@@ -79,9 +80,9 @@ class NodeProgress:
         if kind == "execution_cached":
             self._cached |= _nodes(data.get("nodes")) & self._graph.keys()
         elif kind == "progress_state":
-            self._take_states(data.get("nodes"))
+            self._set_states(data.get("nodes"))
         elif kind == "progress":
-            self._take_share(str(data.get("node")), data.get("value"), data.get("max"))
+            self._set_share(str(data.get("node")), data.get("value"), data.get("max"))
         elif kind == "executing" and isinstance(data.get("node"), str):
             self._begin(data["node"])
         else:
@@ -89,7 +90,7 @@ class NodeProgress:
         self._changed(self.progress())
         return False
 
-    def _take_states(self, nodes: Any) -> None:
+    def _set_states(self, nodes: Any) -> None:
         if not isinstance(nodes, Mapping):
             return
         for node, said in list(nodes.items())[:_NODES_MAX]:
@@ -99,14 +100,14 @@ class NodeProgress:
                 self._share = 0.0
             elif state == "running":
                 self._begin(node)
-                self._take_share(node, said.get("value"), said.get("max"))
+                self._set_share(node, said.get("value"), said.get("max"))
 
     def _begin(self, node: str) -> None:
         running = self._name(node)
         if running != self._running:
             self._running, self._share = running, 0.0
 
-    def _take_share(self, node: str, value: Any, most: Any) -> None:
+    def _set_share(self, node: str, value: Any, most: Any) -> None:
         if node in self._finished or not isinstance(value, int | float) or not isinstance(most, int | float):
             return
         if 0 <= value <= most and 0 < most < _MOST:
@@ -128,14 +129,14 @@ def _nodes(said: Any) -> set[str]:
 
 MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
 """States of all nodes so far come with every step: about 250 bytes each."""
-_ANSWERS_MAX: Final = 4
+_ADDRESSES_MAX: Final = 4
 _PING_S: Final = 30.0
 _PONG_S: Final = 60.0
 """A server that has just ended a run is silent for seconds."""
 _CLOSE_S: Final = 2.0
 
 
-class NotDialled(Exception):
+class ConnectFailed(Exception):
     """There is no connection; `reason` is a clause for operators."""
 
     def __init__(self, reason: str) -> None:
@@ -143,7 +144,7 @@ class NotDialled(Exception):
         self.reason = reason
 
 
-class Dialler:
+class WebSocketConnector:
     """Opens WebSockets to one server at a checked address: no proxy, redirect or compression, bounded messages.
 
     The package `websockets` is an extra: without it there are no events, and jobs are followed by polling alone.
@@ -157,25 +158,25 @@ class Dialler:
         self._tls = tls
         self._timeout_s = connect_timeout_s
 
-    async def dial(self, client_id: str) -> ClientConnection:
-        """A connection under this id. Raises NotDialled."""
+    async def connect(self, client_id: str) -> ClientConnection:
+        """A connection under this id. Raises ConnectFailed."""
         try:
             from websockets.asyncio.client import connect
             from websockets.exceptions import WebSocketException
 
-            from toolhub_service.adapters.comfyui.cut_connection import CutConnection
+            connection_class = _aborting_connection()
         except ModuleNotFoundError:
-            raise NotDialled("the package `websockets` is not installed: pip install 'tool-hub[comfyui]'") from None
+            raise ConnectFailed("the package `websockets` is not installed: pip install 'tool-hub[comfyui]'") from None
         place = parse_url(self._terms.url)
         scheme = "wss" if place.scheme == "https" else "ws"
         base = "" if place.target == "/" else place.target
         try:
             async with asyncio.timeout(self._timeout_s):
-                sock = await self._connected(place.host, place.port)
-            with _cut_when_it_fails(sock):
+                sock = await self._open_socket(place.host, place.port)
+            try:
                 return await connect(
                     f"{scheme}://{place.authority}{base}/ws?clientId={client_id}",
-                    create_connection=CutConnection,
+                    create_connection=connection_class,
                     sock=sock,
                     ssl=(self._tls or True) if scheme == "wss" else None,
                     proxy=None,
@@ -188,167 +189,169 @@ class Dialler:
                     close_timeout=_CLOSE_S,
                     max_size=MESSAGE_MAX_BYTES,
                 )
+            except BaseException:
+                # Whoever holds the socket by then sees its end, and closes it.
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+                raise
         except TimeoutError:
-            raise NotDialled("no WebSocket was opened in time") from None
+            raise ConnectFailed("no WebSocket was opened in time") from None
         except (OSError, ValueError, WebSocketException) as error:
-            raise NotDialled("its WebSocket was refused or broke") from error
+            raise ConnectFailed("its WebSocket was refused or broke") from error
 
-    async def _connected(self, host: str, port: int) -> socket.socket:
-        """Raises OSError, NotDialled."""
-        answers = await self._resolver.resolve(host, port)
-        if not answers or not all(is_allowed(answer, ALL_NETWORKS) for answer in answers):
-            raise NotDialled("its host leads to an address that may not be reached")
-        return await _first_to_answer(answers[:_ANSWERS_MAX], port)
+    async def _open_socket(self, host: str, port: int) -> socket.socket:
+        """A socket to the first of its addresses that answers. Raises OSError, ConnectFailed."""
+        addresses = await self._resolver.resolve(host, port)
+        if not addresses or not all(is_allowed(address, ALL_NETWORKS) for address in addresses):
+            raise ConnectFailed("its host leads to an address that may not be reached")
+        failed: OSError | None = None
+        for address in addresses[:_ADDRESSES_MAX]:
+            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            try:
+                await asyncio.get_running_loop().sock_connect(sock, (address, port))
+            except OSError as error:
+                sock.close()
+                failed = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise failed or OSError("no address")
 
 
-@contextmanager
-def _cut_when_it_fails(sock: socket.socket) -> Iterator[None]:
-    """Whoever holds the socket by then sees its end, and closes it."""
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-        raise
+@cache
+def _aborting_connection() -> type[ClientConnection]:
+    """A connection that aborts when it is to close. Raises ModuleNotFoundError without the extra."""
+    from websockets.asyncio.client import ClientConnection
 
+    # The library answers a message that is too long with a close frame, and then reads and drops whatever still comes
+    # until the server closes its side: a hostile one never does.
+    class AbortingConnection(ClientConnection):
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.protocol.close_expected():
+                self.transport.abort()
 
-async def _first_to_answer(addresses: Sequence[str], port: int) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    failed: OSError | None = None
-    for address in addresses:
-        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        try:
-            await loop.sock_connect(sock, (address, port))
-        except OSError as error:
-            sock.close()
-            failed = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failed or OSError("no address")
+    return AbortingConnection
 
 
 _PAUSE_FIRST_S: Final = 1.0
 _PAUSE_MAX_S: Final = 30.0
-_LASTING_S: Final = 30.0
+_STABLE_S: Final = 30.0
 """A connection that held so long was a good one: the next pause is short again."""
 _MESSAGES_PER_S: Final = 500
 _BYTES_PER_S: Final = 8 * 1024 * 1024
-_TOLD_AGAIN_S: Final = 0.25
-_TURN: Final = 20
-"""Frames after which others get their turn."""
+_NOTIFY_AGAIN_S: Final = 0.25
+_YIELD_EVERY: Final = 20
+"""Frames after which other tasks run."""
 
 
 class EventFeed:
-    """Of one server. `may_have_ended` is told of a prompt that is worth a look."""
+    """The events of one server, connected while there is work to follow."""
 
     def __init__(
-        self, dialler: Dialler, clock: Clock, randomness: Randomness, may_have_ended: Callable[[str], None]
+        self, connector: WebSocketConnector, clock: Clock, randomness: Randomness, may_have_ended: Callable[[str], None]
     ) -> None:
-        self._dialler = dialler
+        """`may_have_ended` is called with the id of a prompt that is worth a look."""
+        self._connector = connector
         self._clock = clock
         self._randomness = randomness
         self._may_have_ended = may_have_ended
         self._followed: dict[str, NodeProgress] = {}
-        self._told_at_s: dict[str, float] = {}
-        self._owner: asyncio.Task[None] | None = None
-        self._wanted = asyncio.Event()
+        self._notified_at_s: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._needed = asyncio.Event()
         self._tried = asyncio.Event()
         self._is_closed = False
         self.client_id = ""
-        """Under which prompts are heard of now; empty: not connected."""
+        """The id under which prompts have events now; empty: not connected."""
         self.connections = 0
         """How many there were."""
-        self.trouble = ""
+        self.error = ""
         """Why there is no connection; a clause."""
 
-    async def ready(self, within_s: float) -> str:
+    async def ready(self, timeout_s: float) -> str:
         """The id under which a prompt is to be sent; empty when there is no connection within that time, or was none
         when it was last tried."""
         if self._is_closed:
             return ""
-        self._want()
+        self._start()
         with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(timeout_s):
                 await self._tried.wait()
         return self.client_id
 
     def progress_of(self, prompt_id: str) -> NodeProgress | None:
-        """What is told of the prompt; None when it is not followed."""
+        """The progress of a prompt that is followed, else None."""
         return self._followed.get(prompt_id)
 
     def follow(self, prompt_id: str, nodes: NodeProgress) -> None:
-        """Tell `nodes` what is heard of the prompt, until `forget`."""
+        """Give `nodes` the events of the prompt, until `forget`."""
         self._followed[prompt_id] = nodes
         if not self._is_closed:
-            self._want()
+            self._start()
 
     def forget(self, prompt_id: str) -> None:
         """Does nothing when it is not followed."""
         self._followed.pop(prompt_id, None)
-        self._told_at_s.pop(prompt_id, None)
+        self._notified_at_s.pop(prompt_id, None)
 
     async def close(self) -> None:
         self._is_closed = True
-        owner, self._owner = self._owner, None
-        if owner is not None:
-            owner.cancel()
-            await asyncio.wait({owner})
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
 
-    def _want(self) -> None:
-        self._wanted.set()
-        if self._owner is None:
-            self._owner = asyncio.create_task(self._own())
+    def _start(self) -> None:
+        self._needed.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
 
-    async def _own(self) -> None:
+    async def _run(self) -> None:
         """Connect, listen, connect anew, for as long as there is something to hear."""
         pause_s = _PAUSE_FIRST_S
         while True:
-            await self._wanted.wait()
+            await self._needed.wait()
             began_s = self._clock.monotonic_s()
-            await self._once()
+            await self._connect_once()
             if not self._followed:
-                self._wanted.clear()
-            if self._clock.monotonic_s() - began_s >= _LASTING_S:
+                self._needed.clear()
+            if self._clock.monotonic_s() - began_s >= _STABLE_S:
                 pause_s = _PAUSE_FIRST_S
             await asyncio.sleep(self._randomness.uniform(pause_s / 2, pause_s))
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
-    async def _once(self) -> None:
+    async def _connect_once(self) -> None:
         """One connection, from its opening to its end, however it ends."""
         client_id = str(uuid.UUID(hex=self._randomness.token_hex(16)))
         try:
-            connection = await self._dialler.dial(client_id)
-        except NotDialled as failed:
-            self.trouble = failed.reason
+            connection = await self._connector.connect(client_id)
+        except ConnectFailed as failed:
+            self.error = failed.reason
             self._tried.set()
             return
-        self.client_id, self.trouble = client_id, ""
-        self.connections += 1
-        self._tried.set()
-        try:
-            await self._listen(connection)
-        finally:
-            self.client_id, self.trouble = "", "its WebSocket ended"
-            connection.transport.abort()
-
-    async def _listen(self, connection: ClientConnection) -> None:
         from websockets.exceptions import WebSocketException
 
-        budget = _Budget(self._clock)
+        self.client_id, self.error = client_id, ""
+        self.connections += 1
+        self._tried.set()
+        limit = _RateLimit(self._clock)
         try:
             async for frame in connection:
-                self._hear(frame)
-                await budget.spend(len(frame))
+                self._on_frame(frame)
+                await limit.wait(len(frame))
         except (WebSocketException, OSError):
             return
+        finally:
+            self.client_id, self.error = "", "its WebSocket ended"
+            connection.transport.abort()
 
-    def _hear(self, frame: str | bytes) -> None:
+    def _on_frame(self, frame: str | bytes) -> None:
         if isinstance(frame, bytes) or not self._followed:
-            return  # pictures of what is being made
+            return  # previews of images
         try:
             said = json.loads(frame)
         except (ValueError, RecursionError):
@@ -358,26 +361,26 @@ class EventFeed:
             return
         prompt_id: Any = data.get("prompt_id")
         nodes = self._followed.get(prompt_id) if isinstance(prompt_id, str) else None
-        if nodes is not None and nodes.hear(str(said.get("type")), data):
-            self._tell_end(prompt_id)
+        if nodes is not None and nodes.on_event(str(said.get("type")), data):
+            self._notify_end(prompt_id)
 
-    def _tell_end(self, prompt_id: str) -> None:
-        """Each telling costs a question: one that is told again and again is told four times a second."""
+    def _notify_end(self, prompt_id: str) -> None:
+        # Each call costs a request: four a second at the most, however often a server says it.
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_at_s.get(prompt_id, -inf) >= _TOLD_AGAIN_S:
-            self._told_at_s[prompt_id] = now_s
+        if now_s - self._notified_at_s.get(prompt_id, -inf) >= _NOTIFY_AGAIN_S:
+            self._notified_at_s[prompt_id] = now_s
             self._may_have_ended(prompt_id)
 
 
-class _Budget:
-    """What is taken in a second; above it, the rest of the second is waited for."""
+class _RateLimit:
+    """Messages and bytes a second; above it, the rest of the second is waited for."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since_s = clock.monotonic_s()
         self._messages = self._bytes = 0
 
-    async def spend(self, size_bytes: int) -> None:
+    async def wait(self, size_bytes: int) -> None:
         self._messages += 1
         self._bytes += size_bytes
         left_s = 1.0 - (self._clock.monotonic_s() - self._since_s)
@@ -385,5 +388,5 @@ class _Budget:
             self._since_s, self._messages, self._bytes = self._clock.monotonic_s(), 0, 0
         elif self._messages > _MESSAGES_PER_S or self._bytes > _BYTES_PER_S:
             await asyncio.sleep(left_s)
-        elif self._messages % _TURN == 0:
+        elif self._messages % _YIELD_EVERY == 0:
             await asyncio.sleep(0)

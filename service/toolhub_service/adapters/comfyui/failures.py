@@ -18,7 +18,7 @@ from typing import Any, Final
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.states import Seen
 from toolhub_service.adapters.comfyui.template import OutputTerms, Template
-from toolhub_service.adapters.shortening import one_line
+from toolhub_service.adapters.upstream import one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, Violation, refuse
 from toolhub_service.guards.secrets import Redact

@@ -11,52 +11,185 @@ as refused.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from toolhub_service.adapters.comfyui import failures, submitting
-from toolhub_service.adapters.comfyui.backends import Backend, Backends
+from toolhub_service.adapters.comfyui import failures
+from toolhub_service.adapters.comfyui.backends import Backend, Backends, StopResult
 from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
-from toolhub_service.adapters.comfyui.following import Following, Stop, Stops, stop
-from toolhub_service.adapters.comfyui.outputs import OutputFetcher
-from toolhub_service.adapters.comfyui.states import Stage
+from toolhub_service.adapters.comfyui.outputs import FileRecord, OutputFetcher
+from toolhub_service.adapters.comfyui.states import Seen, Stage, newest_in_history
 from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, KeepMark, Submitter
-from toolhub_service.adapters.comfyui.template import ShelvedTemplate, TemplateShelf
-from toolhub_service.adapters.comfyui.uploads import Uploader
+from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template, TemplateCache
+from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.ports import Clock, EventSink
-from toolhub_service.domain.result import Chunk, Outcome, Progress
+from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, Outcome, Progress
 from toolhub_service.guards.secrets import Redact
 
-# What one job reports, from whichever side it is learnt: never less than was reported before.
+STOP_AGAIN_S: Final = 5.0
+"""Between two requests to stop the same prompt, for a server may lose one that comes between two nodes."""
+_CERTAIN_LOOKS: Final = 2
+_SILENT_LOOKS: Final = 3
+"""Requests without an answer, one after the other, before it is reported."""
+_STOP_ASKED: Final = "stop_asked_at_unix_ms"
+_FILES_MAX: Final = 64
+_NODES_MAX: Final = 200
+
+
+class StopRequests:
+    """The prompts of one source that are to be stopped, by id: shared by who cancels and who polls."""
+
+    def __init__(self) -> None:
+        self.wanted: set[str] = set()
+        """Somebody has cancelled them."""
+        self.overran: set[str] = set()
+        """They ran for longer than their templates allow."""
+        self.removed: set[str] = set()
+        """Servers have taken them out for us."""
+        self.in_flight: set[str] = set()
+        """A server is asked right now: if it does not know the prompt, that may be our own doing."""
+
+    def forget(self, prompt_id: str) -> None:
+        for known in (self.wanted, self.overran, self.removed):
+            known.discard(prompt_id)
+
+
+class PromptPoll:
+    """Asks how one prompt fares, until it has ended or is certainly lost."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        mark: RemoteMark,
+        nodes: NodeProgress,
+        clock: Clock,
+        *,
+        lost_after_s: float,
+        stops: StopRequests,
+        max_runtime_s: float | None = None,
+    ) -> None:
+        """`max_runtime_s`: None: no bound; the wait in the queue is not counted."""
+        self._backend = backend
+        self._mark = mark
+        self._prompt_id = mark.remote_id
+        self._nodes = nodes
+        self._clock = clock
+        self._lost_after_s = lost_after_s
+        self._stops = stops
+        self._max_runtime_s = max_runtime_s
+        self._stopped_at_s: float | None = None
+        self._runs_since_s: float | None = None
+        self._unknown_since_s: float | None = None
+        self._unknown_looks = 0
+        self._silent_looks = 0
+
+    async def progress(self) -> Answer[Progress]:
+        """How far it is; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
+        try:
+            seen = await self._backend.look(self._prompt_id)
+            if seen.stage is Stage.RUNNING:
+                self._check_runtime()
+            if seen.stage in (Stage.PENDING, Stage.RUNNING) and self._is_to_stop:
+                await self._stop_again()
+        except NoReply as silent:
+            self._unknown_since_s, self._unknown_looks = None, 0
+            self._silent_looks += 1
+            if self._silent_looks < _SILENT_LOOKS:
+                raise Unreachable(silent.retry_after_s) from silent
+            message = f"{self._backend.name} does not answer ({silent.reason}); it is asked again"
+            return Answer(self._nodes.progress(message), retry_after_s=silent.retry_after_s)
+        self._silent_looks = 0
+        if seen.stage is not Stage.UNKNOWN:
+            self._unknown_since_s, self._unknown_looks = None, 0
+            return Answer(self._described(seen), is_over=seen.stage.is_over)
+        if self._prompt_id in self._stops.in_flight:
+            raise Unreachable
+        if self._prompt_id in self._stops.removed and self._unknown_looks >= _CERTAIN_LOOKS - 1:
+            return Answer(self._nodes.progress("the server has taken it out"), is_over=True)
+        await self._check_lost()
+        raise Unreachable
+
+    async def end(self) -> Answer[Seen]:
+        """What it has come to; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
+        try:
+            seen = await self._backend.look(self._prompt_id)
+        except NoReply as silent:
+            raise Unreachable(silent.retry_after_s) from silent
+        if seen.stage is Stage.UNKNOWN and self._prompt_id not in self._stops.removed:
+            await self._check_lost()
+        elif seen.stage.is_over or seen.stage is Stage.UNKNOWN:
+            return Answer(seen)
+        raise Unreachable
+
+    @property
+    def _is_to_stop(self) -> bool:
+        # A prompt that was taken only in part is refused: what runs of it is stopped.
+        is_asked = self._prompt_id in self._stops.wanted or self._prompt_id in self._stops.overran
+        return is_asked or NODE_ERRORS in self._mark.details
+
+    def _check_runtime(self) -> None:
+        now_s = self._clock.monotonic_s()
+        self._runs_since_s = now_s if self._runs_since_s is None else self._runs_since_s
+        if self._max_runtime_s is not None and now_s - self._runs_since_s >= self._max_runtime_s:
+            self._stops.overran.add(self._prompt_id)
+
+    async def _check_lost(self) -> None:
+        """Raises RemoteUnclear when the server has not known the prompt for too long, without a break."""
+        # History, queue and jobs of a server are empty after a restart, and a prompt that somebody takes out of the
+        # queue leaves no trace: only the time tells it from one that is between two lists.
+        now_s = self._clock.monotonic_s()
+        self._unknown_since_s = now_s if self._unknown_since_s is None else self._unknown_since_s
+        self._unknown_looks += 1
+        if self._unknown_looks >= _CERTAIN_LOOKS and now_s - self._unknown_since_s >= self._lost_after_s:
+            raise RemoteUnclear(await _why_lost(self._backend, self._mark))
+
+    async def _stop_again(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._stopped_at_s is not None and now_s - self._stopped_at_s < STOP_AGAIN_S:
+            return
+        self._stopped_at_s = now_s
+        if await self._backend.stop(self._prompt_id) is StopResult.REMOVED:
+            self._stops.removed.add(self._prompt_id)
+
+    def _described(self, seen: Seen) -> Progress:
+        name = self._backend.name
+        if seen.stage is Stage.SUCCEEDED:
+            return self._nodes.ended(f"done on {name}; fetching what it made")
+        if seen.stage.is_over:
+            return self._nodes.progress(f"it has ended on {name}")
+        if self._prompt_id in self._stops.overran:
+            return self._nodes.progress(f"ran for longer than it may; {name} is stopping it")
+        if seen.stage is Stage.PENDING:
+            at = f"{_ordinal(seen.place[0])} of {seen.place[1]}" if seen.place else "waits"
+            return self._nodes.progress(f"{at} in the queue of {name}")
+        return self._nodes.progress() if self._nodes.has_events else self._nodes.progress(f"runs on {name}")
 
 
 class RisingProgress:
-    """Implements `EventSink` over another one."""
+    """An `EventSink` that never reports less than it did before: polls and events overtake one another."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self._told: Progress | None = None
+        self._last: Progress | None = None
 
     def progress(self, progress: Progress) -> None:
-        before = self._told
+        before = self._last
         if before is not None and (progress.step < before.step or not progress.unit):
             progress = replace(progress, step=before.step, total=before.total, unit=before.unit)
         if progress == before:
             return
-        self._told = progress
+        self._last = progress
         self._sink.progress(progress)
 
     def chunk(self, chunk: Chunk) -> None:
         self._sink.chunk(chunk)
-
-
-_STOP_ASKED: Final = "stop_asked_at_unix_ms"
 
 
 class ComfyJob:
@@ -65,7 +198,7 @@ class ComfyJob:
     def __init__(
         self,
         backends: Backends,
-        shelf: TemplateShelf,
+        templates: TemplateCache,
         desk: ArtifactDesk,
         clock: Clock,
         redact: Redact,
@@ -75,34 +208,34 @@ class ComfyJob:
         lost_after_s: float = 15.0,
     ) -> None:
         self._backends = backends
-        self._shelf = shelf
+        self._templates = templates
         self._desk = desk
         self._clock = clock
         self._redact = redact
         self._strip = strip_metadata
         self._lost_after_s = lost_after_s
-        self._submitter = Submitter(backends, Uploader(desk), keep_mark, redact)
-        self._stops = Stops()
+        self._submitter = Submitter(backends, desk, keep_mark, redact)
+        self._stops = StopRequests()
         self.sinks: dict[str, RisingProgress] = {}
         """By job: where progress of its nodes is told."""
 
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
-        shelved = self._shelved(call)
-        if shelved is None:
+        runnable = self._runnable(call)
+        if runnable is None:
             raise failures.no_template(call)
-        self._watch(call, mark.key, shelved.backends)
-        return await self._submitter.start(call, mark, shelved)
+        self._watch(call, mark.key, runnable.backends)
+        return await self._submitter.start(call, mark, runnable)
 
     async def find(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark | None:
-        shelved = self._shelved(call)
-        return await self._submitter.find(call, mark, shelved.template if shelved else None)
+        runnable = self._runnable(call)
+        return await self._submitter.find(call, mark, runnable.template if runnable else None)
 
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         backend = self._at(mark)
         nodes = self._watch(call, mark.remote_id, {backend.name})
-        following = self._following(backend, mark, nodes, self._shelved(call))
+        poll = self._poll(backend, mark, nodes, self._runnable(call))
         try:
-            async for progress in backend.poller.poll(following.ask, key=mark.remote_id):
+            async for progress in backend.poller.poll(poll.progress, key=mark.remote_id):
                 yield progress
         finally:
             backend.events.forget(mark.remote_id)
@@ -111,21 +244,23 @@ class ComfyJob:
         backend = self._at(mark)
         self._stops.wanted.add(mark.remote_id)
         try:
-            with self._stops.asking(mark.remote_id):
-                if await stop(backend, mark.remote_id) is Stop.REMOVED:
-                    self._stops.removed.add(mark.remote_id)
+            self._stops.in_flight.add(mark.remote_id)
+            if await backend.stop(mark.remote_id) is StopResult.REMOVED:
+                self._stops.removed.add(mark.remote_id)
         except NoReply as unreached:
             raise RemoteUnclear(failures.unclear(backend.name, unreached)) from unreached
+        finally:
+            self._stops.in_flight.discard(mark.remote_id)
         backend.poller.hurry(mark.remote_id)
         return True
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
-        backend, shelved = self._at(mark), self._shelved(call)
-        if shelved is None:
+        backend, runnable = self._at(mark), self._runnable(call)
+        if runnable is None:
             raise failures.no_template(call)
-        template = shelved.template
-        following = self._following(backend, mark, NodeProgress(template.graph, _nobody), shelved)
-        seen = await backend.poller.answer(following.end)
+        template = runnable.template
+        nodes = NodeProgress(template.graph, lambda _: None)
+        seen = await backend.poller.answer(self._poll(backend, mark, nodes, runnable).end)
         if NODE_ERRORS in mark.details:
             raise failures.node_errors(call, template, json.loads(mark.details[NODE_ERRORS]), self._redact)
         if seen.stage is Stage.FAILED:
@@ -138,7 +273,7 @@ class ComfyJob:
         left = await fetcher.fetch(call, template, seen.outputs)
         return Outcome(
             value=left.value,
-            evidence=submitting.run_evidence(call, mark, template, seen, left.files),
+            evidence=_evidence(call, mark, template, seen, left.files),
             artifacts=tuple(record.ref for record in left.files),
         )
 
@@ -149,40 +284,37 @@ class ComfyJob:
         for backend in self._backends:
             backend.events.forget(prompt_id)
 
-    def _following(
-        self, backend: Backend, mark: RemoteMark, nodes: NodeProgress, shelved: ShelvedTemplate | None
-    ) -> Following:
-        return Following(
+    def _poll(
+        self, backend: Backend, mark: RemoteMark, nodes: NodeProgress, runnable: RunnableTemplate | None
+    ) -> PromptPoll:
+        return PromptPoll(
             backend,
             mark,
             nodes,
             self._clock,
             lost_after_s=self._lost_after_s,
             stops=self._stops,
-            is_refused=NODE_ERRORS in mark.details,
-            max_runtime_s=shelved.template.limits.max_runtime_s if shelved else None,
+            max_runtime_s=runnable.template.limits.max_runtime_s if runnable else None,
         )
 
     def _watch(self, call: GrantedCall, prompt_id: str, backends: frozenset[str] | set[str]) -> NodeProgress:
         """What tells of its nodes, the one that it has or a new one; what is heard of the prompt goes there."""
-        shelved = self._shelved(call)
+        runnable = self._runnable(call)
         known = [backend for backend in self._backends if backend.name in backends]
         nodes = next((found for backend in known if (found := backend.events.progress_of(prompt_id))), None)
-        nodes = nodes or NodeProgress(shelved.template.graph if shelved else {}, self._teller(call))
+        nodes = nodes or NodeProgress(
+            runnable.template.graph if runnable else {}, partial(self._report, call.call.job_id)
+        )
         for backend in known:
             backend.events.follow(prompt_id, nodes)
         return nodes
 
-    def _teller(self, call: GrantedCall) -> Callable[[Progress], None]:
-        def tell(progress: Progress) -> None:
-            rising = self.sinks.get(call.call.job_id)
-            if rising is not None:
-                rising.progress(progress)
+    def _report(self, job_id: str, progress: Progress) -> None:
+        if job_id in self.sinks:
+            self.sinks[job_id].progress(progress)
 
-        return tell
-
-    def _shelved(self, call: GrantedCall) -> ShelvedTemplate | None:
-        return self._shelf.get(call.spec.resource_id)
+    def _runnable(self, call: GrantedCall) -> RunnableTemplate | None:
+        return self._templates.get(call.spec.resource_id)
 
     def _at(self, mark: RemoteMark) -> Backend:
         """Raises RemoteUnclear when its server is not configured any more."""
@@ -192,5 +324,50 @@ class ComfyJob:
         return backend
 
 
-def _nobody(progress: Progress) -> None:
-    """Events that come after the end."""
+def _evidence(
+    call: GrantedCall, mark: RemoteMark, template: Template, seen: Seen, files: Sequence[FileRecord]
+) -> tuple[Evidence, ...]:
+    """One for the run, and one for each file (64 at most)."""
+    cached = [node for node in seen.cached if node in template.graph]
+    executed = [node for node in template.graph if node not in cached]
+    ended = seen.time_of("execution_success", "execution_error", "execution_interrupted")
+    times = {
+        "created_at_unix_ms": seen.created_ms,
+        "started_at_unix_ms": seen.time_of("execution_start"),
+        "ended_at_unix_ms": ended,
+    }
+    attributes = {
+        "source": call.spec.source,
+        "backend": mark.endpoint,
+        "prompt_id": mark.remote_id,
+        "args_digest": call.planned.args_digest,
+        "cached_nodes": ",".join(cached[:_NODES_MAX]),
+        "executed_nodes": ",".join(executed[:_NODES_MAX]),
+        "fully_cached": "true" if not executed else "false",
+        **{name: str(at) for name, at in times.items() if at},
+    }
+    if mark.details.get("template_sha256", template.sha256) != template.sha256:
+        attributes["collected_with_template_sha256"] = template.sha256
+    what = "took every result from its cache" if not executed else f"ran {len(executed)} of {len(template.graph)} nodes"
+    summary = f"{call.spec.name}: {mark.endpoint} {what}, {len(files)} files"
+    run = Evidence(EvidenceType.TOOL, mark.remote_id, summary, attributes=attributes)
+    return (run, *(record.evidence() for record in files[:_FILES_MAX]))
+
+
+async def _why_lost(backend: Backend, mark: RemoteMark) -> str:
+    lost = f"The server {backend.name} knows it no more: it is neither running, nor waiting, nor in the history."
+    sent = mark.details.get("number", "")
+    try:
+        newest = await newest_in_history(backend.client)
+    except NoReply:
+        return lost
+    if newest is None:
+        return f"{lost} The history is empty: the server was restarted since, or somebody has cleared it"
+    if sent and newest.number < int(float(sent)):
+        return f"{lost} The server counts its prompts anew: it was restarted since"
+    return f"{lost} The server goes on counting its prompts: it was not restarted, so somebody has removed this one"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -103,11 +103,11 @@ COMFYUI = SourceKind(
     ComfyUiSource,
     {ComfyUiBackend: "backends: one server of ComfyUI"},
     _check,
-    "toolhub_service.adapters.comfyui.opening:ComfyUiOpener",
+    "toolhub_service.adapters.comfyui.adapter:ComfyUiOpener",
     values=_values,
     files={ComfyUiSource: ("templates",)},
     missing=_missing,
-    preview="toolhub_service.adapters.comfyui.preview:preview",
+    preview="toolhub_service.adapters.comfyui.workflows:preview",
     options=(
         SourceOption(
             "templates", "--template", "ComfyUI sidecar, or a folder of them; repeatable.", is_many=True, is_path=True

@@ -52,7 +52,7 @@ _DEPTH_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class InputTerms:
+class InputSpec:
     """One input of one class."""
 
     types: tuple[str, ...]
@@ -74,7 +74,7 @@ class InputTerms:
         return not {"INT", "FLOAT"}.isdisjoint(self.types)
 
 
-def read_terms(told: JsonValue) -> InputTerms | None:
+def read_input_spec(told: JsonValue) -> InputSpec | None:
     """None when it is told in a form that is not known."""
     if not isinstance(told, list | tuple) or not told:
         return None
@@ -82,25 +82,25 @@ def read_terms(told: JsonValue) -> InputTerms | None:
     options: Mapping[str, Any] = told[1] if len(told) > 1 and isinstance(told[1], Mapping) else {}
     is_upload = any(name.endswith("_upload") and value is True for name, value in options.items())
     if isinstance(kind, list | tuple):
-        return InputTerms((_COMBO,), choices=tuple(kind), is_upload=is_upload)
+        return InputSpec((_COMBO,), choices=tuple(kind), is_upload=is_upload)
     if not isinstance(kind, str):
         return None
     if kind == _COMBO:
         listed = options.get("options")
         is_told = isinstance(listed, list | tuple) and not options.get("multiselect")
-        return InputTerms(
+        return InputSpec(
             (kind,), choices=tuple(listed) if is_told and listed is not None else None, is_upload=is_upload
         )
     bounds = _number(options.get("min")), _number(options.get("max"))
-    return InputTerms(tuple(part.strip() for part in kind.split(",")), *bounds, is_upload=is_upload)
+    return InputSpec(tuple(part.strip() for part in kind.split(",")), *bounds, is_upload=is_upload)
 
 
-def misfit(schema: JsonObject, arguments: Arguments, terms: InputTerms) -> str:
+def misfit(schema: JsonObject, arguments: Arguments, terms: InputSpec) -> str:
     """Why a value that the schema allows is refused by the node, and what to write; empty when none is."""
     return _misfit(schema, arguments, terms, 0)
 
 
-def literal_misfit(value: JsonValue, terms: InputTerms) -> str:
+def literal_misfit(value: JsonValue, terms: InputSpec) -> str:
     """The same for one value. Text that reads like a number is taken for one, as the server does."""
     if terms.choices is not None:
         return "" if value in terms.choices else f"the server has no {value!r}: {_listed(terms.choices)}"
@@ -109,7 +109,7 @@ def literal_misfit(value: JsonValue, terms: InputTerms) -> str:
     return ""
 
 
-def _misfit(schema: JsonObject, arguments: Arguments, terms: InputTerms, depth: int) -> str:
+def _misfit(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth: int) -> str:
     schema = arguments.resolved(schema)
     if depth < _DEPTH_MAX:
         for word in ("anyOf", "oneOf"):
@@ -125,7 +125,7 @@ def _misfit(schema: JsonObject, arguments: Arguments, terms: InputTerms, depth: 
     return _type_misfit(schema, arguments, terms)
 
 
-def _value_misfit(value: JsonValue, terms: InputTerms) -> str:
+def _value_misfit(value: JsonValue, terms: InputSpec) -> str:
     """Of one value that a caller may choose: its type counts, too. null is the graph's own value."""
     if value is None or (terms.choices is None and not _JSON_TYPES.keys() >= set(terms.types)):
         return ""
@@ -135,7 +135,7 @@ def _value_misfit(value: JsonValue, terms: InputTerms) -> str:
     return literal_misfit(value, terms)
 
 
-def _type_misfit(schema: JsonObject, arguments: Arguments, terms: InputTerms) -> str:
+def _type_misfit(schema: JsonObject, arguments: Arguments, terms: InputSpec) -> str:
     if not _JSON_TYPES.keys() >= set(terms.types):
         return ""
     allowed = frozenset().union(*(_JSON_TYPES[kind] for kind in terms.types))
@@ -147,7 +147,7 @@ def _type_misfit(schema: JsonObject, arguments: Arguments, terms: InputTerms) ->
     return _out_of_bounds(_lowest(schema), _highest(schema), terms)
 
 
-def _out_of_bounds(lowest: float | None, highest: float | None, terms: InputTerms) -> str:
+def _out_of_bounds(lowest: float | None, highest: float | None, terms: InputSpec) -> str:
     if terms.minimum is not None and (lowest is None or lowest < terms.minimum):
         return f"the node takes {_shown(terms.minimum)} and more: say `minimum: {_shown(terms.minimum)}`"
     if terms.maximum is not None and (highest is None or highest > terms.maximum):
@@ -268,7 +268,7 @@ class _Held:
         else:
             yield from self._value_problems(source, place, transform, terms)
 
-    def _value_problems(self, source: str, place: NodeInput, transform: Transform, terms: InputTerms) -> Iterator[str]:
+    def _value_problems(self, source: str, place: NodeInput, transform: Transform, terms: InputSpec) -> Iterator[str]:
         schema: JsonObject = {"type": "string"} if transform is Transform.JSON else self._arguments.at(source) or {}
         if terms.is_upload and "enum" not in schema:
             yield (
@@ -294,7 +294,7 @@ class _Held:
         bindings = [binding for binding in self._template.bindings if binding.target == place]
         return any(self._arguments.is_given(binding.source) for binding in bindings)
 
-    def _terms_at(self, place: NodeInput) -> InputTerms | None:
+    def _terms_at(self, place: NodeInput) -> InputSpec | None:
         return self._terms[self._template.class_of(place.node)].get(place.input)
 
     def _knows(self, place: NodeInput) -> bool:
@@ -303,11 +303,11 @@ class _Held:
         return not known or place.input in known or place.input.partition(".")[0] in known
 
 
-def _inputs_of(described: Mapping[str, Any]) -> dict[str, InputTerms | None]:
+def _inputs_of(described: Mapping[str, Any]) -> dict[str, InputSpec | None]:
     inputs = described.get("input")
     told = inputs if isinstance(inputs, Mapping) else {}
     parts = (told.get(kind) for kind in _KINDS)
-    return {name: read_terms(value) for part in parts if isinstance(part, Mapping) for name, value in part.items()}
+    return {name: read_input_spec(value) for part in parts if isinstance(part, Mapping) for name, value in part.items()}
 
 
 def _names(described: Mapping[str, Any], kind: str) -> Iterator[str]:

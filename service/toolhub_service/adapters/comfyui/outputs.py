@@ -17,13 +17,14 @@ from typing import Any, Final
 
 from toolhub_service.adapters.comfyui import failures
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
-from toolhub_service.adapters.comfyui.sieves import SIEVES, Damaged, Sieve, sieved
+from toolhub_service.adapters.comfyui.metadata import METADATA_FILTERS, DamagedImage, filtered
 from toolhub_service.adapters.comfyui.template import OutputTerms, OutputType, Template
 from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
-from toolhub_service.domain.artifact import Artifact, ArtifactDesk, ArtifactRef
+from toolhub_service.domain.artifact import ArtifactDesk, ArtifactRef
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.guards.descriptions import is_hidden
 from toolhub_service.guards.secrets import Redact
 
@@ -172,12 +173,31 @@ class FileRecord:
     served_bytes: int
     served_sha256: str
     """Of what the server sent."""
-    is_sieved: bool
+    is_stripped: bool
     """Whether metadata were taken out."""
+
+    def evidence(self) -> Evidence:
+        """What was kept of the file, and what the server sent."""
+        attributes = {
+            "output": self.output.name,
+            "node": self.output.node,
+            "key": self.output.key,
+            "filename": self.served.filename,
+            "subfolder": self.served.subfolder,
+            "type": self.served.type,
+            "bytes": str(self.ref.size_bytes),
+            "media_type": self.ref.media_type,
+            "etag": self.etag,
+            "served_bytes": str(self.served_bytes),
+            "served_sha256": self.served_sha256,
+            "metadata": "taken out" if self.is_stripped else "as the server wrote them",
+        }
+        summary = f"{self.output.name}: {self.ref.media_type}, {self.ref.size_bytes:,} bytes"
+        return Evidence(EvidenceType.FILE, self.ref.artifact_id, summary, sha256=self.ref.sha256, attributes=attributes)
 
 
 @dataclass(slots=True)
-class Left:
+class FetchedOutputs:
     """All that was kept of one run."""
 
     value: dict[str, JsonValue] = field(default_factory=dict)
@@ -197,9 +217,9 @@ class OutputFetcher:
         self._redact = redact
         self._strip = strip_metadata
 
-    async def fetch(self, call: GrantedCall, template: Template, outputs: Mapping[str, Any]) -> Left:
+    async def fetch(self, call: GrantedCall, template: Template, outputs: Mapping[str, Any]) -> FetchedOutputs:
         """Every declared output. Raises ToolFailure when one is not as declared, or cannot be kept."""
-        left = Left()
+        left = FetchedOutputs()
         for output in template.outputs:
             items = _items(call, output, outputs)
             if output.type is OutputType.TEXT:
@@ -209,7 +229,7 @@ class OutputFetcher:
                 left.value[output.name] = [await self._kept(call, template, output, file, left) for file in files]
         return left
 
-    def _text(self, call: GrantedCall, template: Template, output: OutputTerms, item: Any, left: Left) -> str:
+    def _text(self, call: GrantedCall, template: Template, output: OutputTerms, item: Any, left: FetchedOutputs) -> str:
         if not isinstance(item, str):
             raise failures.bad_output(call, output, "OUTPUT_TYPE", "is no text")
         size_bytes = len(item.encode("utf-8", "replace"))
@@ -228,7 +248,7 @@ class OutputFetcher:
         return file
 
     async def _kept(
-        self, call: GrantedCall, template: Template, output: OutputTerms, file: ServedFile, left: Left
+        self, call: GrantedCall, template: Template, output: OutputTerms, file: ServedFile, left: FetchedOutputs
     ) -> JsonValue:
         before = left.bytes
 
@@ -254,7 +274,7 @@ class OutputFetcher:
         }
 
     async def _once(
-        self, call: GrantedCall, template: Template, output: OutputTerms, file: ServedFile, left: Left
+        self, call: GrantedCall, template: Template, output: OutputTerms, file: ServedFile, left: FetchedOutputs
     ) -> FileRecord:
         async with self._client.stream("/view", file.params) as response:
             status = response.status_code
@@ -269,25 +289,21 @@ class OutputFetcher:
             if not media_type:
                 what = f"is {sniffed(beginning) or 'of no known kind'}, which the sidecar does not take"
                 raise failures.bad_output(call, output, "OUTPUT_TYPE", what, filename=file.filename)
-            sieve = SIEVES[media_type]() if self._strip and media_type in SIEVES else None
+            filter_ = METADATA_FILTERS[media_type]() if self._strip and media_type in METADATA_FILTERS else None
             name = _artifact_name(output, left, media_type)
+            chunks = body.chunks()
+            kept = filtered(chunks, filter_) if filter_ else chunks
             try:
-                artifact = await self._keep(body.chunks(), sieve, call, media_type, name)
-            except Damaged:
+                async with aclosing(chunks), aclosing(kept):
+                    artifact = await self._desk.keep(kept, call=call.call, media_type=media_type, name=name)
+            except DamagedImage:
                 what = "is a damaged picture"
                 raise failures.bad_output(call, output, "OUTPUT_DAMAGED", what, filename=file.filename) from None
             etag = failures.quoted(response.headers.get("etag", ""), self._redact, _ETAG_MAX_CHARS)
-            return FileRecord(output, file, artifact.ref, etag, body.size_bytes, body.sha256, sieve is not None)
-
-    async def _keep(
-        self, chunks: AsyncGenerator[bytes, None], sieve: Sieve | None, call: GrantedCall, media_type: str, name: str
-    ) -> Artifact:
-        """Raises Damaged."""
-        async with aclosing(chunks), aclosing(sieved(chunks, sieve) if sieve else chunks) as passed:
-            return await self._desk.keep(passed, call=call.call, media_type=media_type, name=name)
+            return FileRecord(output, file, artifact.ref, etag, body.size_bytes, body.sha256, filter_ is not None)
 
     def _check_size(
-        self, call: GrantedCall, template: Template, output: OutputTerms, size_bytes: int, left: Left
+        self, call: GrantedCall, template: Template, output: OutputTerms, size_bytes: int, left: FetchedOutputs
     ) -> None:
         """Raises ToolFailure for a file of that size so far."""
         if size_bytes > output.max_bytes:
@@ -308,7 +324,7 @@ class OutputFetcher:
 class _Body:
     """A response's body, counted and hashed as it was sent."""
 
-    def __init__(self, raw: AsyncIterator[bytes], check: Any, left: Left) -> None:
+    def __init__(self, raw: AsyncIterator[bytes], check: Any, left: FetchedOutputs) -> None:
         self._raw = raw
         self._check = check
         self._left = left
@@ -358,7 +374,7 @@ def _items(call: GrantedCall, output: OutputTerms, outputs: Mapping[str, Any]) -
     return items
 
 
-def _artifact_name(output: OutputTerms, left: Left, media_type: str) -> str:
+def _artifact_name(output: OutputTerms, left: FetchedOutputs, media_type: str) -> str:
     """The hub's own: `image-2.png`."""
     extension = extension_of(media_type)
     return f"{output.name}-{len(left.files) + 1}{f'.{extension}' if extension else ''}"

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from toolhub_service.adapters.comfyui.backends import Backend, Backends, ServerKind
 from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyTerms, NoReply
 from toolhub_service.adapters.comfyui.node_classes import problems_with
-from toolhub_service.adapters.comfyui.template import ShelvedTemplate, Template, TemplateShelf, resource_id
+from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template, TemplateCache, resource_id
 from toolhub_service.adapters.comfyui.templates import load_templates
 from toolhub_service.adapters.definitions import Overrides, full_name
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
@@ -41,7 +41,7 @@ class ComfyToolSource:
         self,
         terms: ComfyTerms,
         backends: Backends,
-        shelf: TemplateShelf,
+        templates: TemplateCache,
         overrides: Overrides,
         check_schema: Callable[[JsonObject], object],
         redact: Redact,
@@ -50,7 +50,7 @@ class ComfyToolSource:
         """`check_schema` raises ToolFailure, HubFailure or ValueError; `close` ends all connections."""
         self._terms = terms
         self._backends = backends
-        self._shelf = shelf
+        self._templates = templates
         self._overrides = overrides
         self._check_schema = check_schema
         self._close = close
@@ -79,12 +79,12 @@ class ComfyToolSource:
             told = "; ".join(f"{name}: {found}" for name, found in known.items())
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"No ComfyUI server can be reached ({self._redact(told)}).")
         problems += [f"backend {name}: {found}" for name, found in known.items() if name not in servers]
-        shelved = {
-            resource_id(template): ShelvedTemplate(template, _able(template, servers) or frozenset(known))
+        runnable = {
+            resource_id(template): RunnableTemplate(template, _able(template, servers) or frozenset(known))
             for template in templates
         }
         definitions = [self._definition(template, servers) for template in templates if self._is_offered(template)]
-        self._shelf.put(shelved)
+        self._templates.put(runnable)
         return Discovery(tuple(definitions), tuple(map(self._redact, problems[:PROBLEMS_MAX])), server=_names(servers))
 
     def listen(self, changed: Callable[[], None]) -> None:
@@ -215,5 +215,5 @@ def _state(found: _Server | str) -> str:
 
 def _socket_of(backend: Backend) -> str:
     events = backend.events
-    told = "connected" if events.client_id else f"none, for {events.trouble}" if events.trouble else "not needed yet"
+    told = "connected" if events.client_id else f"none, for {events.error}" if events.error else "not needed yet"
     return f"backend {backend.name}: WebSocket {told}; {events.connections} connections so far"

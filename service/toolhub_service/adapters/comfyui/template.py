@@ -196,7 +196,7 @@ _KEPT_MAX: Final = 1_024
 _DIGEST_CHARS: Final = 16
 
 
-class ShelvedTemplate(NamedTuple):
+class RunnableTemplate(NamedTuple):
     template: Template
     backends: frozenset[str]
     """Names of the servers that have all it needs."""
@@ -206,19 +206,19 @@ def resource_id(template: Template) -> str:
     return f"{template.name}@{template.sha256[:_DIGEST_CHARS]}"
 
 
-class TemplateShelf:
+class TemplateCache:
     """The templates of a source that can be called now, each with the servers that can run it."""
 
     def __init__(self) -> None:
-        self._shelved: dict[str, ShelvedTemplate] = {}
+        self._runnable: dict[str, RunnableTemplate] = {}
 
-    def put(self, found: Mapping[str, ShelvedTemplate]) -> None:
+    def put(self, found: Mapping[str, RunnableTemplate]) -> None:
         """What the latest reading has brought, by resource id."""
-        kept = {key: shelved for key, shelved in self._shelved.items() if key not in found}
-        self._shelved = dict([*kept.items(), *found.items()][-max(_KEPT_MAX, len(found)) :])
+        kept = {key: runnable for key, runnable in self._runnable.items() if key not in found}
+        self._runnable = dict([*kept.items(), *found.items()][-max(_KEPT_MAX, len(found)) :])
 
-    def get(self, key: str) -> ShelvedTemplate | None:
-        return self._shelved.get(key)
+    def get(self, key: str) -> RunnableTemplate | None:
+        return self._runnable.get(key)
 
 
 # Sidecars are read strictly: an unknown key is refused, and the nearest known key is named.
@@ -236,33 +236,33 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Part of a sidecar."""
 
 
-class WorkflowWords(Section, frozen=True):
+class WorkflowSection(Section, frozen=True):
     file: Annotated[str, Meta(min_length=1, max_length=1024)]
     """From the sidecar's own folder."""
     sha256: str = ""
 
 
-class BindingWords(Section, frozen=True, rename={"source": "from", "target": "to"}):
+class BindingSection(Section, frozen=True, rename={"source": "from", "target": "to"}):
     source: Pointer
     target: Pointer
     expect_class: ClassName
     transform: Literal["", "upload", "json"] = ""
 
 
-class ForcedWords(Section, frozen=True, rename={"target": "to"}):
+class ForcedSection(Section, frozen=True, rename={"target": "to"}):
     target: Pointer
     value: bool | int | float | str | None
     expect_class: Annotated[str, Meta(max_length=200)] = ""
 
 
-class SeedWords(Section, frozen=True, rename={"source": "from", "target": "to"}):
+class SeedSection(Section, frozen=True, rename={"source": "from", "target": "to"}):
     target: Pointer
     expect_class: ClassName
     source: Pointer | Literal[""] = ""
     maximum: Annotated[int, Meta(ge=1, le=SEED_MAX)] = SEED_MAX
 
 
-class OutputWords(Section, frozen=True):
+class OutputSection(Section, frozen=True):
     name: Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
     node: str
     key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{1,64}$")] = "images"
@@ -274,7 +274,7 @@ class OutputWords(Section, frozen=True):
     max_bytes: Annotated[int, Meta(ge=1)] = 64 * 1024 * 1024
 
 
-class LimitWords(Section, frozen=True):
+class LimitSection(Section, frozen=True):
     node_class_allowlist: tuple[ClassName, ...] | None = None
     max_runtime_s: Annotated[float, Meta(gt=0)] | None = None
     max_output_bytes: Annotated[int, Meta(ge=1)] = 512 * 1024 * 1024
@@ -283,18 +283,18 @@ class LimitWords(Section, frozen=True):
 class Sidecar(Section, frozen=True):
     tool: ToolName
     description: Annotated[str, Meta(min_length=1, max_length=16 * 1024)]
-    workflow: WorkflowWords
+    workflow: WorkflowSection
     input_schema: dict[str, Any]
-    outputs: Annotated[tuple[OutputWords, ...], Meta(min_length=1, max_length=64)]
+    outputs: Annotated[tuple[OutputSection, ...], Meta(min_length=1, max_length=64)]
     output_schema: dict[str, Any] | None = None
     version: Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?$")] = "1.0.0"
     tags: tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...] = ()
-    bindings: Annotated[tuple[BindingWords, ...], Meta(max_length=_ITEMS_MAX)] = ()
-    forced: Annotated[tuple[ForcedWords, ...], Meta(max_length=_ITEMS_MAX)] = ()
-    seeds: Annotated[tuple[SeedWords, ...], Meta(max_length=_ITEMS_MAX)] = ()
+    bindings: Annotated[tuple[BindingSection, ...], Meta(max_length=_ITEMS_MAX)] = ()
+    forced: Annotated[tuple[ForcedSection, ...], Meta(max_length=_ITEMS_MAX)] = ()
+    seeds: Annotated[tuple[SeedSection, ...], Meta(max_length=_ITEMS_MAX)] = ()
     unused: tuple[Pointer, ...] = ()
     """Arguments that no binding takes, on purpose."""
-    limits: LimitWords = LimitWords()
+    limits: LimitSection = LimitSection()
 
     @property
     def own_name(self) -> str:
@@ -302,7 +302,7 @@ class Sidecar(Section, frozen=True):
         return self.tool.rpartition("/")[2]
 
 
-_SECTIONS: Final = (Sidecar, WorkflowWords, BindingWords, ForcedWords, SeedWords, OutputWords, LimitWords)
+_SECTIONS: Final = (Sidecar, WorkflowSection, BindingSection, ForcedSection, SeedSection, OutputSection, LimitSection)
 
 
 def read_sidecar(data: object) -> Sidecar:

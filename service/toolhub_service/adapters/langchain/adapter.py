@@ -8,26 +8,76 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.trace import Tracer
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
+from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.langchain.frames import FrameTooLarge, encode
+from toolhub_service.adapters.langchain.kind import LangChainSource
 from toolhub_service.adapters.langchain.source import LangChainToolSource
-from toolhub_service.adapters.langchain.terms import injected_value
+from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms, injected_value
 from toolhub_service.adapters.langchain.worker_process import PoolClosed, WorkerFailed
-from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
-from toolhub_service.domain.ports import EventSink, FixedTerms
+from toolhub_service.adapters.source_config import SourceValues
+from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
+from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.guards.secrets import Redact
+from toolhub_service.schema.compiled import compile_schema
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
-from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
-from toolhub_service.guards.secrets import Redact
+
+# LangChain tools of sources.yaml. The only module of the app that imports LangChain.
+
+
+class LangChainOpener:
+    """Implements `Opener`."""
+
+    def __init__(self, deps: SourceDeps) -> None:
+        self.adapter = LangChainAdapter(redact=deps.redactor.text, tracer=deps.tracer)
+        self._deps = deps
+        self._hides = deps.hides()
+
+    def endpoint(self, name: str, entry: LangChainSource) -> str:
+        return self._terms(name, entry).endpoint
+
+    def open(self, name: str, entry: LangChainSource) -> OpenedSource:
+        values = SourceValues(self._deps.redactor)
+        values.learn_within(entry.args)
+        source = LangChainToolSource(
+            replace(self._terms(name, entry), secrets=values.secrets),
+            overrides=Overrides(entry.tools),
+            check_schema=compile_schema,
+            redact=self._deps.redactor.text,
+            troubled=self._deps.observer.troubled,
+            hides=self._hides,
+        )
+        self.adapter.put(source)
+        return OpenedSource(source)
+
+    def forget(self, name: str) -> None:
+        self.adapter.remove(name)
+
+    def _terms(self, name: str, entry: LangChainSource) -> LangChainTerms:
+        trusted = self._deps.trusted_namespaces
+        return LangChainTerms(
+            name,
+            LoadTerms(entry.load, entry.args, entry.entry_points, trusted),
+            capabilities=entry.capabilities,
+            tags=entry.tags,
+            timeout_s=entry.timeout_s,
+            max_concurrency=entry.max_concurrency,
+            inject=entry.inject,
+            processes=entry.processes,
+        )
+
 
 # Spans of the runs inside a call, below the current span, named by OpenTelemetry's GenAI conventions.
 
@@ -141,7 +191,7 @@ _MATCHED_CHARS: Final = 64 * 1024
 """Of a text result, as far as an error pattern looks."""
 
 
-class LangChainAdapter:
+class LangChainAdapter(SourceAdapter):
     """Implements Adapter for all LangChain sources; they may come and go while calls run."""
 
     kind = ToolKind.LANGCHAIN
@@ -178,18 +228,6 @@ class LangChainAdapter:
         spec = call.spec
         what = "changes nothing" if spec.annotations.read_only else "does not say beforehand what it changes"
         return (f"Calls the LangChain tool {spec.resource_id} of the source {spec.source}, which {what}.",)
-
-    async def preconditions(self, planned: PlannedCall) -> Preconditions:
-        return NO_PRECONDITIONS
-
-    def has_side_effects(self, planned: PlannedCall) -> bool:
-        return planned.spec.has_side_effects
-
-    def upstream(self, planned: PlannedCall) -> str:
-        return planned.spec.upstream_key
-
-    def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
-        return FixedTerms(spec.has_side_effects, spec.upstream_key)
 
     def resumes(self, spec: ToolSpec) -> bool:
         return False

@@ -69,7 +69,7 @@ LANGCHAIN = SourceKind(
     LangChainSource,
     {},
     _check,
-    "toolhub_service.adapters.langchain.opening:LangChainOpener",
+    "toolhub_service.adapters.langchain.adapter:LangChainOpener",
     package="langchain_core",
     missing=_missing,
     unbounded=_unbounded,

@@ -26,7 +26,7 @@ from toolhub_service.adapters.custom import is_trusted
 from toolhub_service.adapters.definitions import OWN_NAME_MAX_CHARS, CheckSchema, Override, Overrides, full_name
 from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
 from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms
-from toolhub_service.adapters.shortening import one_line, shortened
+from toolhub_service.adapters.upstream import one_line, shortened
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition

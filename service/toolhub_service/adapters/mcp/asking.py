@@ -26,7 +26,7 @@ from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.terms import Elicitation
-from toolhub_service.adapters.shortening import as_object, written
+from toolhub_service.adapters.upstream import as_object, written
 from toolhub_service.domain.call import GrantedCall, Question, QuestionAsked
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue

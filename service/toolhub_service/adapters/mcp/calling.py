@@ -20,7 +20,7 @@ from mcp.shared.inbound import mcp_param_headers
 from toolhub_service.adapters.mcp import asking, failures
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
-from toolhub_service.adapters.shortening import kept_json, one_line
+from toolhub_service.adapters.upstream import kept_json, one_line
 from toolhub_service.domain.artifact import OCTETS, ArtifactDesk, ArtifactRef
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ToolFailure

@@ -26,7 +26,7 @@ from toolhub_service.adapters.definitions import (
     known_name,
     unusable,
 )
-from toolhub_service.adapters.shortening import kept_json, one_line, shortened, written
+from toolhub_service.adapters.upstream import kept_json, one_line, shortened, written
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec

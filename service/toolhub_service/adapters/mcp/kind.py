@@ -123,7 +123,7 @@ MCP = SourceKind(
     McpSource,
     {ClientCredentials: "oauth"},
     _check,
-    "toolhub_service.adapters.mcp.opening:McpOpener",
+    "toolhub_service.adapters.mcp.adapter:McpOpener",
     package="mcp",
     values=_values,
     files={McpSource: ("cwd",)},

@@ -24,7 +24,7 @@ from toolhub_service.adapters.mcp.definitions import (
 )
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.tasks import has_extension
-from toolhub_service.adapters.shortening import one_line, written
+from toolhub_service.adapters.upstream import one_line, written
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust

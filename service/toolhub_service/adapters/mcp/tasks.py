@@ -26,7 +26,7 @@ from toolhub_service.adapters.mcp.calling import MESSAGE_MAX_CHARS, Calling, Rep
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.remote import RemoteTerms
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
-from toolhub_service.adapters.shortening import as_object, one_line
+from toolhub_service.adapters.upstream import as_object, one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure, refuse
 from toolhub_service.domain.job import RemoteMark

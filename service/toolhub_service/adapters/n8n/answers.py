@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from toolhub_service.adapters.n8n.client import LARGE_BYTES, FailureSign, Reply, WorkflowTerms, quoted
 from toolhub_service.adapters.n8n.executions import id_of
 from toolhub_service.adapters.n8n.failures import as_text
-from toolhub_service.adapters.shortening import as_object
+from toolhub_service.adapters.upstream import as_object
 from toolhub_service.domain.artifact import OCTETS, ArtifactDesk, ArtifactRef
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolFailure

@@ -18,8 +18,7 @@ from urllib.parse import urlencode
 from toolhub_service.adapters.n8n.client import LARGE_BYTES, N8nClient, N8nTerms, NoReply, Reply, said
 from toolhub_service.adapters.n8n.executions import Execution, execution_of, has_all_keys, id_of, keys_of
 from toolhub_service.adapters.n8n.webhooks import published
-from toolhub_service.adapters.shortening import as_object
-from toolhub_service.adapters.upstream import retry_after_s
+from toolhub_service.adapters.upstream import as_object, retry_after_s
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.registry.cooperative import in_thread

@@ -40,7 +40,7 @@ from toolhub_service.adapters.n8n.server import (
     send,
 )
 from toolhub_service.adapters.n8n.webhooks import Webhook
-from toolhub_service.adapters.shortening import kept_json
+from toolhub_service.adapters.upstream import kept_json
 from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure

@@ -24,7 +24,7 @@ from toolhub_service.adapters.definitions import (
 from toolhub_service.adapters.n8n.client import WITHOUT_BODY, DiscoveryTerms, N8nTerms, WorkflowTerms
 from toolhub_service.adapters.n8n.executions import WEBHOOK, id_of
 from toolhub_service.adapters.n8n.webhooks import Webhook, is_path, nodes_of, webhooks_of
-from toolhub_service.adapters.shortening import as_object, kept_text, one_line, shortened
+from toolhub_service.adapters.upstream import as_object, kept_text, one_line, shortened
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import (

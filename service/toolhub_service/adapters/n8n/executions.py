@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from toolhub_service.adapters.shortening import as_object
+from toolhub_service.adapters.upstream import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 WEBHOOK: Final = "n8n-nodes-base.webhook"

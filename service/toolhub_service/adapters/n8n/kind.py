@@ -211,7 +211,7 @@ N8N = SourceKind(
         N8nDiscovery: "discover",
     },
     _check,
-    "toolhub_service.adapters.n8n.opening:N8nOpener",
+    "toolhub_service.adapters.n8n.adapter:N8nOpener",
     values=_values,
     preview="toolhub_service.adapters.n8n.preview:preview",
     options=(

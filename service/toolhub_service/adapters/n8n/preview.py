@@ -10,7 +10,7 @@ from toolhub_service.adapters.n8n.client import N8nTerms
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.kind import N8nSource, N8nWorkflow, workflow_terms
 from toolhub_service.adapters.source_config import Value
-from toolhub_service.adapters.workflow_report import WorkflowReport, WorkflowTool, summary_of
+from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool, summary_of
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition
 from toolhub_service.schema.compiled import compile_schema

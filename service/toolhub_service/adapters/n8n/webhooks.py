@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolhub_service.adapters.n8n.executions import RESPOND, WEBHOOK, id_of
-from toolhub_service.adapters.shortening import as_object
+from toolhub_service.adapters.upstream import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 _PATH: Final = re.compile(r"[A-Za-z0-9_~.-]+(?:/[A-Za-z0-9_~.-]+)*", re.ASCII)

@@ -69,7 +69,7 @@ class ComfyStage:
         self.source = ComfyToolSource(
             self.terms,
             self.parts.backends,
-            self.parts.shelf,
+            self.parts.templates,
             self.overrides,
             compile_schema,
             redact,

@@ -11,10 +11,10 @@ import pytest
 from tests import fixtures
 from tests.unit.adapters.comfyui.template_files import GRAPH
 from tests.unit.adapters.comfyui.test_node_classes import INFO
-from toolhub_service.adapters.comfyui.drafting import PREFIX, draft_of
 from toolhub_service.adapters.comfyui.node_classes import problems_with
 from toolhub_service.adapters.comfyui.template import OutputType, Template
 from toolhub_service.adapters.comfyui.templates import load_template
+from toolhub_service.adapters.comfyui.workflows import PREFIX, draft_of
 
 DRAWING: dict[str, Any] = {
     "3": {

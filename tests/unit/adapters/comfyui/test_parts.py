@@ -14,8 +14,8 @@ from tests.fakes.remote_stage import ToldSink
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
 from toolhub_service.adapters.comfyui.job import RisingProgress
+from toolhub_service.adapters.comfyui.metadata import SIGNATURE
 from toolhub_service.adapters.comfyui.outputs import accepted_as, is_file_name, is_folder, served_file, sniffed
-from toolhub_service.adapters.comfyui.sieves import SIGNATURE
 from toolhub_service.adapters.comfyui.states import Stage, look
 from toolhub_service.domain.result import Progress
 
@@ -114,7 +114,7 @@ def test_the_recorded_news_of_a_run_go_from_nothing_to_all(version: str) -> None
     node_progress = NodeProgress(sent["prompt"], told.append)
     heard = [_message(event) for event in events if event["kind"] == "ws_recv"]
     first = next(data["prompt_id"] for kind, data in heard if kind == "execution_start")
-    ends = [kind for kind, data in heard if data.get("prompt_id") == first and node_progress.hear(kind, data)]
+    ends = [kind for kind, data in heard if data.get("prompt_id") == first and node_progress.on_event(kind, data)]
     steps = [progress.step for progress in told]
     assert steps == sorted(steps)
     assert (steps[0], steps[-1], told[-1].total) == (0, len(sent["prompt"]), len(sent["prompt"]))
@@ -157,7 +157,7 @@ def test_whatever_is_heard_what_is_told_never_goes_back(heard: list[tuple[str, d
     sink = ToldSink()
     node_progress = NodeProgress(GRAPH, RisingProgress(sink).progress)
     for kind, data in heard:
-        node_progress.hear(kind, json.loads(json.dumps(data)))
+        node_progress.on_event(kind, json.loads(json.dumps(data)))
     steps = [progress.step for progress in sink.progresses]
     assert steps == sorted(steps)
     assert all(0 <= step <= len(GRAPH) for step in steps)

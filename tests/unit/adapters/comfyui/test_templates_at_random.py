@@ -12,10 +12,10 @@ from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR
 from tests.unit.adapters.comfyui.test_node_classes import INFO
 from toolhub_service.adapters.comfyui.arguments import bound, uploads_of
 from toolhub_service.adapters.comfyui.building import build
-from toolhub_service.adapters.comfyui.drafting import draft_of
 from toolhub_service.adapters.comfyui.graph import graph_problems, links_of
 from toolhub_service.adapters.comfyui.node_classes import problems_with
 from toolhub_service.adapters.comfyui.template import Template, TemplateInvalid, read_sidecar
+from toolhub_service.adapters.comfyui.workflows import draft_of
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 9) | st.floats(-9, 9) | st.sampled_from(["", "2", "image", "/a"])
 ANYTHING = st.recursive(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.comfyui_templates import BLUR, changed
 from tests.unit.adapters.comfyui.comfy_stage import comfy_stage
-from toolhub_service.adapters.comfyui.sieves import PARTS_MAX, SIEVES, SIGNATURE, Damaged, sieved
+from toolhub_service.adapters.comfyui.metadata import METADATA_FILTERS, PARTS_MAX, SIGNATURE, DamagedImage, filtered
 
 GRAPH = b'prompt: {"1": {"class_type": "Secret"}}'
 SIZES = pytest.mark.parametrize("size", [1, 7, 10_000])
@@ -27,7 +27,7 @@ async def pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
 
 
 async def strip(media_type: str, data: bytes, size: int = 7) -> bytes:
-    return b"".join([piece async for piece in sieved(pieces(data, size), SIEVES[media_type]())])
+    return b"".join([piece async for piece in filtered(pieces(data, size), METADATA_FILTERS[media_type]())])
 
 
 def chunk(kind: bytes, data: bytes = b"") -> bytes:
@@ -125,7 +125,7 @@ async def test_a_gif_is_passed_without_what_is_written_into_it(said: bytes, size
 async def test_one_that_is_cut_or_goes_on_after_its_end_is_damaged(media_type: str, size: int) -> None:
     data = PLAIN[media_type]
     for broken in (b"", data[:-1], data[:13], data[: len(data) // 2], data + b"x", data + b"PK\x03\x04 behind it"):
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedImage):
             await strip(media_type, broken, size)
 
 
@@ -153,7 +153,7 @@ async def test_one_that_is_cut_or_goes_on_after_its_end_is_damaged(media_type: s
     ],
 )
 async def test_what_no_encoder_writes_is_damaged(media_type: str, data: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedImage):
         await strip(media_type, data, 1 << 16)
 
 
@@ -167,7 +167,7 @@ async def test_whatever_is_put_in_it_is_damaged_or_told_alike_however_it_arrives
     for step in (size, len(data)):
         try:
             ends.append(await strip(media_type, data, step))
-        except Damaged:
+        except DamagedImage:
             ends.append(None)
     assert ends[0] == ends[1]
 

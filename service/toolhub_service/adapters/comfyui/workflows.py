@@ -1,25 +1,42 @@
-"""A first sidecar for a graph: what of it is likely meant to be chosen, what must be forced, what it leaves behind.
-
-A beginning for a person who then takes out, narrows and describes. Numbers and switches become arguments with what
-stands in the graph as default, texts and uploads must be given, seeds are drawn, file names forced. With the server's
-/object_info bounds and choices are the server's; without, a number may be up to four times what stands there, and
-choices, which cannot be told from other texts, are left as they are.
-"""
+"""The tools that ComfyUI templates become, checked without a server, and a first sidecar for an exported graph."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from toolhub_service.adapters.comfyui.building import UNWRITTEN
-from toolhub_service.adapters.comfyui.graph import literals_of
-from toolhub_service.adapters.comfyui.node_classes import InputTerms, read_terms
-from toolhub_service.adapters.comfyui.template import ARTIFACT_FORMAT, PREFIX_INPUT, SEED_MAX
+from toolhub_service.adapters.comfyui.graph import GRAPH_MAX_BYTES, GRAPH_MAX_DEPTH, graph_problems, literals_of
+from toolhub_service.adapters.comfyui.kind import ComfyUiSource
+from toolhub_service.adapters.comfyui.node_classes import InputSpec, problems_with, read_input_spec
+from toolhub_service.adapters.comfyui.template import (
+    ARTIFACT_FORMAT,
+    PREFIX_INPUT,
+    SEED_MAX,
+    OutputTerms,
+    OutputType,
+    Template,
+    TemplateInvalid,
+)
+from toolhub_service.adapters.comfyui.templates import load_templates, read_value
+from toolhub_service.adapters.definitions import Overrides, full_name
+from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool, summary_of
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.schema.compiled import compile_schema
+
+# A first sidecar for a graph: what of it is likely meant to be chosen, what must be forced, what it leaves behind.
+#
+# A beginning for a person who then takes out, narrows and describes. Numbers and switches become arguments with what
+# stands in the graph as default, texts and uploads must be given, seeds are drawn, file names forced. With the server's
+# /object_info bounds and choices are the server's; without, a number may be up to four times what stands there, and
+# choices, which cannot be told from other texts, are left as they are.
 
 PREFIX: Final = "toolhub/{tenant}/{job_id}/out"
 _SEEDS: Final = frozenset({"seed", "noise_seed"})
@@ -41,7 +58,7 @@ class _Literal:
     title: str
     input: str
     value: JsonValue
-    terms: InputTerms | None
+    terms: InputSpec | None
 
     @property
     def pointer(self) -> str:
@@ -88,7 +105,7 @@ def _literals(graph: JsonObject, object_info: JsonObject) -> Iterator[_Literal]:
         told = _told(object_info, node_class)
         for name, value in literals_of(body):
             if not told or name in told:  # what the server does not know does nothing
-                terms = read_terms(told[name]) if told else None
+                terms = read_input_spec(told[name]) if told else None
                 yield _Literal(node, node_class, _title(body), name, value, terms)
 
 
@@ -221,3 +238,104 @@ def _title(body: JsonValue) -> str:
 
 def _word(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:40] or "value"
+
+
+OBJECT_INFO_MAX_BYTES: Final = 64 * 1024 * 1024
+_DEPTH_MAX: Final = 64
+_WIDTH: Final = 110
+_HEADING: Final = """\
+# A tool made of {file}. Say what it does, take out the arguments that nobody should choose,
+# each with its binding, narrow and describe the others, then: toolhub workflows check {name}
+"""
+
+
+def read_object_info(path: Path) -> JsonObject:
+    """A saved answer of GET /object_info. Raises TemplateInvalid."""
+    try:
+        found = read_value(path, max_bytes=OBJECT_INFO_MAX_BYTES, max_depth=_DEPTH_MAX)
+    except TemplateInvalid as invalid:
+        raise TemplateInvalid(*(f"{path}: {problem}" for problem in invalid.problems)) from None
+    if not isinstance(found, dict) or not all(isinstance(told, dict) and "input" in told for told in found.values()):
+        raise TemplateInvalid(f"{path}: it is no answer of /object_info: save one with `curl <server>/object_info`")
+    return found
+
+
+def first_sidecar(graph: Path, sidecar: Path, name: str, object_info: JsonObject | None) -> str:
+    """The sidecar's text, YAML. Raises TemplateInvalid."""
+    try:
+        nodes = read_value(graph, max_bytes=GRAPH_MAX_BYTES, max_depth=GRAPH_MAX_DEPTH)
+    except TemplateInvalid as invalid:
+        raise TemplateInvalid(*(f"{graph}: {problem}" for problem in invalid.problems)) from None
+    unsound = graph_problems(nodes)
+    if unsound or not isinstance(nodes, dict):
+        raise TemplateInvalid(*(f"{graph}: {problem}" for problem in unsound))
+    file = os.path.relpath(graph.resolve(), sidecar.resolve().parent)
+    words = draft_of(nodes, name, file, object_info)
+    if not words["outputs"]:
+        raise TemplateInvalid(f"{graph}: no node of it saves or previews anything: add one, such as Save Image")
+    text = yaml.safe_dump(words, sort_keys=False, default_flow_style=None, width=_WIDTH, allow_unicode=True)
+    return _HEADING.format(file=file, name=sidecar.name) + str(text)
+
+
+def check_places(places: Sequence[str], object_info: JsonObject | None) -> WorkflowReport:
+    """Sidecars of ComfyUI, without a source."""
+    templates, problems = load_templates(places)
+    tools = [_template_tool(template, template.name, (), object_info) for template in templates]
+    return WorkflowReport(tuple(tools), tuple(problems))
+
+
+def preview(name: str, source: ComfyUiSource, object_info: JsonObject | None) -> WorkflowReport:
+    """Of the source of that name; `object_info` is a saved answer of the server, to check node classes."""
+    templates, unread = load_templates(source.templates)
+    problems = [f"sources.{name}.templates: {problem}" for problem in unread]
+    if not templates and not unread:
+        problems.append(f"sources.{name}.templates: there is no sidecar in {', '.join(source.templates)}")
+    return WorkflowReport(tuple(_tools(name, source, templates, object_info)), tuple(problems))
+
+
+def _tools(
+    name: str, source: ComfyUiSource, templates: Sequence[Template], object_info: JsonObject | None
+) -> Iterator[WorkflowTool]:
+    overrides = Overrides(source.tools)
+    for template in templates:
+        terms = overrides.of(template.name)
+        if terms.offered:
+            capabilities = source.capabilities if terms.capabilities is None else terms.capabilities
+            held = tuple(sorted(capabilities or (f"comfyui:{name}",)))
+            yield _template_tool(template, full_name(name, template.name), held, object_info)
+
+
+def _template_tool(
+    template: Template, name: str, capabilities: tuple[str, ...], object_info: JsonObject | None
+) -> WorkflowTool:
+    return WorkflowTool(
+        name,
+        "comfyui",
+        template.path,
+        template.version,
+        template.description,
+        "job",
+        capabilities,
+        summary_of(template.input_schema),
+        {output.name: _output(output) for output in template.outputs},
+        {
+            "template": template.sha256,
+            "graph": template.workflow_sha256,
+            "nodes": ", ".join(sorted(template.node_classes)),
+        },
+        problems_with(template, object_info) if object_info is not None else (),
+        template.warnings,
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _output(output: OutputTerms) -> str:
+    count = (
+        str(output.max_items) if output.min_items == output.max_items else f"{output.min_items} to {output.max_items}"
+    )
+    if output.type is OutputType.TEXT:
+        return f"{count} texts of node {output.node}"
+    return f"{count} files of node {output.node}" + (f", {' or '.join(output.mime)}" if output.mime else "")

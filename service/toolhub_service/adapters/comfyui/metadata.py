@@ -17,32 +17,32 @@ PARTS_MAX: Final = 65_536
 """Chunks, segments or blocks of one file: an empty one costs few bytes to send, and more to read."""
 
 
-class Damaged(ValueError):
+class DamagedImage(ValueError):
     """It is no whole file of its kind, or of more parts than a picture has."""
 
 
-class Sieve(Protocol):
+class MetadataFilter(Protocol):
     """Of one file."""
 
     def passed(self, arrived: bytes) -> bytes:
-        """What of it is handed on. Raises Damaged."""
+        """What of it is handed on. Raises DamagedImage."""
         ...
 
     def end(self) -> None:
-        """Raises Damaged unless the file has ended, too."""
+        """Raises DamagedImage unless the file has ended, too."""
         ...
 
 
-async def sieved(chunks: AsyncIterator[bytes], sieve: Sieve) -> AsyncGenerator[bytes, None]:
-    """Raises Damaged, and what `chunks` raises."""
+async def filtered(chunks: AsyncIterator[bytes], filter_: MetadataFilter) -> AsyncGenerator[bytes, None]:
+    """Raises DamagedImage, and what `chunks` raises."""
     async for chunk in chunks:
-        passed = sieve.passed(chunk)
+        passed = filter_.passed(chunk)
         if passed:
             yield passed
-    sieve.end()
+    filter_.end()
 
 
-class StepSieve(ABC):
+class PartFilter(ABC):
     """Steps from one part to the next."""
 
     def __init__(self, wanted: int, step: Callable[[bytes], bytes]) -> None:
@@ -73,7 +73,7 @@ class StepSieve(ABC):
 
     def end(self) -> None:
         if self._step != self._over or self._held or self._left:
-            raise Damaged
+            raise DamagedImage
 
     def _then(self, wanted: int, step: Callable[[bytes], bytes], *, after: int = 0) -> None:
         """`after` so many bytes of data, this step."""
@@ -82,11 +82,11 @@ class StepSieve(ABC):
     def _count(self) -> None:
         self._parts += 1
         if self._parts > PARTS_MAX:
-            raise Damaged
+            raise DamagedImage
 
     def _over(self, _: bytes) -> bytes:
         """A step that is never to come: the file has ended."""
-        raise Damaged
+        raise DamagedImage
 
     @abstractmethod
     def _data(self, piece: bytes) -> bytes:
@@ -104,7 +104,7 @@ _KEPT: Final = frozenset(
 )
 
 
-class PngSieve(StepSieve):
+class PngFilter(PartFilter):
     def __init__(self) -> None:
         super().__init__(len(SIGNATURE), self._signature)
         self._kind = b""
@@ -112,7 +112,7 @@ class PngSieve(StepSieve):
 
     def _signature(self, part: bytes) -> bytes:
         if part != SIGNATURE:
-            raise Damaged
+            raise DamagedImage
         self._then(8, self._head)
         return part
 
@@ -129,7 +129,7 @@ class PngSieve(StepSieve):
 
     def _tail(self, part: bytes) -> bytes:
         if int.from_bytes(part, "big") != self._crc:
-            raise Damaged
+            raise DamagedImage
         if self._kind == b"IEND":
             self._then(1, self._over)
         else:
@@ -153,8 +153,8 @@ _SEEN_BYTES: Final = max(map(len, _OWN.values()))
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 
 
-class JpegSieve:
-    """Implements `Sieve`."""
+class JpegFilter:
+    """Implements `MetadataFilter`."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -176,7 +176,7 @@ class JpegSieve:
 
     def end(self) -> None:
         if not self._is_over or self._held:
-            raise Damaged
+            raise DamagedImage
 
     def _taken(self, data: bytes, at: int, out: bytearray) -> int:
         """Where the next part begins; `at` itself where more must arrive first."""
@@ -190,7 +190,7 @@ class JpegSieve:
         if len(data) - at < 2:
             return at
         if self._is_over or data[at] != 0xFF or (not self._has_begun and data[at : at + 2] != _BEGIN):
-            raise Damaged
+            raise DamagedImage
         if not self._has_begun:
             self._has_begun = True
             out += _BEGIN
@@ -212,12 +212,12 @@ class JpegSieve:
             return at + 1  # filling
         if marker == _END:
             if not self._has_scan:
-                raise Damaged
+                raise DamagedImage
             self._is_over = True
             out += data[at : at + 2]
             return at + 2
         if marker < 0xC0 or 0xD0 <= marker <= 0xD8:
-            raise Damaged  # no marker that has a length, or the beginning of another image
+            raise DamagedImage  # no marker that has a length, or the beginning of another image
         return self._measured(marker, data, at, out)
 
     def _measured(self, marker: int, data: bytes, at: int, out: bytearray) -> int:
@@ -227,7 +227,7 @@ class JpegSieve:
         if len(data) - at < 4 or len(data) < seen:
             return at
         if size < 2:
-            raise Damaged
+            raise DamagedImage
         own = _OWN.get(marker)
         self._is_kept = marker in _NEEDED or (own is not None and data.startswith(own, at + 4, seen))
         self._left = at + 2 + size - seen
@@ -239,7 +239,7 @@ class JpegSieve:
     def _count(self) -> None:
         self._parts += 1
         if self._parts > PARTS_MAX:
-            raise Damaged
+            raise DamagedImage
 
 
 # WebP (RFC 9649): the length of the file comes first, before it is known what will be dropped. So a dropped chunk is
@@ -253,7 +253,7 @@ _VP8X_BYTES: Final = 10
 _FRAME_HEAD_BYTES: Final = 16
 
 
-class WebpSieve(StepSieve):
+class WebpFilter(PartFilter):
     def __init__(self) -> None:
         super().__init__(12, self._riff)
         self._whole_left = 0
@@ -265,7 +265,7 @@ class WebpSieve(StepSieve):
     def _riff(self, part: bytes) -> bytes:
         size = int.from_bytes(part[4:8], "little")
         if part[:4] != b"RIFF" or part[8:] != b"WEBP" or size < 4 or size % 2:
-            raise Damaged
+            raise DamagedImage
         self._whole_left = size - 4
         self._next()
         return part
@@ -278,11 +278,11 @@ class WebpSieve(StepSieve):
         self._is_kept = kind in _WEBP_KEPT
         if kind == b"ANMF":
             if size < _FRAME_HEAD_BYTES or size % 2:
-                raise Damaged
+                raise DamagedImage
             self._then(_FRAME_HEAD_BYTES, self._frame)
         elif kind == b"VP8X":
             if size != _VP8X_BYTES:
-                raise Damaged
+                raise DamagedImage
             self._then(_VP8X_BYTES, self._features)
         else:
             self._next(after=padded)
@@ -301,14 +301,14 @@ class WebpSieve(StepSieve):
         return piece if self._is_kept else bytes(len(piece))
 
     def _take(self, size: int, *, is_frame: bool) -> None:
-        """A chunk of that size, its head included, is next. Raises Damaged where it goes over what it is in."""
+        """A chunk of that size, its head included, is next. Raises DamagedImage where it goes over what it is in."""
         if self._frame_left:
             if is_frame or size > self._frame_left:
-                raise Damaged
+                raise DamagedImage
             self._frame_left -= size
             return
         if size > self._whole_left:
-            raise Damaged
+            raise DamagedImage
         self._whole_left -= size
         if is_frame:
             self._frame_left = size - 8
@@ -331,14 +331,14 @@ _REPEATS: Final = frozenset({b"\x0bNETSCAPE2.0", b"\x0bANIMEXTS1.0"})
 _HAS_COLOURS: Final = 0x80
 
 
-class GifSieve(StepSieve):
+class GifFilter(PartFilter):
     def __init__(self) -> None:
         super().__init__(_HEAD_BYTES, self._head)
         self._is_kept = True
 
     def _head(self, part: bytes) -> bytes:
         if part[:6] not in (b"GIF87a", b"GIF89a"):
-            raise Damaged
+            raise DamagedImage
         self._then(1, self._block, after=_colours(part[10]))
         return part
 
@@ -352,7 +352,7 @@ class GifSieve(StepSieve):
             self._then(9, self._image)
             return part
         if part != _EXTENSION:
-            raise Damaged
+            raise DamagedImage
         self._then(1, self._extension)
         return b""
 
@@ -370,7 +370,7 @@ class GifSieve(StepSieve):
 
     def _application(self, part: bytes) -> bytes:
         if part[0] != 11:
-            raise Damaged
+            raise DamagedImage
         self._is_kept = part in _REPEATS
         self._then(1, self._piece)
         return _EXTENSION + _APPLICATION + part if self._is_kept else b""
@@ -391,10 +391,10 @@ def _colours(flags: int) -> int:
     return 3 << ((flags & 0x07) + 1) if flags & _HAS_COLOURS else 0
 
 
-SIEVES: Final[Mapping[str, Callable[[], Sieve]]] = {
-    "image/png": PngSieve,
-    "image/jpeg": JpegSieve,
-    "image/webp": WebpSieve,
-    "image/gif": GifSieve,
+METADATA_FILTERS: Final[Mapping[str, Callable[[], MetadataFilter]]] = {
+    "image/png": PngFilter,
+    "image/jpeg": JpegFilter,
+    "image/webp": WebpFilter,
+    "image/gif": GifFilter,
 }
 """By media type."""
