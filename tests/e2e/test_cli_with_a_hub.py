@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.command_line import CommandLine, serving
 from tests.e2e.terminal import terminal
 from tests.fakes.mcp_servers import scripted
+from toolhub_service.app.kinds import BY_NAME
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,29 @@ def test_a_tool_that_is_not_there_is_told_with_the_nearest(hub: CommandLine) -> 
     missing = hub("tools", "show", "core/fs.readTxt")
     assert missing.code == 1
     assert "Did you mean core/fs.readText" in missing.err
+
+
+def test_a_tool_that_the_policy_hides_is_told_from_one_that_does_not_exist(hub: CommandLine) -> None:
+    hidden = hub("tools", "show", "core/fs.deletePath")
+    assert hidden.code == 1
+    assert "core/fs.deletePath is hidden from you" in hidden.err
+    assert "danger:destructive" in hidden.err
+    assert "toolhub policy explain --tool core/fs.deletePath" in hidden.err
+    unknown = hub("tools", "show", "core/nothing.like.it")
+    assert "There is no tool named 'core/nothing.like.it'" in unknown.err
+    assert "Did you mean" not in unknown.err
+
+
+def test_kinds_of_tools_are_those_that_are_built(hub: CommandLine) -> None:
+    assert "[core|mcp|langchain|n8n|comfyui]" in hub("tools", "list", "--help").out
+    assert hub("tools", "list", "--kind", "skill").code == 2
+    assert list(BY_NAME) == ["mcp", "langchain", "n8n", "comfyui"], "tools.py keeps its own list for a quick start"
+
+
+def test_a_definition_with_a_wrong_field_is_told_in_words_of_json(hub: CommandLine) -> None:
+    wrong = hub("tools", "register", "-", stdin='{"name": "crm/find", "version": 1}')
+    assert wrong.code == 2
+    assert '`version` must be a text, not 1. Example: "version": "1.0.0"' in " ".join(wrong.err.split())
 
 
 def test_a_call_prints_its_result_and_its_error_as_json(hub: CommandLine) -> None:

@@ -207,6 +207,26 @@ def test_keys_are_made_listed_and_revoked_and_kept_as_hashes(cli: CommandLine) -
     assert cli("keys", "revoke", listed["id"]).code == 1
 
 
+def test_a_second_key_of_a_principal_is_told_with_how_to_revoke_the_former(cli: CommandLine) -> None:
+    first = cli("keys", "create", "ann")
+    assert "revoke" not in first.err
+    (former,) = (stored["id"] for stored in cli("keys", "list").json)
+    second = cli("keys", "create", "ann")
+    assert "The principal has now 2 keys." in second.err
+    assert f"toolhub keys revoke {former}" in second.err
+    assert second.out.startswith("thk_")
+    assert "keys revoke" not in cli("keys", "create", "bob").err
+
+
+@pytest.mark.parametrize("name", ["", "ann lee", "ann\n", "ann\x1b[2J", "\u00a0"])
+def test_the_name_of_a_principal_with_a_space_or_a_control_character_is_refused(cli: CommandLine, name: str) -> None:
+    refused = cli("keys", "create", name)
+    assert (refused.code, refused.out) == (2, "")
+    assert "no spaces and no control characters" in " ".join(refused.err.split())
+    assert "\x1b" not in refused.err
+    assert cli("keys", "list").json == []
+
+
 def test_configuration_is_shown_and_checked(cli: CommandLine) -> None:
     file = cli.home / "toolhub.yaml"
     file.write_text("server: {workers: 2}")

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from toolhub_service.settings.loading import SettingsInvalid, yaml_problem
+from toolhub_service.guards.masking import yaml_problem
+from toolhub_service.settings.loading import SettingsInvalid
 
 _INDENT = 2
 _WIDTH = 100_000

@@ -30,6 +30,7 @@ from toolhub_service.cli.arguments import read_arguments
 from toolhub_service.cli.client import Connection, connected_by, connection_options, no_answer_note
 from toolhub_service.cli.completion import complete_approval
 from toolhub_service.cli.output import (
+    counted,
     json_option,
     message_as_json,
     note,
@@ -136,8 +137,8 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
         note("No approval waits for a decision." if options["states"] == ("pending",) else "No approval matches.")
         return
     print_approvals(found)
-    shown = f"{len(found)} of {total}" if total > len(found) else str(total)
-    note(f"{shown}. `toolhub approvals show ID` shows one in full.")
+    shown = f"The newest {len(found)} of {total} approvals" if total > len(found) else counted(total, "approval")
+    note(f"{shown}. To see one in full: toolhub approvals show ID")
 
 
 @approvals.command()

@@ -66,13 +66,18 @@ def show_error(error: error_pb2.ToolError) -> None:
     print_pairs(
         (f"  {key}", _short(value))
         for key, value in sorted(MessageToDict(error.details).items())
-        if key not in _NOT_SHOWN
+        if key not in _NOT_SHOWN and not _is_said(value, error.message)
     )
     if error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED:
         click.echo("  Run the same command with --dry-run: it shows the plan and the command that runs it.")
     if error.retryable:
         wait = f" after {error.retry_after.ToMilliseconds() / 1_000:.1f} s" if error.HasField("retry_after") else ""
         click.echo(f"  Try again{wait}; the failure may be temporary.")
+
+
+def _is_said(value: Any, message: str) -> bool:
+    """Whether a text of the details is a sentence that the message holds already."""
+    return isinstance(value, str) and " " in value and value.rstrip(".") in message
 
 
 def show_plan(plan: plan_pb2.Plan, tool: str, arguments: tuple[str, ...], options: tuple[str, ...] = ()) -> None:

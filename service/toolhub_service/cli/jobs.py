@@ -24,7 +24,7 @@ from toolhub_service.cli.client import (
 from toolhub_service.cli.completion import complete_job, complete_tool
 from toolhub_service.cli.job_view import how_to_approve, line, print_job, print_jobs, state_of, styled_state
 from toolhub_service.cli.job_watch import FINAL_STATES, WaitingBar, follow, get_job, watch_to_the_end
-from toolhub_service.cli.output import json_option, message_as_json, note, print_json, wants_json
+from toolhub_service.cli.output import counted, json_option, message_as_json, note, print_json, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 
 
@@ -178,8 +178,10 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
         note("No job matches. `toolhub jobs submit --help` shows how to submit one.")
         return
     print_jobs(found)
-    shown = f"the newest {len(found)} of {total} (--all lists all)" if total > len(found) else str(total)
-    note(f"{shown}. `toolhub jobs show JOB` shows one in full.")
+    shown = (
+        f"The newest {len(found)} of {total} jobs (--all lists all)" if total > len(found) else counted(total, "job")
+    )
+    note(f"{shown}. To see one in full: toolhub jobs show JOB")
 
 
 @jobs.command()

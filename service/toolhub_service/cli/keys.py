@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import json_option, note, print_json, print_table, wants_json
+from toolhub_service.cli.output import json_option, legible, note, print_json, print_table, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -36,15 +36,26 @@ def create(name: str, as_json: bool, config_file: Path | None, data_dir: Path | 
     Example:
       toolhub keys create research-agent
     """
+    if not name or not name.isprintable() or any(map(str.isspace, name)):
+        # str.isprintable takes the space for printable, and no other white space.
+        raise click.UsageError(
+            f"{legible(name)!r} cannot be the name of a principal: it must have no spaces and no control characters. "
+            "Use letters, digits and signs such as - _ . @, as in research-agent."
+        )
     file = _file(read_settings(config_file, data_dir))
     with _key_file_errors():
+        former = [key_id for key_id, stored in file.read().items() if stored.name == name]
         key = file.create(name)
     if as_json:
         print_json({"name": name, "key": key})
-        return
-    click.echo(key)
-    note(f"This is the key of principal {name!r}. Save it now: only its hash is stored.", err=True)
-    note(f"policy.yaml says what principal {name!r} may do: grant capabilities there.", err=True)
+    else:
+        click.echo(key)
+        note(f"This is the key of principal {name!r}. Save it now: only its hash is stored.", err=True)
+        note(f"policy.yaml says what principal {name!r} may do: grant capabilities there.", err=True)
+    if former:
+        note(f"The principal has now {len(former) + 1} keys. To revoke a former one:", err=True)
+        for key_id in former:
+            note(f"  toolhub keys revoke {key_id}", err=True)
 
 
 @keys.command("list")

@@ -15,6 +15,7 @@ from toolhub.v1 import registry_service_pb2 as pb
 from toolhub_service.cli.client import Connection, HubRefused, connected_by, connection_options
 from toolhub_service.cli.completion import complete_pinned, complete_source
 from toolhub_service.cli.output import (
+    counted,
     json_option,
     message_as_json,
     note,
@@ -236,8 +237,8 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
         note("No definition waits for a decision." if states == ("pending",) else "No pin matches.")
         return
     print_pins(found)
-    shown = f"{len(found)} of {total}" if total > len(found) else str(total)
-    note(f"{shown}. `toolhub pins diff TOOL` shows what changed.")
+    shown = f"The newest {len(found)} of {total} definitions" if total > len(found) else counted(total, "definition")
+    note(f"{shown}. To see what changed: toolhub pins diff TOOL")
 
 
 @pins.command()

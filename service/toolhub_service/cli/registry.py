@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import json
 from typing import IO, Any
 
 import click
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message_factory import GetMessageClass
 
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import tool_pb2
 from toolhub_service.cli.client import connected_by, connection_options
 from toolhub_service.cli.completion import complete_tool
-from toolhub_service.cli.output import counted, json_option, message_as_json, note, print_json, print_table, wants_json
+from toolhub_service.cli.output import (
+    counted,
+    json_option,
+    legible,
+    message_as_json,
+    note,
+    print_json,
+    print_table,
+    wants_json,
+)
 
 # In the file the schemas and examples are JSON; on the wire they are bytes, in canonical JSON base64.
 
 _SCHEMAS = ("inputSchema", "outputSchema")
 _COMPUTED = ("digest", "state", "stateReason")
 """`tools show` prints these; the hub computes them itself."""
+_FIELD_NAMES = {"inputSchemaJson": "inputSchema", "outputSchemaJson": "outputSchema", "argsJson": "args"}
+_JSON_TYPES = {
+    FieldDescriptor.TYPE_STRING: ("a text", '"1.0.0"'),
+    FieldDescriptor.TYPE_BOOL: ("true or false", "true"),
+    FieldDescriptor.TYPE_BYTES: ("base64 text", '"e30="'),
+}
+_SHOWN_CHARS = 60
 
 
 class NotATool(ValueError):
@@ -59,6 +78,54 @@ def _bytes(value: Any) -> str:
     return base64.b64encode(json.dumps(value).encode()).decode()
 
 
+def specs_of(data: bytes) -> list[tool_pb2.ToolSpec]:
+    """The tool definitions of a file. Raises NotATool, which names the field, what it must be, and an example."""
+    specs = []
+    for tool in tools_of(data):
+        try:
+            specs.append(ParseDict(tool, tool_pb2.ToolSpec()))
+        except ParseError as broken:
+            fault = _fault(tool, tool_pb2.ToolSpec.DESCRIPTOR, "")
+            raise NotATool(f"{tool['name']}: {fault or broken}") from broken
+    return specs
+
+
+def _fault(given: dict[str, Any], message: Descriptor, path: str) -> str:
+    """The first field that cannot be read: its path, what it must be, and an example; empty when all can be."""
+    known = {spelling: field for field in message.fields for spelling in (field.json_name, field.name)}
+    for key, value in given.items():
+        field = known.get(key)
+        if field is None:
+            names = [_FIELD_NAMES.get(field.json_name, field.json_name) for field in message.fields]
+            near = difflib.get_close_matches(key, names, n=1)
+            advice = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(names)}"
+            return f"there is no field `{path}{key}`; {advice}"
+        try:
+            ParseDict({key: value}, GetMessageClass(message)())
+        except ParseError:
+            members = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
+            inside = field.message_type if field.message_type and field.message_type.file == message.file else None
+            for member in members:
+                if inside and isinstance(member, dict) and (fault := _fault(member, inside, f"{path}{key}.")):
+                    return fault
+            shown = json.dumps(value, ensure_ascii=False)
+            shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
+            expected, example = _expected(field)
+            return f'`{path}{key}` must be {expected}, not {shown}. Example: "{key}": {example}'
+    return ""
+
+
+def _expected(field: FieldDescriptor) -> tuple[str, str]:
+    """(what a field must be, an example of it), in words of JSON."""
+    if field.enum_type:
+        names = [value.name for value in field.enum_type.values[1:]]
+        return f"one of {', '.join(names)}", f'"{names[0]}"'
+    if field.message_type and field.message_type.full_name == "google.protobuf.Duration":
+        return "a time in seconds", '"30s"'
+    words, example = ("an object", "{}") if field.message_type else _JSON_TYPES.get(field.type, ("a number", "1"))
+    return (f"a list, each entry {words}", f"[{example}]") if field.is_repeated else (words, example)
+
+
 @click.command()
 @click.argument("file", type=click.File("rb"))
 @click.option("--replace", is_flag=True, help="Replace registered tools of the same names.")
@@ -67,16 +134,23 @@ def _bytes(value: Any) -> str:
 def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> None:
     """Register the tools in FILE (- for standard input): one JSON definition or a list; all of them or none.
 
-    A definition is what `toolhub tools show NAME --json` prints. inputSchema and outputSchema may be JSON objects.
+    A definition is what `toolhub tools show NAME --json` prints. inputSchema and outputSchema may be JSON objects. The
+    tool belongs to the configured source that begins its name.
+
+    \b
+    A definition:
+      {"name": "crm/customers.find", "version": "1.0.0", "kind": "TOOL_KIND_MCP",
+       "source": "crm", "description": "Find a customer.",
+       "inputSchema": {"type": "object", "properties": {"id": {"type": "integer"}}}}
 
     \b
     Example:
       toolhub tools register crm.json --replace
     """
     try:
-        specs = [ParseDict(tool, tool_pb2.ToolSpec()) for tool in tools_of(file.read())]
-    except (NotATool, ParseError) as broken:
-        raise click.UsageError(f"{file.name}: {broken}") from broken
+        specs = specs_of(file.read())
+    except NotATool as broken:
+        raise click.UsageError(legible(f"{file.name}: {broken}")) from broken
     with connected_by(options) as connection:
         request = pb.RegisterToolsRequest(tools=specs, upsert=replace)
         answer = connection.registry.RegisterTools(request, timeout=connection.timeout_s, metadata=connection.metadata)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from toolhub_service.cli.source_files import (
 
 if TYPE_CHECKING:
     from toolhub_service.cli.source_converting import Converted
+    from toolhub_service.settings.document import Settings
+
 _EXIT_REFUSED = 1
 _KINDS = [kind.name for kind in KINDS if kind.entry_of is not None]
 
@@ -103,10 +106,10 @@ def add(
     for source in found if given["trust"] else ():
         source.entry["trust"] = given["trust"]
     if dry_run or not found:
-        _, added = _merged(path, found, refused, replace=replace)
+        merged = _merged(path, found, refused, replace=replace)
     else:
-        added = _add_to_file(path, found, refused, replace=replace)
-    _report(path, added, refused, dry_run=dry_run, as_json=as_json)
+        merged = _add_to_file(path, found, refused, replace=replace)
+    _report(path, merged, refused, settings, dry_run=dry_run, as_json=as_json)
     if refused:
         sys.exit(_EXIT_REFUSED)
 
@@ -215,47 +218,58 @@ def _with_references(server: dict[str, Any], kept: dict[tuple[str, str], dict[st
     return changed
 
 
-def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> list[Converted]:
+@dataclass(slots=True)
+class _Merged:
+    """What sources.yaml becomes."""
+
+    text: str
+    added: list[Converted] = field(default_factory=list)
+    replaced: set[str] = field(default_factory=set)
+    """The names of those among `added` that were there before."""
+
+
+def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
     """Write those that can be added and return them; add to `refused` why others cannot."""
-    from toolhub_service.app.files import edited
+    from toolhub_service.app.files import edited, replace_text
 
     try:
         with edited(path):
-            text, added = _merged(path, found, refused, replace=replace)
-            if added:
-                _write(path, text, added)
-            return added
+            merged = _merged(path, found, refused, replace=replace)
+            # Secrets first: sources.yaml must not name a file that is not there.
+            for secret in (secret for source in merged.added for secret in source.secrets):
+                replace_text(secret.file, secret.text, mode=0o600)
+            if merged.added:
+                replace_text(path, merged.text)
+            return merged
     except OSError as broken:
         raise click.ClickException(f"{broken.filename or path}: {broken.strerror}") from broken
 
 
-def _merged(
-    path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool
-) -> tuple[str, list[Converted]]:
-    """(the new text, the sources added); add to `refused` why others cannot be."""
+def _merged(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
+    """The file with the sources that can be added; add to `refused` why others cannot be."""
     from toolhub_service.app.sources_file import parse_sources
     from toolhub_service.app.sources_text import NotEditable, with_sources, without_source
     from toolhub_service.settings.loading import SettingsInvalid
 
-    text = read_text(path)
-    added: list[Converted] = []
+    merged = _Merged(read_text(path))
     try:
-        there = list(parse_sources(text, str(path)).sources)
+        there = list(parse_sources(merged.text, str(path)).sources)
         for source in found:
-            objection = _objection(source, there, added, replace=replace)
+            objection = _objection(source, there, merged.added, replace=replace)
             if objection:
                 refused[source.name] = objection
                 continue
             if source.name in there:
-                text = without_source(text, source.name)
-            text = with_sources(text, {source.name: source.entry})
-            there = list(parse_sources(text, str(path)).sources)
-            added.append(source)
+                merged.text = without_source(merged.text, source.name)
+                merged.replaced.add(source.name)
+            merged.text = with_sources(merged.text, {source.name: source.entry})
+            there = list(parse_sources(merged.text, str(path)).sources)
+            merged.added.append(source)
     except NotEditable as broken:
         raise click.ClickException(legible(f"{path}: {broken}")) from broken
     except SettingsInvalid as broken:
         raise click.ClickException(legible(str(broken))) from broken
-    return text, added
+    return merged
 
 
 def _objection(source: Converted, there: Iterable[str], added: Iterable[Converted], *, replace: bool) -> str:
@@ -276,21 +290,15 @@ def _objection(source: Converted, there: Iterable[str], added: Iterable[Converte
     return f"{taken[0]} exists with other content; replace it with --replace" if taken else ""
 
 
-def _write(path: Path, text: str, added: Iterable[Converted]) -> None:
-    """Secrets first: sources.yaml must not name a file that is not there. Raises OSError."""
-    from toolhub_service.app.files import replace_text
-
-    for source in added:
-        for secret in source.secrets:
-            replace_text(secret.file, secret.text, mode=0o600)
-    replace_text(path, text)
-
-
-def _report(path: Path, added: list[Converted], refused: dict[str, str], *, dry_run: bool, as_json: bool) -> None:
+def _report(
+    path: Path, merged: _Merged, refused: dict[str, str], settings: Settings, *, dry_run: bool, as_json: bool
+) -> None:
     from toolhub_service.app.sources_text import as_yaml
     from toolhub_service.policy.refusals import grant_line
 
+    added = merged.added
     grant = grant_line("PRINCIPAL", (source.capability for source in added)) if added else ""
+    missing = {source.name: _missing(source, settings, is_written=not dry_run) for source in added}
     if wants_json(as_json):
         shown = [
             {
@@ -298,23 +306,39 @@ def _report(path: Path, added: list[Converted], refused: dict[str, str], *, dry_
                 "source": source.shown,
                 "secretFiles": [str(secret.file) for secret in source.secrets],
                 "notes": source.notes,
+                "missing": missing[source.name],
             }
             for source in added
         ]
         print_json({"file": str(path), "dryRun": dry_run, "added": shown, "refused": refused, "grant": grant})
         return
     for source in added:
-        click.secho(f"{source.name} {'would be' if dry_run else 'is'} added to {path}", bold=True)
+        done = f"replaced in {path}" if source.name in merged.replaced else f"added to {path}"
+        click.secho(f"{source.name} {'would be' if dry_run else 'is'} {done}", bold=True)
         click.echo(legible(as_yaml({source.name: source.shown})), nl=False)
         for secret in source.secrets:
             note(f"! {secret.place} {'would be moved' if dry_run else 'was moved'} to {secret.file} (mode 0600)")
         for warning in source.notes:
             note(legible(f"! {warning}"))
+        for problem in missing[source.name]:
+            click.secho(legible(f"! {problem}"), fg="yellow", err=True)
     for name, why in refused.items():
         click.secho(legible(f"{name} is not added: {why}"), fg="red", err=True)
     if added and not dry_run:
+        names = " ".join(source.name for source in added)
         note(
-            "\n`toolhub sources list` shows their state in a running hub. To let a principal call them, in policy.yaml"
-            " (append to a key that is already there):"
+            f"\nTo look for what it needs on this machine: toolhub sources check {added[0].name}\n"
+            f"To see its state in a running hub: toolhub sources refresh {names}\n"
+            "To let a principal call its tools, in policy.yaml (append to a key that is already there):"
         )
         click.echo(f"  {grant}")
+
+
+def _missing(source: Converted, settings: Settings, *, is_written: bool) -> list[str]:
+    """What it refers to and is not here; before its secrets are written, their files are not missed."""
+    from toolhub_service.app.doctor.sources import missing_for
+    from toolhub_service.app.sources_file import to_source
+
+    unwritten = [] if is_written else [str(secret.file) for secret in source.secrets]
+    found = missing_for(to_source(source.name, source.entry), settings)
+    return [problem for problem in found if not any(file in problem for file in unwritten)]

@@ -129,28 +129,32 @@ _EXIT_INVALID = 1
 
 
 @click.command()
-@click.argument("path", required=False, metavar="[FILE]", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("what", required=False, default="", metavar="[NAME|FILE]", shell_complete=complete_configured)
 @file_option
 @json_option
 @settings_options
 def check(
-    path: Path | None, *, as_json: bool, sources_file: Path | None, config_file: Path | None, data_dir: Path | None
+    what: str, *, as_json: bool, sources_file: Path | None, config_file: Path | None, data_dir: Path | None
 ) -> None:
     """Check sources.yaml and what it refers to; exit 1 when it is invalid or exposes the whole file system.
+
+    NAME checks only this source of the file. FILE checks another file than the hub's.
 
     Programs, files and variables are looked up in this shell's environment, which may differ from the hub's.
 
     \b
-    Example:
+    Examples:
       toolhub sources check
+      toolhub sources check memory
     """
     from toolhub_service.app.doctor.sources import missing_for, unbounded
-    from toolhub_service.app.sources_file import SourcesFile
+    from toolhub_service.app.sources_file import NAME, SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid
 
     settings = read_settings(config_file, data_dir)
-    named = path or sources_file or settings.sources.file
-    path = path or sources_path(settings, sources_file)
+    is_name = NAME.fullmatch(what) is not None and not Path(what).exists()
+    named = sources_file or settings.sources.file or (what and not is_name)
+    path = Path(what) if what and not is_name else sources_path(settings, sources_file)
     try:
         found = SourcesFile(path, required=bool(named)).load().sources
     except SettingsInvalid as invalid:
@@ -158,6 +162,9 @@ def check(
             raise click.ClickException(legible(str(invalid))) from invalid
         print_json({"ok": False, "file": str(path), "problem": str(invalid)})
         sys.exit(_EXIT_INVALID)
+    if is_name and what not in found:
+        raise click.ClickException(f"There is no source {what!r} in {path}. {_advice(read_text(path), what)}")
+    found = {what: found[what]} if is_name else found
     missing = {name: list(missing_for(source, settings)) for name, source in found.items()}
     is_bounded = not any(problem for source in found.values() for problem in unbounded(source))
     if wants_json(as_json):

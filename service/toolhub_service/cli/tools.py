@@ -13,7 +13,7 @@ import grpc
 
 from toolhub.v1 import registry_service_pb2, source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.client import Connection, connected_by, connection_options, status_of
+from toolhub_service.cli.client import Connection, HubRefused, connected_by, connection_options, status_of
 from toolhub_service.cli.completion import complete_tool
 from toolhub_service.cli.output import (
     counted,
@@ -58,6 +58,8 @@ def _missing_tools(sources: Sequence[str], known: dict[str, source_pb2.SourceSta
 
 
 _REASONS_MAX = 4
+_NEAR = 0.8
+"""Likeness of a suggestion, as difflib counts it: names of one family share so much that less fits them all."""
 _WHY_MAX_CHARS = 56
 """Shown of each hit; --json prints all."""
 
@@ -107,7 +109,9 @@ _STATES = {
     "quarantined": tool_pb2.TOOL_STATE_QUARANTINED,
     "disabled": tool_pb2.TOOL_STATE_DISABLED,
 }
-_KINDS = [name.removeprefix("TOOL_KIND_").lower() for name in tool_pb2.ToolKind.keys()[1:]]
+# The contract keeps a place for skills, which no hub offers yet. `app/kinds.py` is not asked: importing the adapters
+# would double the time that these commands take to start.
+_KINDS = [name.removeprefix("TOOL_KIND_").lower() for name in tool_pb2.ToolKind.keys()[1:] if name != "TOOL_KIND_SKILL"]
 _FORMATS = {
     "openai": pb.EXPORT_FORMAT_OPENAI,
     "anthropic": pb.EXPORT_FORMAT_ANTHROPIC,
@@ -262,17 +266,34 @@ def _filter(options: dict[str, Any]) -> tool_pb2.ToolFilter:
 
 
 def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
-    """Raises click.ClickException with near names when there is no such tool."""
+    """The tool. Raises HubRefused, which says whether no tool has that name or the policy hides it."""
     try:
         request = pb.GetToolRequest(name=name)
         return connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata).tool
     except grpc.RpcError as error:
         if status_of(error)[0] is not grpc.StatusCode.NOT_FOUND:
             raise
+    hidden = _hidden(connection, name)
+    if hidden is not None:
+        needs = ", ".join(hidden.capabilities) or "no capability"
+        raise HubRefused(
+            f"{name} is hidden from you, because the policy cannot allow you to call it. It needs {needs}. "
+            f"To see what is missing: toolhub policy explain --tool {name} --args ARGUMENTS"
+        )
     known = [tool.name for page in _pages(connection, tool_pb2.ToolFilter()) for tool in page.tools]
-    near = difflib.get_close_matches(name, known, n=3)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=_NEAR)
     advice = f"Did you mean {', '.join(near)}?" if near else "`toolhub tools search WORDS` finds tools by what they do."
-    raise click.ClickException(f"There is no tool named {name!r} that you could call. {advice}")
+    raise HubRefused(f"There is no tool named {name!r} that you could call. {advice}")
+
+
+def _hidden(connection: Connection, name: str) -> tool_pb2.ToolSpec | None:
+    """The tool that the policy hides; None where there is none, or the caller is no operator, who alone may know."""
+    try:
+        request = registry_service_pb2.GetSnapshotRequest(view=tool_pb2.TOOL_VIEW_BASIC)
+        answer = connection.registry.GetSnapshot(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    except grpc.RpcError:
+        return None
+    return next((tool for tool in answer.tools if tool.name == name), None)
 
 
 def _pages(connection: Connection, where: tool_pb2.ToolFilter) -> Iterable[pb.ListToolsResponse]:

@@ -22,6 +22,7 @@ from toolhub_service.domain.tool import DANGER_DESTRUCTIVE
 from toolhub_service.domain.verdict import CommandRule, EgressRule, FlagRule, Sandbox
 from toolhub_service.guards.command_grammar import SAFE_COMMANDS
 from toolhub_service.guards.commands import rule_faults
+from toolhub_service.guards.masking import yaml_fault
 from toolhub_service.guards.urls import canonical_host, canonical_path
 from toolhub_service.policy.document import Command, Egress, Pattern, PolicyDocument, SandboxRule
 
@@ -268,9 +269,9 @@ def _load(text: str) -> tuple[JsonValue, Lines]:
         data = None if node is None else _value(loader, node, "$", lines)
         return {} if data is None else data, lines
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        what, line, column = yaml_fault(error)
         raise InvalidPolicy(
-            f"not YAML: {error.problem or error.context}", line=mark.line + 1 if mark else None
+            f"not YAML: {what} (column {column})" if line else f"not YAML: {what}", line=line or None
         ) from None
     except yaml.YAMLError as error:
         raise InvalidPolicy(f"not YAML: {error}") from None

@@ -104,3 +104,16 @@ def test_a_plan_that_failed_says_where_and_offers_no_commit(capsys: pytest.Captu
     plan.steps.add(step=step_pb2.STEP_NAME_CHECK_POLICY, ok=False, rule_id="r", reason="No.", remedy="Ask.\nline: 1")
     show_plan(plan, "a/b", ())
     assert capsys.readouterr().out.splitlines() == ["✗ check_policy    No. [r]", "  Ask.", "line: 1"]
+
+
+def test_a_reason_that_the_message_tells_already_is_not_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    """At 178792e a quarantined tool's reason stood in the message and once more below it."""
+    why = "Its definition changed; `toolhub pins diff time/now` shows how."
+    error = error_pb2.ToolError(
+        kind=error_pb2.ERROR_KIND_TOOL_QUARANTINED, message=f"time/now waits for an operator: {why} Use another tool."
+    )
+    error.details.update({"reason": why, "state": "quarantined"})
+    show_error(error)
+    out = capsys.readouterr().out
+    assert " ".join(out.split()).count("Its definition changed") == 1
+    assert "  state  quarantined\n" in out

@@ -334,3 +334,39 @@ class TestFile:
         assert completer.get_completions(["sources", "remove"], "m") == []
         told("add", "memory", "--", "npx")
         assert [item.value for item in completer.get_completions(["sources", "remove"], "m")] == ["memory"]
+
+
+class TestReport:
+    """What people are told on a terminal."""
+
+    @pytest.fixture(autouse=True)
+    def terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("toolhub_service.cli.source_adding.wants_json", lambda as_json: as_json)
+        monkeypatch.setattr("toolhub_service.cli.source_files.wants_json", lambda as_json: as_json)
+
+    def test_a_source_that_was_there_is_told_as_replaced(self, home: Path) -> None:
+        assert "a is added to " in cli("add", "a", "--", "sh").stdout
+        assert "a would be replaced in " in cli("add", "a", "--replace", "--dry-run", "--", "sh").stdout
+        replaced = cli("add", "a", "--replace", "--", "sh").stdout
+        assert "a is replaced in " in replaced
+        assert "added" not in replaced
+        assert "b is added to " in cli("add", "b", "--replace", "--", "sh").stdout
+
+    @pytest.mark.parametrize("words", [(), ("--dry-run",)])
+    def test_a_program_that_is_not_on_the_path_is_warned_of(self, home: Path, words: tuple[str, ...]) -> None:
+        given = ("add", "a", *words, "--env", f"GITHUB_TOKEN={TOKEN}", "--", "no-such-program-1")
+        warned = cli(*given)
+        assert "! there is no program `no-such-program-1` on the path" in warned.stderr
+        assert "there is no file" not in warned.stderr
+        (shown,) = told(*given[:2], "--replace", "--json", *given[2:])["added"]
+        assert shown["missing"] == ["there is no program `no-such-program-1` on the path"]
+        assert not cli("add", "b", "--", "sh").stderr
+
+    def test_the_next_step_is_a_check_of_this_source_alone(self, home: Path) -> None:
+        assert "toolhub sources check a\n" in cli("add", "a", "--", "no-such-program-1").stdout
+        cli("add", "b", "--", "sh")
+        only = cli("check", "b")
+        assert "✓ b" in only.stdout
+        assert "no-such-program-1" not in only.stdout
+        assert list(json.loads(cli("check", "a", "--json").stdout)["missing"]) == ["a"]
+        assert "There is no source 'bb'" in cli("check", "bb", code=1).stderr

@@ -9,7 +9,7 @@ from google.protobuf.json_format import ParseDict
 
 from toolhub.v1 import tool_pb2
 from toolhub_service.cli.output import message_as_json
-from toolhub_service.cli.registry import NotATool, tools_of
+from toolhub_service.cli.registry import NotATool, specs_of, tools_of
 
 TOOL = {"name": "crm/find", "version": "1.0.0", "inputSchema": {"type": "object"}, "examples": [{"args": {"id": 1}}]}
 
@@ -39,3 +39,28 @@ def test_one_a_list_and_a_listing_are_taken(data: object) -> None:
 def test_anything_else_is_refused(data: bytes) -> None:
     with pytest.raises(NotATool):
         tools_of(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"version": 1}, '`version` must be a text, not 1. Example: "version": "1.0.0"'),
+        ({"tags": "crm"}, '`tags` must be a list, each entry a text, not "crm". Example: "tags": ["1.0.0"]'),
+        ({"kind": "mcp"}, "`kind` must be one of TOOL_KIND_CORE, TOOL_KIND_MCP"),
+        ({"annotations": {"readOnly": "yes"}}, '`annotations.readOnly` must be true or false, not "yes".'),
+        (
+            {"defaultLimits": {"timeout": 5}},
+            '`defaultLimits.timeout` must be a time in seconds, not 5. Example: "timeout": "30s"',
+        ),
+        ({"descripton": "x"}, "there is no field `descripton`; did you mean `description`?"),
+        ({"examples": [{"arg": {}}]}, "there is no field `examples.arg`; did you mean `args`?"),
+        ({"annotations": {"zzz": 1}}, "there is no field `annotations.zzz`; known are readOnly, destructive"),
+    ],
+)
+def test_a_field_that_cannot_be_read_is_named_with_what_it_must_be_and_an_example(
+    change: dict[str, object], told: str
+) -> None:
+    with pytest.raises(NotATool) as refused:
+        specs_of(json.dumps({**TOOL, **change}).encode())
+    assert str(refused.value).startswith(f"crm/find: {told}")
+    assert "toolhub.v1" not in str(refused.value)

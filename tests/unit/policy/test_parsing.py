@@ -91,6 +91,32 @@ def test_refuses_a_document_with(name: str) -> None:
     assert line is None or f"line {line}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("grants: [\n", "line 2: not YAML: a value is missing before the end of the file (column 1)"),
+        (
+            "grants: [a\nrules: []\n",
+            "line 2: not YAML: `,` or `]` is missing before `:`; what it belongs to begins in line 1 (column 6)",
+        ),
+        (
+            "grants:\n- a\n  - b: c\nb\n",
+            "line 3: not YAML: `:` is not allowed here: check the indentation, or quote the value (column 6)",
+        ),
+        ("grants:\n  - a\n - b\n", "line 3: not YAML: a list is not expected here: check the indentation (column 2)"),
+        ("grants:\n\t- a\n", "line 2: not YAML: a tab is not allowed here: indent with spaces (column 1)"),
+        ("grants: 'a\n", "line 2: not YAML: a quote is not closed before the end of the file (column 1)"),
+        ("grants: @a\n", "line 1: not YAML: a value cannot begin with `@`: put it in quotes (column 9)"),
+        ("a: b\nc\n", "line 3: not YAML: a key has no `:` after it (column 1)"),
+    ],
+)
+def test_text_that_is_no_yaml_is_told_with_its_place_and_without_the_parsers_tokens(text: str, told: str) -> None:
+    """At 178792e it was told as `expected the node content, but found '<stream end>'`."""
+    with pytest.raises(InvalidPolicy) as caught:
+        parse_policy(text)
+    assert str(caught.value) == told
+
+
 def test_names_the_path_of_the_problem() -> None:
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy("rules:\n- id: a\n  effect: DENY\n- id: b\n  effekt: DENY\n")
