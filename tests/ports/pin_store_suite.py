@@ -240,6 +240,21 @@ class PinStoreSuite:
         await started.page(PinFilter(), after=None, limit=5)
         assert await another.revision() == revisions[-1]
 
+    async def test_pin_is_removed_unless_it_has_changed_since(self, started: PinStore, another: PinStore) -> None:
+        first, second = a_pin(), a_pin("notes/write")
+        await started.put([first, second])
+        await another.put([then(first)])
+        revision = await started.revision()
+        assert not await started.remove(first)
+        assert not await started.remove(a_pin("notes/none"))
+        assert await started.revision() == revision
+        assert await another.remove(second)
+        assert await started.revision() > revision
+        assert list(await started.of_source("notes")) == [then(first)]
+        assert (await started.page(PinFilter(), after=None, limit=5))[1] == 1
+        assert not await started.remove(second)
+        assert await started.put([second])
+
     async def test_forgotten_source_is_new_again_and_others_stay(self, started: PinStore, another: PinStore) -> None:
         pins = [a_pin(f"notes/t{number}") for number in range(5)]
         await started.put([*pins, a_pin("note/x"), a_pin("notes-/x")])

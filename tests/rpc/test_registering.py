@@ -17,12 +17,13 @@ from tests.fakes.n8n import fake_n8n
 from tests.hub import RunningHub, running_hub
 from tests.rpc.real_servers import program, write_sources
 from tests.rpc.statuses import failed
-from tests.unit.adapters.mcp.stage import ROOT
+from tests.unit.adapters.mcp.stage import ROOT, plain_http
 from tests.unit.adapters.n8n.flows import flow
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.event import EventType
+from toolhub_service.registry.pin_ledger import FORMER_MAX
 
 POLICY = """
 extends: none
@@ -139,6 +140,71 @@ async def test_what_the_server_comes_to_offer_itself_takes_the_place_and_waits(t
     async with hub_with(tmp_path, desk=LISTED) as hub:
         result = await hub.invoke("desk/echo", {"text": "a"})
         assert result.error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED, "it is another definition than the approved"
+        before = list((await hub.registry.ListPins(pb.ListPinsRequest(source="desk"))).pins)
+        for tool in (a_tool(), a_tool(description="Say it back, and nothing else.")):
+            failure = await failed(register(hub, tool, upsert=True))
+            assert (failure.code, failure.reason) == (grpc.StatusCode.ALREADY_EXISTS, "TOOL_EXISTS")
+            assert "toolhub pins diff desk/echo" in failure.message
+        assert list((await hub.registry.ListPins(pb.ListPinsRequest(source="desk"))).pins) == before
+
+
+@pytest.mark.parametrize("trust", ["first-use", "approval", "always"])
+async def test_tool_of_a_source_that_stands_elsewhere_now_waits_until_it_is_approved_again(
+    tmp_path: Path, trust: str
+) -> None:
+    """What was approved is a definition of one server; at another URL it may do anything."""
+    flags = ("--unlisted", "echo", "add")
+    async with plain_http(*flags) as first, plain_http(*flags) as second:
+        here, there = ({"url": server.url, "trust": trust} for server in (first, second))
+        async with hub_with(tmp_path, desk=here) as hub:
+            await register(hub, a_tool())
+            assert (await hub.invoke("desk/echo", {"text": "a"})).ok
+        async with hub_with(tmp_path, desk=there) as hub:
+            refused = await hub.invoke("desk/echo", {"text": "a"})
+            expected = {
+                "always": error_pb2.ERROR_KIND_TOOL_NOT_FOUND,
+                "first-use": error_pb2.ERROR_KIND_TOOL_QUARANTINED,
+                "approval": error_pb2.ERROR_KIND_TOOL_QUARANTINED,
+            }
+            assert refused.error.kind == expected[trust], "no pin is looked at where trust is always"
+            (pin,) = (await hub.registry.ListPins(pb.ListPinsRequest(tool="desk/echo"))).pins
+            approve = pb.DecidePinRequest(
+                source="desk", tool="desk/echo", digest=pin.digest, decision=approval_pb2.DECISION_APPROVE
+            )
+            await hub.registry.DecidePin(approve)
+            assert (await hub.invoke("desk/echo", {"text": "b"})).ok
+        async with hub_with(tmp_path, desk=there) as hub:
+            assert (await hub.invoke("desk/echo", {"text": "c"})).ok
+        async with hub_with(tmp_path, desk=here) as hub:
+            assert not (await hub.invoke("desk/echo", {"text": "d"})).ok, "nor does it go back by itself"
+            await register(hub, a_tool(), upsert=True)
+            assert (await hub.invoke("desk/echo", {"text": "e"})).ok, "to register it again is to approve it"
+
+
+async def test_what_a_registered_tool_was_before_is_kept_for_the_last_few(tmp_path: Path) -> None:
+    async with hub_with(tmp_path, desk=UNLISTED) as hub:
+        for number in range(FORMER_MAX + 4):
+            await register(hub, a_tool(description=f"Say it back, take {number}."), upsert=True)
+        pins = (await hub.registry.ListPins(pb.ListPinsRequest(tool="desk/echo"))).pins
+        states = [pin.state for pin in pins]
+        assert sorted(states) == [pin_pb2.PIN_STATE_APPROVED] + FORMER_MAX * [pin_pb2.PIN_STATE_SUPERSEDED]
+        assert (await hub.invoke("desk/echo", {"text": "a"})).ok
+        await unregister(hub)
+        assert len((await hub.registry.ListPins(pb.ListPinsRequest(tool="desk/echo"))).pins) == FORMER_MAX
+
+
+async def test_rejected_tool_that_is_registered_anew_is_offered_once(tmp_path: Path) -> None:
+    async with hub_with(tmp_path, desk=UNLISTED) as hub:
+        await register(hub, a_tool())
+        (pin,) = (await hub.registry.ListPins(pb.ListPinsRequest(tool="desk/echo"))).pins
+        reject = pb.DecidePinRequest(
+            source="desk", tool="desk/echo", digest=pin.digest, decision=approval_pb2.DECISION_REJECT
+        )
+        await hub.registry.DecidePin(reject)
+        (again,) = await register(hub, a_tool(description="Say it back, and nothing else."), upsert=True)
+        assert again.state == tool_pb2.TOOL_STATE_ACTIVE
+        await hub.registry.RefreshSources(pb.RefreshSourcesRequest())
+        assert (await hub.invoke("desk/echo", {"text": "a"})).ok
 
 
 @pytest.mark.promise("registry.whole-batches")

@@ -68,6 +68,9 @@ class Pin(Struct, frozen=True, gc=False):
     """Rises by 1 with every change. What compare-and-set compares."""
     registered: bool = False
     """An operator registered the tool over the wire: it is offered while its source offers no tool of that name."""
+    endpoint: str = ""
+    """Of the source when the tool was registered, and kept when it is no more; empty for what a source offers itself,
+    and where a hub registered it that did not keep it."""
 
     @property
     def key(self) -> tuple[str, str, str]:

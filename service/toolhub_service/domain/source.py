@@ -187,6 +187,10 @@ class PinStore(Protocol):
         """Rises with every change by any process; cheap, for it is asked every few seconds."""
         ...
 
+    async def remove(self, pin: Pin) -> bool:
+        """Remove this one, unless it has changed since: whether that was done."""
+        ...
+
     async def forget_source(self, source: str) -> int:
         """Remove all pins of a source; how many were removed. For a source that the operator took away for good."""
         ...

@@ -227,8 +227,11 @@ class Sources:
         return await self._ledger.approved(pin)
 
     async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
-        pin = await self._ledger.decide(source, tool, digest, approve=approve, by=by, comment=comment)
         life = self._lives.get(source)
+        endpoint = "" if life is None else life.endpoint
+        pin = await self._ledger.decide(
+            source, tool, digest, approve=approve, by=by, comment=comment, endpoint=endpoint
+        )
         if life is not None:
             await life.follow()
         return pin
@@ -241,8 +244,9 @@ class Sources:
         report = self._catalog.judged((definition.spec for definition in definitions), replace=replace)
         if report.refused:
             raise report.refusal
-        await self._ledger.register(definitions, by)
-        await asyncio.gather(*(self._life(source).follow() for source in {spec.source for spec in specs}))
+        lives = {spec.source: self._life(spec.source) for spec in specs}
+        await self._ledger.register(definitions, {name: life.endpoint for name, life in lives.items()}, by)
+        await asyncio.gather(*(life.follow() for life in lives.values()))
         return [self._catalog.get(definition.spec.name) or definition.spec for definition in definitions]
 
     async def unregister(self, tool: str) -> bool:
@@ -261,8 +265,11 @@ class Sources:
             )
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, why, retry_after_s=POLL_S)
         registered = await self._ledger.registered(spec.source)
-        if self._catalog.get(spec.name) is not None and all(pin.tool != spec.name for pin in registered):
-            message = f"the name `{spec.name}` is taken: its source `{spec.source}` offers it"
+        if life.offers(spec.name):
+            message = (
+                f"the name `{spec.name}` is taken: its source `{spec.source}` offers it itself. Decide about that one "
+                f"(`toolhub pins diff {spec.name}`), or register another name"
+            )
             raise HubFailure(Reason.TOOL_EXISTS, message, tool=spec.name)
         names = {pin.tool for pin in registered} | {each.name for each in batch if each.source == spec.source}
         if len(names) > REGISTERED_MAX and all(pin.tool != spec.name for pin in registered):

@@ -6,7 +6,8 @@ stands. While the store is away, what was known stays believed and nothing new i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +17,7 @@ from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, re
 from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinState, pin_digest
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import Definition, PinStore, SourceObserver, Trust
+from toolhub_service.domain.source import Definition, PinStore, SourceObserver, ToolSource, Trust
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.cooperative import TimeSlice, run_in_slices
 from toolhub_service.registry.offers import Offer
@@ -54,11 +55,13 @@ def find_pin(known: Sequence[Pin], source: str, tool: str, digest: str) -> Pin:
 
 
 def decided(
-    known: Sequence[Pin], pin: Pin, *, approve: bool, by: str, comment: str, now_unix_ms: int
+    known: Sequence[Pin], pin: Pin, *, approve: bool, by: str, comment: str, now_unix_ms: int, endpoint: str = ""
 ) -> tuple[Pin, ...]:
-    """The records to put, the decided one first; none when nothing changes."""
+    """The records to put, the decided one first; none when nothing changes. `endpoint` is where the source stands now,
+    empty where it is not known: what was registered is approved for there."""
     wanted = PinState.APPROVED if approve else PinState.REJECTED
-    if pin.state is wanted and pin.decided_by != FIRST_USE:
+    stands_at = endpoint if approve and pin.registered and endpoint else pin.endpoint
+    if pin.state is wanted and pin.decided_by != FIRST_USE and stands_at == pin.endpoint:
         return ()
     now = replace(
         pin,
@@ -67,19 +70,20 @@ def decided(
         decided_by=by,
         comment=comment,
         version=pin.version + 1,
+        endpoint=stands_at,
     )
     return (now, *(_superseded(known, pin) if approve else ()))
 
 
 def registered_pins(
-    known: Sequence[Pin], definitions: Sequence[Definition], *, by: str, now_unix_ms: int
+    known: Sequence[Pin], definitions: Sequence[Definition], endpoint: str, *, by: str, now_unix_ms: int
 ) -> Iterator[Pin]:
-    """The records to put so that these are what is registered; none for one that is so already."""
+    """The records to put so that these are what is registered there; none for one that is so already."""
     for definition in definitions:
         source, tool = definition.spec.source, definition.spec.name
         digest = pin_digest(source, definition.remote)
         seen = next((pin for pin in known if (pin.tool, pin.digest) == (tool, digest)), None)
-        if seen is not None and seen.registered and seen.state is PinState.APPROVED:
+        if seen is not None and (seen.registered, seen.state, seen.endpoint) == (True, PinState.APPROVED, endpoint):
             continue
         approved = next((pin for pin in known if pin.tool == tool and pin.state is PinState.APPROVED), None)
         first = Pin(source, tool, digest, definition.remote, PinState.APPROVED, seen_at_unix_ms=now_unix_ms, version=0)
@@ -92,11 +96,27 @@ def registered_pins(
             decided_by=by,
             comment="registered",
             registered=True,
+            endpoint=endpoint,
         )
         yield replace(pin, version=pin.version + 1)
-        yield from (
-            replace(other, registered=False) for other in _superseded(known, replace(pin, seen_at_unix_ms=now_unix_ms))
-        )
+        superseded = {other.key: other for other in _superseded(known, replace(pin, seen_at_unix_ms=now_unix_ms))}
+        for other in known:
+            # A rejected one is offered for as long as it is registered, and two of one name cannot be.
+            if other.key in superseded or (other.tool == tool and other.digest != digest and other.registered):
+                before = superseded.get(other.key, other)
+                yield replace(before, registered=False, version=other.version + 1)
+
+
+def outdated(known: Sequence[Pin]) -> Iterator[Pin]:
+    """What was registered, is no more, and need not be kept any longer: of each tool all but the last `FORMER_MAX`,
+    and of all tools together all but the last `FORMER_OF_SOURCE_MAX`."""
+    former = [pin for pin in known if pin.state is PinState.SUPERSEDED and not pin.registered and pin.endpoint]
+    former.sort(key=lambda pin: (pin.decided_at_unix_ms, pin.version), reverse=True)
+    of_tool: Counter[str] = Counter()
+    for place, pin in enumerate(former):
+        of_tool[pin.tool] += 1
+        if of_tool[pin.tool] > FORMER_MAX or place >= FORMER_OF_SOURCE_MAX:
+            yield pin
 
 
 def compared_with(known: Sequence[Pin], pin: Pin) -> Pin | None:
@@ -116,6 +136,8 @@ def _superseded(known: Sequence[Pin], pin: Pin) -> Iterator[Pin]:
             yield replace(other, state=PinState.SUPERSEDED, version=other.version + 1)
 
 
+FORMER_MAX: Final = 5
+FORMER_OF_SOURCE_MAX: Final = 1_000
 _ATTEMPTS: Final = 8
 """At a put that others precede; each of them wrote something, so that one gets through."""
 
@@ -142,25 +164,25 @@ class PinLedger:
         """… and its revision before that."""
         self._sizes: dict[str, PinSizes] = {}
 
-    async def verdicts(self, source: str, trust: Trust, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
+    async def verdicts(self, source: ToolSource, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
         """Whether each may be called; never raises because of the store."""
         foreign = [offer for offer in offers if not offer.definition.is_operators]
         own = tuple(with_problem(offer.definition) for offer in offers if offer.definition.is_operators)
-        verdicts = await self._of_foreign(source, trust, foreign, is_reading=is_reading)
+        verdicts = await self._of_foreign(source, foreign, is_reading=is_reading)
         return Verdicts((*own, *verdicts.specs), verdicts.problem)
 
-    async def _of_foreign(self, source: str, trust: Trust, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
-        if trust is Trust.ALWAYS:
-            return Verdicts((await self._judge(source, trust, (), offers, is_reading)).specs)
+    async def _of_foreign(self, source: ToolSource, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
+        if source.trust is Trust.ALWAYS:
+            return Verdicts((await self._judge(source, (), offers, is_reading)).specs)
         try:
-            return Verdicts(await self._kept(source, trust, offers, is_reading))
+            return Verdicts(await self._kept(source, offers, is_reading))
         except HubFailure as unreadable:
-            self._observer.troubled(source, unreadable)
-            self._last.pop(source, None)
+            self._observer.troubled(source.name, unreadable)
+            self._last.pop(source.name, None)
             return Verdicts(tuple(quarantined(offer.definition, UNREADABLE) for offer in offers), UNREADABLE)
         except ToolFailure as away:
-            self._observer.troubled(source, away)
-            return Verdicts(await self._remembered(source, trust, offers), STORE_AWAY)
+            self._observer.troubled(source.name, away)
+            return Verdicts(await self._remembered(source, offers), STORE_AWAY)
 
     async def of_source(self, source: str) -> Sequence[Pin]:
         """Raises as `PinStore.of_source`."""
@@ -172,13 +194,15 @@ class PinLedger:
         known = self._last.get(pin.source)
         return compared_with(await self._store.of_source(pin.source) if known is None else known, pin)
 
-    async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
-        """The pin as it is now. Raises HubFailure NOT_FOUND, and as `PinStore`."""
+    async def decide(
+        self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str, endpoint: str
+    ) -> Pin:
+        """The pin as it is now; `endpoint` as of `decided`. Raises HubFailure NOT_FOUND, and as `PinStore`."""
         for _ in range(_ATTEMPTS):
             known = await self._store.of_source(source)
             pin = find_pin(known, source, tool, digest)
             now = self._clock.unix_ms()
-            changed = decided(known, pin, approve=approve, by=by, comment=comment, now_unix_ms=now)
+            changed = decided(known, pin, approve=approve, by=by, comment=comment, now_unix_ms=now, endpoint=endpoint)
             if not changed:
                 return pin
             if await self._store.put(changed):
@@ -194,16 +218,18 @@ class PinLedger:
             known = self._last.get(source, ())
         return [pin for pin in known if pin.registered]
 
-    async def register(self, definitions: Sequence[Definition], by: str) -> None:
+    async def register(self, definitions: Sequence[Definition], endpoints: Mapping[str, str], by: str) -> None:
         """Keep each as approved by that person, in the place of what was registered under its name; all or none.
-        Raises as `PinStore`."""
+        `endpoints` says where each source stands. Raises as `PinStore`."""
         for _ in range(_ATTEMPTS):
             changed: list[Pin] = []
-            for source in dict.fromkeys(definition.spec.source for definition in definitions):
+            for source, endpoint in endpoints.items():
                 known = await self._store.of_source(source)
                 of_source = [definition for definition in definitions if definition.spec.source == source]
-                changed += registered_pins(known, of_source, by=by, now_unix_ms=self._clock.unix_ms())
+                changed += registered_pins(known, of_source, endpoint, by=by, now_unix_ms=self._clock.unix_ms())
             if not changed or await self._store.put(changed):
+                for source in endpoints:
+                    await self._remove_outdated(source)
                 return
         raise _contended()
 
@@ -216,22 +242,27 @@ class PinLedger:
                 replace(pin, state=PinState.SUPERSEDED, registered=False, version=pin.version + 1) for pin in found
             ]
             if not changed or await self._store.put(changed):
+                await self._remove_outdated(source)
                 return bool(changed)
         raise _contended()
+
+    async def _remove_outdated(self, source: str) -> None:
+        for pin in outdated(await self._known(source)):
+            await self._store.remove(pin)
 
     async def forget(self, source: str) -> None:
         self._last.pop(source, None)
         self._sizes.pop(source, None)
         await self._store.forget_source(source)
 
-    async def _kept(self, source: str, trust: Trust, offers: Sequence[Offer], is_reading: bool) -> tuple[ToolSpec, ...]:
+    async def _kept(self, source: ToolSource, offers: Sequence[Offer], is_reading: bool) -> tuple[ToolSpec, ...]:
         for _ in range(_ATTEMPTS):
-            known = await self._known(source)
-            judgement = await self._judge(source, trust, known, offers, is_reading)
+            known = await self._known(source.name)
+            judgement = await self._judge(source, known, offers, is_reading)
             if not judgement.pins:
                 return judgement.specs
             if await self._store.put(judgement.pins):
-                await self._keep(source, judgement)
+                await self._keep(source.name, judgement)
                 if not judgement.created:
                     return judgement.specs
                 # Another process may have read the source at the same moment: read once more what both have stored.
@@ -256,27 +287,28 @@ class PinLedger:
             self._observer.drifted(pin)
             await time_slice.pause_if_due()
 
-    async def _remembered(self, source: str, trust: Trust, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:
+    async def _remembered(self, source: ToolSource, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:
         """What was known stays callable; what would need a record that cannot be kept now is not."""
-        known = self._last.get(source)
+        known = self._last.get(source.name)
         if known is None:
             return tuple(unavailable(with_problem(offer.definition), STORE_AWAY) for offer in offers)
-        judgement = await self._judge(source, trust, known, offers, is_reading=False)
+        judgement = await self._judge(source, known, offers, is_reading=False)
         unkept = {pin.tool for pin in judgement.created}
         return tuple(unavailable(spec, STORE_AWAY) if spec.name in unkept else spec for spec in judgement.specs)
 
     async def _judge(
-        self, source: str, trust: Trust, known: Sequence[Pin], offers: Sequence[Offer], is_reading: bool
+        self, source: ToolSource, known: Sequence[Pin], offers: Sequence[Offer], is_reading: bool
     ) -> Judgement:
-        sizes = self._sizes.setdefault(source, PinSizes())
+        sizes = self._sizes.setdefault(source.name, PinSizes())
         return await run_in_slices(
             judge(
-                trust,
-                source,
+                source.trust,
+                source.name,
                 known,
                 offers,
                 shadowed_by=self._shadowed_by,
                 now_unix_ms=self._clock.unix_ms(),
+                endpoint=source.endpoint,
                 is_reading=is_reading,
                 waiting_bytes=await run_in_slices(sizes.waiting_bytes(known)),
             )

@@ -10,7 +10,9 @@ The digest says what is meant; a name never does. Rules, for a source that is no
   when it is, but for its name, what an approved tool was that is offered no more: a rename does not get around a pin.
 - a rejected definition stays quarantined; a superseded one that comes back waits for a person again.
 - a PENDING record whose definition is no longer offered stays as it is: two hubs that see two versions of a server must
-  not take turns at rewriting it. A decision clears it away (pin_decisions.py).
+  not take turns at rewriting it. A decision clears it away (pin_ledger.py).
+- a tool that was registered over the wire while its source stood elsewhere waits for a person again: what was approved
+  is a definition at one place.
 
 Whoever changes a definition with every reading fills no store: after `UNDECIDED_MAX` versions of a tool that nobody has
 decided on, further ones are quarantined without a record, as are new ones of a source with `PINS_MAX` records or with
@@ -85,6 +87,7 @@ _WHY: Final = {
     PinChange.RENAMED: "its source gave an approved tool this name",
     PinChange.SHADOWED: "it reads like a tool of another source",
 }
+_MOVED: Final = "it was registered when its source stood elsewhere, and nobody has approved it there"
 
 
 def with_problem(definition: Definition) -> ToolSpec:
@@ -121,7 +124,8 @@ def reason_of(pin: Pin) -> str:
         return f"it was trusted on first use, and now its source asks for approval: `{command}`"
     advice = f"`toolhub pins diff {pin.tool}`, then `toolhub pins accept {pin.tool}` or reject it"
     former = f" (`{pin.renamed_from}` before)" if pin.renamed_from else ""
-    return f"{_WHY[pin.change]}{former}: {advice}"
+    why = _MOVED if pin.registered and pin.change is PinChange.NONE else _WHY[pin.change]
+    return f"{why}{former}: {advice}"
 
 
 # Two approved definitions of one tool: what two processes leave that met a new source at once and saw it differ.
@@ -153,6 +157,11 @@ def waiting_again(pin: Pin, approved_digest: str) -> Pin:
         comment="",
         version=pin.version + 1,
     )
+
+
+def is_moved(pin: Pin, endpoint: str) -> bool:
+    """Whether it was registered while its source stood elsewhere than at `endpoint`."""
+    return pin.registered and pin.endpoint not in ("", endpoint)
 
 
 def _losers(of_tool: Sequence[Pin]) -> Iterable[Pin]:
@@ -197,16 +206,18 @@ def judge(
     *,
     shadowed_by: Callable[[ToolSpec], str],
     now_unix_ms: int,
+    endpoint: str = "",
     is_reading: bool = True,
     waiting_bytes: int = 0,
 ) -> Generator[None, None, Judgement]:
     """Thousands of definitions take a tenth of a second: it yields wherever the work can be left.
 
-    `shadowed_by` names what a tool reads like, or nothing. `is_reading`: this is a new reading, and all of it: only
-    then a tool that is missing is noted as REMOVED. `waiting_bytes`: what `PinSizes` says of `known`."""
+    `shadowed_by` names what a tool reads like, or nothing; `endpoint` is where the source stands. `is_reading`: this is
+    a new reading, and all of it: only then a tool that is missing is noted as REMOVED. `waiting_bytes`: what `PinSizes`
+    says of `known`."""
     if trust is Trust.ALWAYS:
         return Judgement(tuple(with_problem(offer.definition) for offer in offers))
-    bench = _Bench(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes)
+    bench = _Bench(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes, endpoint)
     yield from bench.look_for_vanished()
     specs = yield from _gathered(map(bench.judged, offers))
     missing = (yield from _gathered(bench.missing())) if is_reading else ()
@@ -239,6 +250,7 @@ class _Bench:
         shadowed_by: Callable[[ToolSpec], str],
         now_unix_ms: int,
         waiting_bytes: int,
+        endpoint: str,
     ) -> None:
         self._trust = trust
         self._waiting_bytes = waiting_bytes
@@ -247,6 +259,12 @@ class _Bench:
         self._now_unix_ms = now_unix_ms
         self.created: list[Pin] = []
         self.drifted = demoted(known)
+        losers = {pin.key for pin in self.drifted}
+        self.drifted += [
+            structs.replace(waiting_again(pin, ""), change=PinChange.NONE)
+            for pin in known
+            if pin.state is PinState.APPROVED and is_moved(pin, endpoint) and pin.key not in losers
+        ]
         self._pins = {(pin.tool, pin.digest): pin for pin in (*known, *self.drifted)}
         self._of_tool: dict[str, list[Pin]] = {}
         for pin in self._pins.values():

@@ -19,6 +19,7 @@ from toolhub_service.domain.source import Definition, SourceObserver, ToolSource
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.offers import DEFINITION_MAX_CHARS, Offer, fits
 from toolhub_service.registry.pin_ledger import PinLedger
+from toolhub_service.registry.pins import is_moved
 
 MakeRegistered = Callable[[JsonObject], Definition]
 """A definition from what `words_of` says of a tool, or from the `remote` of one that it has made before. Raises
@@ -81,7 +82,8 @@ class RegisteredTools:
         names = {offer.name for offer in taken}
         pins = [pin for pin in await self._ledger.registered(self._source.name) if pin.tool not in names]
         if self._source.trust is Trust.ALWAYS:  # no pin is looked at there, so that a rejected tool is left out here
-            pins = [pin for pin in pins if pin.state is PinState.APPROVED]
+            endpoint = self._source.endpoint
+            pins = [pin for pin in pins if pin.state is PinState.APPROVED and not is_moved(pin, endpoint)]
         made = [(pin, self.restored(pin)) for pin in pins]
         return tuple(Offer(definition, pin.digest) for pin, definition in made if definition is not None)
 

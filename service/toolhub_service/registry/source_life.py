@@ -193,6 +193,14 @@ class SourceLife:
         """Why it has not been read even once; empty when it has."""
         return "" if self._was_read else self._down or _NOT_READ_YET
 
+    @property
+    def endpoint(self) -> str:
+        return self._source.endpoint
+
+    def offers(self, tool: str) -> bool:
+        """Whether the source itself has a tool of that full name, as it was read last."""
+        return any(offer.name == tool for offer in self._offers)
+
     def begin(self) -> None:
         """Returns at once; everything else happens in a task of its own."""
         self._source.listen(self._changed)
@@ -339,9 +347,8 @@ class SourceLife:
             await self._publish()
 
     async def _judge(self, *, is_reading: bool) -> None:
-        source = self._source
         offers = (*self._offers, *await self.registered.offers(self._offers))
-        found = await self._around.ledger.verdicts(source.name, source.trust, offers, is_reading=is_reading)
+        found = await self._around.ledger.verdicts(self._source, offers, is_reading=is_reading)
         self._specs, self._pin_problem = found.specs, found.problem
         await self._publish()
 

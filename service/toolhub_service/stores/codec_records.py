@@ -215,6 +215,7 @@ class PinRecord(Record):
     comment: str = ""
     version: int = 1
     registered: bool = False
+    endpoint: str = ""
 
 
 # Results and errors to their wire form and back.

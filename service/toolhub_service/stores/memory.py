@@ -71,10 +71,12 @@ class MemoryRecords(Generic[R]):
             self._drop(key)
         return len(expired)
 
-    async def remove(self, key: Key) -> bool:
-        if key not in self._rows:
+    async def remove(self, key: Key, version: int = 0) -> bool:
+        if key not in self._rows or (version and self._rows[key]["version"] != version):
             return False
-        return self._drop(key)[self._table.shared] not in self._sharing
+        self._revision += 1
+        row = self._drop(key)
+        return not self._table.shared or row[self._table.shared] not in self._sharing
 
     async def remove_all(self, column: str, value: str) -> int:
         removed = [key for key, row in self._rows.items() if row[column] == value]

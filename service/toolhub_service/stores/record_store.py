@@ -139,8 +139,9 @@ class RecordStore(Protocol[R]):
         """Remove those that are not open and expired before then; how many were removed."""
         ...
 
-    async def remove(self, key: Key) -> bool:
-        """Remove one. True when it was there and no other has its `shared` value."""
+    async def remove(self, key: Key, version: int = 0) -> bool:
+        """Remove one, of that version only where one is given. True when it was there and no other has its `shared`
+        value."""
         ...
 
     async def remove_all(self, column: str, value: str) -> int:
@@ -152,7 +153,7 @@ class RecordStore(Protocol[R]):
         ...
 
     async def revision(self) -> int:
-        """Rises with every `put` and `remove_all` that changed something, by anyone."""
+        """Rises with every `put`, `remove` and `remove_all` that changed something, by anyone."""
         ...
 
     def listen(self, on_event: Callable[[R | None], None]) -> None:

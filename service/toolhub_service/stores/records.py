@@ -185,6 +185,9 @@ class Pins:
     async def revision(self) -> int:
         return await self._records.revision()
 
+    async def remove(self, pin: Pin) -> bool:
+        return await self._records.remove(pin.key, pin.version)
+
     async def forget_source(self, source: str) -> int:
         return await self._records.remove_all("source", source)
 

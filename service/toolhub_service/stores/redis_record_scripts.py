@@ -241,9 +241,16 @@ end
 return #ended
 """
 _REMOVE: Final = """
+if ARGV[2] ~= '0' and call('HGET', hash(ARGV[1]), 'version') ~= ARGV[2] then
+  return 0
+end
 local row = drop(ARGV[1])
-return row and 1 - call('EXISTS', P .. PLURAL .. ':with:' .. row[SHARED]) or 0
+if row and COUNTS then
+  call('INCR', P .. PLURAL .. ':revision')
+end
+return row and (SHARED == '' and 1 or 1 - call('EXISTS', P .. PLURAL .. ':with:' .. row[SHARED])) or 0
 """
+# name, version or 0 → 1 when it was there, of that version, and no other shares with it
 _REMOVE_ALL: Final = """
 local members = call('ZRANGE', P .. ARGV[1], 0, -1)
 for _, member in ipairs(members) do

@@ -75,8 +75,8 @@ class RedisRecords(Generic[R]):
         ended = f"{self._layout.kind}s:ended"
         return int(await self._link.call(self._scripts.forget, ended, before_unix_ms, limit))
 
-    async def remove(self, key: Key) -> bool:
-        return bool(await self._link.call(self._scripts.remove, " ".join(key)))
+    async def remove(self, key: Key, version: int = 0) -> bool:
+        return bool(await self._link.call(self._scripts.remove, " ".join(key), version))
 
     async def remove_all(self, column: str, value: str) -> int:
         lists = self._layout.lists

@@ -55,7 +55,7 @@ class SqliteRecords(Generic[R]):
         self._creating: Change[_Written, R | None] = Change(_each(self._create), self._created)
         self._putting: Change[Sequence[_Written], bool] = Change(_each(self._put), self._put_done)
         self._forgetting: Change[tuple[int, int], int] = Change(_each(self._forget))
-        self._removing: Change[Key, bool] = Change(_each(self._remove))
+        self._removing: Change[tuple[Key, int], bool] = Change(_each(self._remove))
         self._removing_all: Change[tuple[str, str], int] = Change(_each(self._remove_all))
 
     async def create(self, record: R) -> R | None:
@@ -87,8 +87,8 @@ class SqliteRecords(Generic[R]):
     async def forget(self, before_unix_ms: int, limit: int) -> int:
         return await self._file.change(self._forgetting, (before_unix_ms, limit))
 
-    async def remove(self, key: Key) -> bool:
-        return await self._file.change(self._removing, key)
+    async def remove(self, key: Key, version: int = 0) -> bool:
+        return await self._file.change(self._removing, (key, version))
 
     async def remove_all(self, column: str, value: str) -> int:
         return await self._file.change(self._removing_all, (column, value))
@@ -175,13 +175,18 @@ class SqliteRecords(Generic[R]):
             connection.execute(f"DELETE FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))", (ids,))  # noqa: S608 — fixed
         return len(expired)
 
-    def _remove(self, connection: sqlite3.Connection, key: Key) -> bool:
+    def _remove(self, connection: sqlite3.Connection, which: tuple[Key, int]) -> bool:
         name, shared = self._table.name, self._table.shared
-        removed = connection.execute(f"DELETE FROM {name} WHERE {self._is_key} RETURNING {shared}", key)  # noqa: S608 — fixed
+        key, version = which
+        is_it, values = (f"{self._is_key} AND version = ?", (*key, version)) if version else (self._is_key, key)
+        removed = connection.execute(f"DELETE FROM {name} WHERE {is_it} RETURNING {shared or '0'}", values)  # noqa: S608 — fixed
         row = removed.fetchone()
         removed.close()
         if row is None:
             return False
+        self._count_change(connection)
+        if not shared:
+            return True
         return connection.execute(f"SELECT 1 FROM {name} WHERE {shared} = ? LIMIT 1", row).fetchone() is None  # noqa: S608 — fixed
 
     def _remove_all(self, connection: sqlite3.Connection, which: tuple[str, str]) -> int:
