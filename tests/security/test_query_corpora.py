@@ -14,7 +14,8 @@ from tests.fakes.outcomes import outcome
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.verdict import CommandRule
 from toolhub_service.guards.commands import judge_command
-from toolhub_service.tools.query import Language, QueryLimits, select
+from toolhub_service.tools.query import select
+from toolhub_service.tools.step_budget import Language, QueryLimits
 
 LIMITS = QueryLimits()
 LANGUAGES: list[Language] = ["jmespath", "jsonpath"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,14 @@ def test_echo_runs_nothing_of_the_hub(counted: dict[str, Counted]) -> None:
     """Else the counter counts something else than the server's work."""
     assert counted["echo"].own_calls == 0
     assert counted["echo"].calls > 0
+
+
+def test_documented_walk_is_the_walk_of_a_call(counted: dict[str, Counted]) -> None:
+    """docs/architecture.md names what a call visits, in the order in which it does."""
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    told = [
+        f"{file}:{function}" for file, function in re.findall(r"^\d+\. `([^`]+\.py)` `([^`]+)`", page, re.MULTILINE)
+    ]
+    seen = [function for function in counted["unary"].by_function if function in set(told)]
+    assert len(told) > 20
+    assert told == seen

@@ -148,14 +148,26 @@ class CoreAdapter:
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
         planned = call.planned
-        tool = self._tool(planned)
-        args = _typed(tool, planned.args)
+        tool = self._tools.get(planned.spec.name) or self._tool(planned)
+        try:
+            args = msgspec.convert(planned.args, tool.In)
+        except msgspec.ValidationError:
+            args = _typed(tool, planned.args)
         context = self._context(call, sink)
         try:
             output = await tool.run(args, context)
-            if context.is_large:
-                return await in_thread(_outcome, output, context)
-            return _outcome(output, context)
+            value = (
+                msgspec.to_builtins(output) if not context.is_large else await in_thread(msgspec.to_builtins, output)
+            )
+            return Outcome(
+                value=value,
+                evidence=tuple(context.evidence),
+                artifacts=tuple(context.artifacts),
+                truncated=context.truncated,
+                raw=context.raw,
+                upstream_fails=context.upstream_fails,
+                is_large=context.is_large,
+            )
         except (ToolFailure, QuestionAsked, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -163,7 +175,8 @@ class CoreAdapter:
                 raise
             raise _unforeseen(planned.spec.name) from error
         finally:
-            context.close()
+            if context.opened is not None:
+                context.close()
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         tool = self._tool(call.planned)
@@ -218,7 +231,7 @@ class CoreAdapter:
         return _asked(tool, tool.upstream, planned) or planned.spec.upstream_key
 
     def _context(self, call: GrantedCall, sink: EventSink) -> ToolContext:
-        asked = call.call
+        asked = call.planned.call
         return ToolContext(
             call_id=asked.call_id,
             principal_id=asked.principal.id,
@@ -295,18 +308,6 @@ def _asked(tool: AnyTool, question: Callable[[ToolInput], Answer], planned: Plan
         raise
     except (Exception, SystemExit) as error:
         raise _unforeseen(planned.spec.name) from error
-
-
-def _outcome(output: Any, context: ToolContext) -> Outcome:
-    return Outcome(
-        value=msgspec.to_builtins(output),
-        evidence=tuple(context.evidence),
-        artifacts=tuple(context.artifacts),
-        truncated=context.truncated,
-        raw=context.raw,
-        upstream_fails=context.upstream_fails,
-        is_large=context.is_large,
-    )
 
 
 def _invalid(tool: str, problem: str) -> ToolFailure:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from toolhub_service.budget.breaker import SPENT, Health, UpstreamBreaker, health
+import msgspec
+
+from toolhub_service.budget.breaker import SPENT, Health, Ticket, UpstreamBreaker, health
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.limits import Counter, Due, RequestCalls, RequestKey
 from toolhub_service.budget.terms import BudgetTerms
@@ -115,61 +117,26 @@ class Bank(NamedTuple):
     requests: RequestCalls
 
 
-class Lease:
+class Lease(msgspec.Struct, eq=False):
     """Made by `Budgets.take` only. Give it back exactly once; a second time does nothing."""
 
-    __slots__ = (
-        "_awaited",
-        "_bank",
-        "_breaker",
-        "_due",
-        "_held",
-        "_is_over",
-        "_planned",
-        "_reads_only",
-        "_request",
-        "_spent",
-        "_started_s",
-        "_ticket",
-        "_upstream",
-        "_upstream_honours_keys",
-        "deadline_s",
-    )
-
-    def __init__(
-        self,
-        bank: Bank,
-        upstream: Upstream,
-        planned: PlannedCall,
-        request: RequestKey | None,
-        now_s: float,
-        deadline_s: float,
-        *,
-        reads_only: bool,
-        upstream_honours_keys: bool,
-        due: Due | None,
-    ) -> None:
-        self.deadline_s = deadline_s
-        """Loop clock."""
-        self._bank = bank
-        self._upstream = upstream
-        self._planned = planned
-        self._request = request
-        self._started_s = now_s
-        self._reads_only = reads_only
-        self._upstream_honours_keys = upstream_honours_keys
-        self._due = due
-        self._breaker = breaker = upstream.breaker
-        self._ticket = breaker.admit(planned.call.principal.id, now_s) if breaker else SPENT
-        self._spent: list[tuple[Counter, float]] = []
-        self._held: list[Slots] = []
-        self._awaited: list[Slots] = []
-        self._is_over = False
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether a slot or the counts of all hubs must still be awaited before the call may run."""
-        return self._due is not None or bool(self._awaited)
+    _bank: Bank
+    _upstream: Upstream
+    _planned: PlannedCall
+    _request: RequestKey | None
+    _started_s: float
+    deadline_s: float
+    """Loop clock."""
+    _reads_only: bool
+    _upstream_honours_keys: bool
+    _due: Due | None
+    _ticket: Ticket
+    _held: list[Slots]
+    _awaited: list[Slots] = []
+    _spent: list[tuple[Counter, float]] = []
+    _is_over: bool = False
+    is_pending: bool = False
+    """Whether a slot or the counts of all hubs must still be awaited before the call may run."""
 
     @property
     def max_attempts(self) -> int:
@@ -195,6 +162,7 @@ class Lease:
             self._held.append(slots)
         else:
             self._awaited.append(slots)
+            self.is_pending = True
 
     async def admitted(self) -> None:
         """Pay what hubs count together, then wait for the missing slots: who has no quota stands in nobody's way.
@@ -215,6 +183,8 @@ class Lease:
             if due is not None:
                 await due.give_back()
             raise
+        finally:
+            self.is_pending = bool(self._awaited)
 
     async def _fetch_slots(self) -> None:
         try:
@@ -248,7 +218,7 @@ class Lease:
             return
         self._is_over = True
         now_s = self._bank.clock.monotonic_s()
-        if self._breaker is not None:
+        if self._upstream.breaker is not None:
             self._tell(outcome, now_s)
         for slots in self._held:
             slots.give_back(now_s - self._started_s)
@@ -274,7 +244,7 @@ class Lease:
         self._settle(Health.ILL, self._bank.clock.monotonic_s())
 
     def _tell(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:
-        if self._breaker is not None:
+        if self._upstream.breaker is not None:
             said = Health.WELL if outcome is None else health(outcome, self._had_fair_time())
             self._settle(said, now_s)
 
@@ -284,16 +254,20 @@ class Lease:
         return self.deadline_s - self._started_s >= _ALMOST * fair_s
 
     def _settle(self, said: Health, now_s: float) -> None:
-        if self._breaker is not None:
-            self._breaker.settle(self._planned.call.principal.id, self._ticket, said, now_s)
+        if self._upstream.breaker is not None:
+            self._upstream.breaker.settle(self._planned.call.principal.id, self._ticket, said, now_s)
             self._ticket = SPENT
 
     def _admit(self, now_s: float) -> None:
-        if self._breaker is not None:
-            self._ticket = self._breaker.admit(self._planned.call.principal.id, now_s)
+        if self._upstream.breaker is not None:
+            self._ticket = self._upstream.breaker.admit(self._planned.call.principal.id, now_s)
 
     def _rest_s(self, now_s: float) -> float:
-        return self._breaker.wait_s(self._planned.call.principal.id, now_s) if self._breaker is not None else 0.0
+        return (
+            self._upstream.breaker.wait_s(self._planned.call.principal.id, now_s)
+            if self._upstream.breaker is not None
+            else 0.0
+        )
 
     def _readmit(self) -> None:
         """After waiting: the upstream may have failed meanwhile."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolhub_service.budget.breaker import BreakerState, UpstreamBreaker
+from toolhub_service.budget.breaker import SPENT, BreakerState, UpstreamBreaker
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.lease import Bank, Lease, Upstream, crowded, effective_deadline_s, resting
 from toolhub_service.budget.limits import Counter, Counters, Recent, RequestCalls, RequestKey, all_used, due_of
@@ -51,12 +51,15 @@ class Budgets:
         """All it needs to run. Raises ToolFailure TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN, and
         has spent nothing then. `upstream` is the adapter's key of breaker and concurrency; of the tool's name there
         is no breaker. `reads_only` (this call changes nothing) or `upstream_honours_keys` make it safe to try again.
-        `is_followed`: the work waits in the upstream's own queue and takes no slot, unless the tool states how many
-        may.
+        `is_followed`: the work waits in the upstream's own queue, and takes a slot only of a tool that bounds them.
         """
         now_s = self._clock.monotonic_s()
         deadline_s = effective_deadline_s(planned, now_s, self._terms.max_timeout_s)
-        remote = self._upstream(upstream or planned.spec.upstream_key, planned.spec, now_s)
+        key, own_limit = upstream or planned.spec.upstream_key, planned.spec.limits.max_concurrency
+        remote = self._upstreams.get(key)
+        if remote is None or (own_limit and own_limit < remote.slots.limit):
+            remote = self._upstream(key, planned.spec, now_s)
+        self._upstreams.move_to_end(key)
         breaker, context = remote.breaker, planned.call.context
         if breaker is not None and (wait_s := breaker.wait_s(planned.call.principal.id, now_s)) > 0:
             raise resting(remote.key, wait_s)
@@ -68,24 +71,21 @@ class Budgets:
         slots = None if is_followed and not planned.spec.limits.max_concurrency else remote.slots
         if counters:
             self._check(counters, now_s, deadline_s)
-        if slots and not slots.has_room():
+        has_slot = slots is not None and not counters and slots.try_take()
+        if slots and not has_slot and not slots.has_room():
             self._check_queue(slots, remote.key, deadline_s - now_s)
+        due = due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None
+        ticket = breaker.admit(planned.call.principal.id, now_s) if breaker else SPENT
+        own = [slots] if slots and has_slot else []
         lease = Lease(
-            self._bank,
-            remote,
-            planned,
-            request,
-            now_s,
-            deadline_s,
-            reads_only=reads_only,
-            upstream_honours_keys=upstream_honours_keys,
-            due=due_of(self._shared, planned.call, request, verdict.limits) if self._shared else None,
+            self._bank, remote, planned, request, now_s, deadline_s, reads_only, upstream_honours_keys, due, ticket, own
         )
+        lease.is_pending = due is not None
         if request:
             self._requests.take(request)
         if counters:
             lease.spend(counters, now_s)
-        if slots:
+        if slots and not has_slot:
             lease.occupy(slots)
         return lease
 
@@ -98,12 +98,12 @@ class Budgets:
     def breaker_states(self) -> Iterator[tuple[str, BreakerState]]:
         """Every remembered upstream and the gravest that a principal's next call will meet; for metrics."""
         now_s = self._clock.monotonic_s()
-        known = ((upstream.key, upstream.breaker) for upstream in self._upstreams)
+        known = ((upstream.key, upstream.breaker) for upstream in self._upstreams.values())
         return ((key, breaker.state_at(now_s)) for key, breaker in known if breaker is not None)
 
     def forget(self, upstream: str) -> None:
         """It is another one from now on, with a breaker and bounds of its own; calls under way end with the old."""
-        self._upstreams.forget(upstream)
+        self._upstreams.pop(upstream, None)
 
     def in_flight(self, upstream: str) -> int:
         """Calls that hold a slot of the upstream."""

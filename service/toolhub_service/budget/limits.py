@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.domain.call import Call, Mode
@@ -25,41 +25,28 @@ _LOOKED_AT = 64
 """Entries considered for one that makes room, oldest first."""
 
 
-class Recent(Generic[Value]):
-    __slots__ = ("_entries", "_is_idle", "_max_entries")
+class Recent(OrderedDict[str, Value]):
+    """Least recently used first: whoever uses an entry moves it to the end."""
+
+    # A dictionary by itself, for every call looks up its upstream: a method in between would be one function more.
 
     def __init__(self, max_entries: int, is_idle: Callable[[Value, float], bool]) -> None:
         """`is_idle(value, now_s)`: whether forgetting the value changes no later answer."""
-        self._entries: OrderedDict[str, Value] = OrderedDict()
+        super().__init__()
         self._max_entries = max_entries
         self._is_idle = is_idle
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[Value]:
-        return iter(self._entries.values())
-
-    def get(self, key: str) -> Value | None:
-        value = self._entries.get(key)
-        if value is not None:
-            self._entries.move_to_end(key)
-        return value
-
     def add(self, key: str, value: Value, now_s: float) -> bool:
         """Remember a new entry; False when there is no room for it."""
-        if len(self._entries) >= self._max_entries and not self._make_room(now_s):
+        if len(self) >= self._max_entries and not self._make_room(now_s):
             return False
-        self._entries[key] = value
+        self[key] = value
         return True
 
-    def forget(self, key: str) -> None:
-        self._entries.pop(key, None)
-
     def _make_room(self, now_s: float) -> bool:
-        for key, _ in zip(self._entries, range(_LOOKED_AT), strict=False):
-            if self._is_idle(self._entries[key], now_s):
-                del self._entries[key]
+        for key, _ in zip(self, range(_LOOKED_AT), strict=False):
+            if self._is_idle(self[key], now_s):
+                del self[key]
                 return True
         return False
 
@@ -266,7 +253,9 @@ class Counters:
             counter = Counter(limit, only_slots=self._only_slots)
             if not self._recent.add(limit.id, counter, now_s):
                 raise _refusal(limit, "the hub is counting as many limits as it can", 1.0)
-        elif counter.limit is not limit and counter.limit != limit:
+            return counter
+        self._recent.move_to_end(limit.id)
+        if counter.limit is not limit and counter.limit != limit:
             counter.retune(limit)
         return counter
 

@@ -32,7 +32,7 @@ MAX_PRINCIPALS = 4_096
 class PolicySnapshot:
     """Implements `domain.ports.PolicySource`."""
 
-    __slots__ = ("_principals", "_rows", "document", "revision", "table", "version")
+    __slots__ = ("_rows", "document", "principals", "revision", "table", "version")
 
     def __init__(self, document: PolicyDocument = STARTER, lines: Lines | None = None) -> None:
         """Raises InvalidPolicy when a condition cannot be compiled."""
@@ -43,7 +43,7 @@ class PolicySnapshot:
         self.version = 0
         """A snapshot never changes."""
         self._rows: dict[tuple[str, str, str], Row] = {}
-        self._principals: dict[str, Principal] = {}
+        self.principals: dict[str, Principal] = {}
 
     @classmethod
     def load(cls, source: str | Mapping[str, JsonValue]) -> PolicySnapshot:
@@ -93,13 +93,13 @@ class PolicySnapshot:
 
     def principal(self, id: str) -> Principal:
         """A verified caller with the roles and the right to impersonate that this policy gives it."""
-        known = self._principals.get(id)
+        known = self.principals.get(id)
         if known is None:
             roles = frozenset(Role(name) for name in self.table.roles_of(id))
             known = Principal(id=id, roles=roles, may_impersonate=self.table.may_impersonate(id))
-            if len(self._principals) >= MAX_PRINCIPALS:
-                self._principals.pop(next(iter(self._principals)), None)
-            self._principals[id] = known
+            if len(self.principals) >= MAX_PRINCIPALS:
+                self.principals.pop(next(iter(self.principals)), None)
+            self.principals[id] = known
         return known
 
     def row(self, principal_id: str, spec: ToolSpec) -> Row:
@@ -215,7 +215,8 @@ class LivePolicy:
 
     def principal(self, id: str) -> Principal:
         """A verified caller under the policy in force now."""
-        return self._snapshot.principal(id)
+        snapshot = self._snapshot
+        return snapshot.principals.get(id) or snapshot.principal(id)
 
     @property
     def shadow_revision(self) -> str:

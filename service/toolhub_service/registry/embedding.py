@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.arrays import np
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.registry.index import fields_of
 
-Vector: TypeAlias = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Vector: TypeAlias = "npt.NDArray[np.float32]"
 """One dimension, length 1."""
 
 BATCH: Final = 32

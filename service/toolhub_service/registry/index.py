@@ -18,14 +18,15 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from enum import IntFlag
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.registry.arrays import np
 from toolhub_service.registry.query import Analyser, QueryTerm
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # What of a tool can be searched, field by field, and how much each field weighs.
 #
@@ -116,8 +117,8 @@ RELATED_WEIGHT: Final = 0.7
 RELATED_WEIGHT_MIN: Final = 0.02
 """Below it related words are not looked up: the word itself is in a hundred tools."""
 
-Slots: TypeAlias = npt.NDArray[np.int64]
-Scores: TypeAlias = npt.NDArray[np.float32]
+Slots: TypeAlias = "npt.NDArray[np.int64]"
+Scores: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class _Posting:
@@ -197,7 +198,7 @@ class InvertedIndex:
         self._holes: list[int] = []
         self._length_sum = 0.0
         self._norms: Scores | None = None
-        self._scratch = np.zeros(0, np.float32)
+        self._scratch: Scores | None = None
         self.generation = 0
         """Grows with every change."""
 
@@ -314,7 +315,7 @@ class InvertedIndex:
 
     def _add_best(self, scores: Scores, parts: Sequence[tuple[Slots, Scores]]) -> None:
         """Add to each slot the highest of what several postings give it; the scratch is all zeros in between."""
-        if len(self._scratch) < len(scores):
+        if self._scratch is None or len(self._scratch) < len(scores):
             self._scratch = np.zeros(len(scores) * 2, np.float32)
         best = self._scratch
         for slots, gains in parts:

@@ -14,18 +14,19 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState, canonical_capabilities
+from toolhub_service.registry.arrays import load, np
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.catalog_index import CatalogIndex
 from toolhub_service.registry.embedding import Meaning
 from toolhub_service.registry.index import Field, InvertedIndex, Lookup, Scores, Slots, TermMatch
 from toolhub_service.registry.query import QueryReader, QueryTerm
 from toolhub_service.registry.usage_index import SlotMap, TenantUsage, UsageLookup
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # Which tools are meant: the filter that lists, searches and exports share.
 
@@ -192,11 +193,10 @@ COMPLETE_S: Final = 0.2
 CLOSE_TOOLS: Final = 100
 """Tools that are near the query in meaning and may be hits for that alone."""
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Learnt = Callable[[str], TenantUsage | None]
 """What a tenant's tools were used for; None: nothing is known."""
 NO_MEANING: Final = Meaning()
-_EMPTY: Final = np.zeros(0, np.bool_)
 
 
 class ToolSearch:
@@ -234,7 +234,8 @@ class ToolSearch:
         return f"{behind:x}.{self._catalog.revision}" if behind else self._catalog.revision
 
     async def complete(self, timeout_s: float = COMPLETE_S) -> None:
-        """Wait until every tool can be found, but no longer than that."""
+        """Before a search: wait until every tool can be found, but no longer than that."""
+        await load()
         if self._following.behind:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -322,10 +323,11 @@ class ToolSearch:
         if self._masks_made_for is not self._index or len(self._masks) > MASKS_MAX:
             self._masks.clear()
             self._masks_made_for = self._index
-        mask = self._masks.get(key, _EMPTY)
-        if len(mask) < self._index.slot_count:
-            added = self._judge(np.arange(len(mask), self._index.slot_count), test)
-            mask = self._masks[key] = np.concatenate((mask, added))
+        mask = self._masks.get(key)
+        judged = 0 if mask is None else len(mask)
+        if mask is None or judged < self._index.slot_count:
+            added = self._judge(np.arange(judged, self._index.slot_count), test)
+            mask = self._masks[key] = added if mask is None else np.concatenate((mask, added))
         return mask
 
     def _judge(self, slots: Slots, test: Test) -> Mask:

@@ -19,13 +19,14 @@ from array import array
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from toolhub_service.registry.arrays import np
 from toolhub_service.registry.index import InvertedIndex, Scores, Slots
 from toolhub_service.registry.query import QueryTerm
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # Where the index keeps a list of keys, worked out anew only when the index has moved.
 
@@ -34,13 +35,13 @@ class SlotMap:
     """Slots of the keys of one owner, in its order; -1 for a key that the index does not have."""
 
     def __init__(self) -> None:
-        self._slots: Slots = np.zeros(0, np.int64)
+        self._slots: Slots | None = None
         self._made_for: tuple[InvertedIndex, int, Hashable] | None = None
 
     def slots(self, index: InvertedIndex, keys: Iterable[str], version: Hashable) -> Slots:
         """`version` differs whenever `keys` do."""
         made_for = (index, index.generation, version)
-        if self._made_for != made_for:
+        if self._slots is None or self._made_for != made_for:
             slots = (index.slot(key) for key in keys)
             self._slots = np.fromiter((-1 if slot is None else slot for slot in slots), np.int64)
             self._made_for = made_for
@@ -58,7 +59,7 @@ PRIOR_TOOLS: Final = 20
 """Tools that are thought to have been used for other things, so that the first use already says something."""
 SHARE_MIN: Final = 0.4
 
-_Column: TypeAlias = npt.NDArray[np.float64]
+_Column: TypeAlias = "npt.NDArray[np.float64]"
 
 
 class IndexedUse(NamedTuple):

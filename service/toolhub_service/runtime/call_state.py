@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
@@ -13,7 +12,7 @@ from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import Claim
-from toolhub_service.domain.result import StepName, StepTime
+from toolhub_service.domain.result import StepName
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
@@ -54,7 +53,7 @@ class CallState(msgspec.Struct, eq=False):
     begun_ns: list[int]
     """Of each step, by the performance counter; 0: not begun."""
     durations_us: dict[StepName, int]
-    """Microseconds of the steps before record; filled in by `settle_steps`."""
+    """Microseconds of the steps before record; filled in when the call settles."""
     shown_args: JsonObject | None = None
     """What the audit log shows of arguments that hold artifacts; None: as they are."""
     spec: ToolSpec | None = None
@@ -85,18 +84,3 @@ class CallState(msgspec.Struct, eq=False):
 
 def begin(call: Call) -> CallState:
     return CallState(call, call, [perf_counter_ns(), 0, 0, 0, 0, 0, 0, 0, 0], {})
-
-
-def settle_steps(state: CallState, ended_ns: int) -> tuple[StepTime, ...]:
-    """Every step that began, each up to the next one and the last up to now, in one pass."""
-    times: list[StepTime] = []
-    durations_us, step, start_ns = state.durations_us, StepName.RESOLVE, 0
-    pairs: Iterable[tuple[StepName, int]] = zip(STEPS, state.begun_ns, strict=True)
-    for following, begun_ns in pairs:
-        if begun_ns:
-            if start_ns:
-                times.append((step, start_ns, begun_ns))
-                durations_us[step] = (begun_ns - start_ns) // 1_000
-            step, start_ns = following, begun_ns
-    times.append((step, start_ns, ended_ns))
-    return tuple(times)

@@ -43,7 +43,6 @@ from toolhub_service.runtime.call_state import (
     ATTACH_EVIDENCE,
     CHECK_POLICY,
     EXECUTE,
-    RECORD,
     TAKE_BUDGET,
     VALIDATE_INPUT,
     VALIDATE_OUTPUT,
@@ -158,7 +157,7 @@ class Pipeline:
         if call.mode is Mode.EXECUTE and (call.idempotency_key or route.derives_key):
             state.claim, stored = await self.keys.claim(state, route.adapter)
             if stored is not None:
-                return self._record(state, stored)
+                return self.recorder.settle(state, stored)
         granted, state.lease = await take_budget(route, planned, verdict, self.budgets, state.claim, state.approval)
         if call.plan_digest:
             self._refuse_stale(state, granted, route.adapter)
@@ -183,7 +182,7 @@ class Pipeline:
         result, rest = await attach_evidence(state, outcome, self.clock, self.redactor, show_raw=self.show_raw)
         if rest is not None:
             result = await keep_whole(result, rest, call, self.artifacts, self.observer)
-        return self._record(state, result)
+        return self.recorder.settle(state, result)
 
     async def _agreed(
         self, state: CallState, route: Route, planned: PlannedCall, verdict: Verdict
@@ -318,7 +317,7 @@ class Pipeline:
         if state.lease is not None:
             state.lease.refund()  # the job takes its own when it runs
         job, stood_already = await self.jobs.accept(state.asked, granted)
-        return self._record(state, attach_job(state, job, self.clock.unix_ms(), replayed=stood_already))
+        return self.recorder.settle(state, attach_job(state, job, self.clock.unix_ms(), replayed=stood_already))
 
     def _fail(self, state: CallState, failure: Exception) -> ToolResult | Plan:
         """The answer to a call that a step refused or broke: a defect is logged whole and told without its text, and in
@@ -334,15 +333,7 @@ class Pipeline:
         error = redact_error(error, self.redactor)
         if state.call.mode is Mode.DRY_RUN:
             return self._show(state, (), error)
-        return self._record(state, attach_refusal(state, error, self.clock.unix_ms()))
-
-    def _record(self, state: CallState, result: ToolResult) -> ToolResult:
-        """Step 9, and the end of the lease."""
-        if state.lease is not None:
-            state.lease.release(result.error)
-        state.begun_ns[RECORD] = perf_counter_ns()
-        self.recorder.settle(state, result)
-        return result
+        return self.recorder.settle(state, attach_refusal(state, error, self.clock.unix_ms()))
 
     def _show(self, state: CallState, effects: Sequence[str], error: ToolError | None = None) -> Plan:
         """The end of a dry run: what was taken is given back, and the plan is recorded like any call."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from time import perf_counter_ns
 
@@ -20,9 +20,9 @@ from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import AuditLog, CallObserver, Clock
-from toolhub_service.domain.result import SettledCall, ToolResult
+from toolhub_service.domain.result import SettledCall, StepName, StepTime, ToolResult
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.call_state import NO_RESULT, RESOLVE, CallState, ResultSummary, settle_steps
+from toolhub_service.runtime.call_state import NO_RESULT, RECORD, RESOLVE, STEPS, CallState, ResultSummary
 from toolhub_service.runtime.failures import POLICY_KINDS
 from toolhub_service.schema.canonical_json import dumps
 
@@ -115,7 +115,7 @@ class Recorder:
     async def ask(self, state: CallState, granted: GrantedCall) -> None:
         """Record that the call is about to run, where it may have an effect. Raises ToolFailure IO_ERROR when it cannot
         be recorded."""
-        if not _has_two_events(state):
+        if not (granted.spec.has_side_effects or state.call.mode is not Mode.EXECUTE):
             await self.ready()
             return
         event = self._event(EventType.TOOL_CALLED, state)
@@ -136,11 +136,17 @@ class Recorder:
         attributes = {"attempt": str(attempt)}
         self._append(state, self._event(EventType.RETRY, state, outcome=error.kind.value, attributes=attributes))
 
-    def settle(self, state: CallState, result: ToolResult) -> None:
-        """Record the answer, whatever it is. Never raises for a broken log."""
+    def settle(self, state: CallState, result: ToolResult) -> ToolResult:
+        """Step 9: the answer, recorded whatever it is, and the end of the lease. Never raises for a broken log."""
+        if state.lease is not None:
+            state.lease.release(result.error)
+        state.begun_ns[RECORD] = perf_counter_ns()
         ended_ns = perf_counter_ns()
         duration_ns = ended_ns - state.begun_ns[RESOLVE]
-        has_two = _has_two_events(state)
+        spec = state.spec
+        # What was asked stands in an event of its own, before the effect; also of a call that becomes a job, and of one
+        # whose tool is not known.
+        has_two = spec is None or spec.has_side_effects or state.call.mode is not Mode.EXECUTE
         if has_two and not state.is_recorded:
             self._append(state, self._event(EventType.TOOL_CALLED, state))
         error = result.error
@@ -164,7 +170,8 @@ class Recorder:
         except ToolFailure as broken:
             self._observer.crashed(state.call, broken)
         steps = settle_steps(state, ended_ns)
-        self._observer.settled(SettledCall(state.call, state.spec, state.verdict, result, steps, duration_ns))
+        self._observer.settled(SettledCall(state.call, spec, state.verdict, result, steps, duration_ns))
+        return result
 
     def settle_plan(self, state: CallState, error: ToolError | None) -> None:
         """Record a dry run: it asked, and was answered with a plan or with why there is none. Never raises."""
@@ -235,8 +242,16 @@ class Recorder:
         return summarise_for_log(args, dumps(args), self._redactor)
 
 
-def _has_two_events(state: CallState) -> bool:
-    """Whether what was asked stands in an event of its own, which is there before the effect; also of a call that
-    becomes a job, and of one whose tool is not known. A read is one event, written when it settles."""
-    spec = state.spec
-    return spec is None or spec.has_side_effects or state.call.mode is not Mode.EXECUTE
+def settle_steps(state: CallState, ended_ns: int) -> tuple[StepTime, ...]:
+    """Every step that began, each up to the next one and the last up to now, in one pass."""
+    times: list[StepTime] = []
+    durations_us, step, start_ns = state.durations_us, StepName.RESOLVE, 0
+    pairs: Iterable[tuple[StepName, int]] = zip(STEPS, state.begun_ns, strict=True)
+    for following, begun_ns in pairs:
+        if begun_ns:
+            if start_ns:
+                times.append((step, start_ns, begun_ns))
+                durations_us[step] = (begun_ns - start_ns) // 1_000
+            step, start_ns = following, begun_ns
+    times.append((step, start_ns, ended_ns))
+    return tuple(times)

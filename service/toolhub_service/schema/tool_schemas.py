@@ -10,7 +10,6 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.schema.canonical_json import measure
 from toolhub_service.schema.compiled import BoundedCache, CompiledSchema, compile_schema
-from toolhub_service.schema.default_plan import Fill
 from toolhub_service.schema.defaults import DefaultsPlan, compile_defaults
 from toolhub_service.schema.references import MAX_INSTANCE_DEPTH
 
@@ -50,7 +49,13 @@ class ToolSchemas:
             ToolFailure: INVALID_INPUT when the defaults would add more than 1 MiB.
         """
         if self._scalars is not None:
-            return _with_scalars(args, self._scalars)
+            added: dict[str, JsonValue] = {}
+            steps: list[str] = []
+            for fill in self._scalars:  # a loop: a comprehension is a call
+                if fill.name not in args:
+                    added[fill.name] = fill.value
+                    steps.append(fill.step)
+            return {**args, **added} if added else args, tuple(steps)
         completed, filled = self.defaults.fill(args)
         if not filled or self.input.is_valid(completed):
             return completed, filled
@@ -76,18 +81,6 @@ class ToolSchemas:
 def _judges_properties_alone(document: JsonValue) -> bool:
     """Whether an object that fits goes on to fit with one more declared property, if that fits by itself."""
     return isinstance(document, Mapping) and document.keys() <= _OF_SINGLE_PROPERTIES
-
-
-def _with_scalars(args: JsonObject, fills: tuple[Fill, ...]) -> tuple[JsonObject, tuple[str, ...]]:
-    completed: dict[str, JsonValue] | None = None
-    filled: list[str] = []
-    for fill in fills:
-        if fill.name not in args:
-            if completed is None:
-                completed = dict(args)
-            completed[fill.name] = fill.value
-            filled.append(fill.step)
-    return args if completed is None else completed, tuple(filled)
 
 
 def for_tool(spec: ToolSpec) -> ToolSchemas:

@@ -69,13 +69,18 @@ class _ToolMetrics:
 
     def __init__(self, metrics: dict[str, Any], tool: str) -> None:
         invocations = metrics[names.TOOL_INVOCATIONS.name]
-        self.succeeded: Counter = invocations.labels(tool, "true")
-        self.failed: Counter = invocations.labels(tool, "false")
+        self.succeeded = _count(invocations.labels(tool, "true"))
+        self.failed = _count(invocations.labels(tool, "false"))
         self.latency: Histogram = metrics[names.TOOL_LATENCY.name].labels(tool)
         self.retries: Counter = metrics[names.TOOL_RETRIES.name].labels(tool)
         self.replays: Counter = metrics[names.TOOL_REPLAYS.name].labels(tool)
         denied = metrics[names.POLICY_DENIED.name]
         self.denied: _Children[Counter] = _Children(lambda reason: denied.labels(tool, reason), _MAX_REASONS)
+
+
+def _count(child: Count | Counter) -> Count | SharedCount:
+    """What is counted by `value += 1`, without a call."""
+    return child if isinstance(child, Count) else SharedCount(child)
 
 
 class RpcMetrics:
@@ -87,8 +92,7 @@ class RpcMetrics:
         labels = (kind, service, method)
 
         def count(metric: Metric, *more: str) -> Count | SharedCount:
-            child = metrics[metric.name].labels(*labels, *more)
-            return child if isinstance(child, Count) else SharedCount(child)
+            return _count(metrics[metric.name].labels(*labels, *more))
 
         self.started = count(names.RPC_STARTED)
         self.received = count(names.RPC_RECEIVED)
@@ -148,7 +152,8 @@ class Metrics:
     def call_settled(self, tool: str, *, ok: bool, latency_ms: float, steps: Iterable[StepTime]) -> None:
         """One call that ended, and the steps it walked."""
         child = self._tools[tool]
-        (child.succeeded if ok else child.failed).inc()
+        counted = child.succeeded if ok else child.failed
+        counted.value += 1
         child.latency.observe(latency_ms)
         self._steps.observe(steps)
 

@@ -37,10 +37,13 @@ class CallTelemetry:
         self._tracing = tracing
         self._log = log
         self._access_log = access_log
+        self._records_spans = tracing.tracer is not None
         self.learn: Callable[[SettledCall], None] | None = None
-        """Who else is told of calls that ended: what search learns from. Must be cheap and not raise."""
+        """What search learns from: told of calls that ended and had a purpose. Must be cheap and not raise."""
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
+        if not self._records_spans:
+            return self._metrics.in_flight
         span = self._tracing.executing(call)
         return self._metrics.in_flight if span is UNTRACED else _together(self._metrics.in_flight, span)
 
@@ -79,8 +82,9 @@ class CallTelemetry:
             self._metrics.call_replayed(tool)
         if result.error is not None:
             self._failed(tool, settled, result.error.kind)
-        self._tracing.settled(settled)
-        if self.learn is not None:
+        if self._records_spans:
+            self._tracing.settled(settled)
+        if self.learn is not None and settled.call.purpose:
             self.learn(settled)
         if self._access_log:
             self._log_call(settled, latency_ms)

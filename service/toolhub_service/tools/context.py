@@ -43,15 +43,16 @@ class ToolContext:
     upstream_fails: bool = False
     """Set by a tool that hands on as a result what tells of a failing upstream: its breaker hears of it."""
     raw: JsonValue = None
-    _workspace: Workspace | None = None
+    opened: Workspace | None = None
+    """The workspace, once it was used."""
     _asked: int = 0
 
     @property
     def workspace(self) -> Workspace:
         """The call's folder, made and opened on first use. Raises ToolFailure IO_ERROR when it cannot be."""
-        if self._workspace is None:
-            self._workspace = self.open_workspace()
-        return self._workspace
+        if self.opened is None:
+            self.opened = self.open_workspace()
+        return self.opened
 
     def proves(self, type: EvidenceType, ref: str, summary: str, *, sha256: str = "", **attributes: str) -> None:
         """Lay down one piece of evidence."""
@@ -89,6 +90,6 @@ class ToolContext:
 
     def close(self) -> None:
         """Release the workspace's descriptor."""
-        if self._workspace is not None:
-            self._workspace.close()
-            self._workspace = None
+        if self.opened is not None:
+            self.opened.close()
+            self.opened = None

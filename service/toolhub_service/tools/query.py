@@ -8,9 +8,8 @@ steps (query_jmespath.py, query_jsonpath.py), and the answer is measured, as it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import jmespath.exceptions
 import jmespath.functions
@@ -29,7 +28,7 @@ from jsonpath_rfc9535.selectors import FilterSelector
 from jsonpath_rfc9535.tokens import TokenStream
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.tools.step_budget import AT_ONCE_STEPS, CHARS_PER_STEP, StepBudget, weigh
+from toolhub_service.tools.step_budget import CHARS_PER_STEP, Language, QueryLimits, StepBudget, weigh
 
 # JSONPath (RFC 9535) with a step for each node visited; its regular expressions (RFC 9485) run in RE2.
 #
@@ -326,26 +325,8 @@ def _told(error: jmespath.exceptions.JMESPathError) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, "The path is empty or not valid JMESPath.")
 
 
-Language = Literal["jmespath", "jsonpath"]
-
 _ADVICE = "Select from a smaller part of the document, or write a narrower path."
 _TOKENS = re2.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`|[(\[{]|[)\]}]")
-
-
-@dataclass(frozen=True, slots=True)
-class QueryLimits:
-    expression_chars: int = 2048
-    nesting: int = 32
-    steps: int = 200_000
-    result_weight: int = 1_000_000
-    """Nodes plus characters of the answer."""
-    result_nodes: int = 1_000_000
-
-    @property
-    def at_once(self) -> QueryLimits:
-        """The same, of what is selected on the event loop."""
-        few = min(self.steps, AT_ONCE_STEPS)
-        return replace(self, steps=few, result_nodes=min(self.result_nodes, AT_ONCE_STEPS))
 
 
 def select(document: Any, path: str, language: Language, limits: QueryLimits) -> Any:

@@ -19,8 +19,7 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, Example
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.mustache import RenderLimits, render
-from toolhub_service.tools.query import Language, QueryLimits, select
-from toolhub_service.tools.step_budget import LongSteps
+from toolhub_service.tools.step_budget import Language, LongSteps, QueryLimits
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 # core/util.text.truncate: the beginning of a text, with a marker where it was cut.
@@ -183,6 +182,8 @@ class JsonSelect(Tool["JsonSelect.In", "JsonSelect.Out"]):
         self._long = LongSteps()
 
     async def run(self, args: JsonSelect.In, context: ToolContext) -> JsonSelect.Out:
+        from toolhub_service.tools.query import select
+
         selecting = partial(select, args.json, args.path, args.language)
         value = await self._long.run(selecting, self._at_once, self._limits, context)
         context.proves(EvidenceType.TOOL, args.path[:200], f"Selected by {args.language}: {_shape(value)}.")

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import protovalidate
 from buf.validate import validate_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -22,6 +21,9 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.rpc import Layer, Method
 from toolhub_service.transport.status import RpcFailure
+
+if TYPE_CHECKING:
+    import protovalidate
 
 _ANYTHING, _LENGTH, _UTF8_LENGTH, _PATTERN, _ONE_OF, _RANGE, _MESSAGE, _MESSAGES, _UNJUDGED = range(9)
 """What a value is held to, in `_Rules.fields`."""
@@ -181,21 +183,29 @@ class Envelope:
     """Judges messages."""
 
     def __init__(self) -> None:
-        self._validator = protovalidate.Validator()
         self.rules = RuleBook()
+        self._validator: protovalidate.Validator | None = None
 
     def check(self, message: Message) -> None:
         """In full. Raises RpcFailure INVALID_ARGUMENT with BadRequest field violations."""
-        violations = self._validator.collect_violations(message)
+        violations = self._violations(message)
         if violations:
             raise _malformed(violations)
+
+    def _violations(self, message: Message, *, fail_fast: bool = False) -> list[protovalidate.Violation]:
+        # Loaded for the first message that is not seen to keep the rules: 8 MB that many hubs never need.
+        if self._validator is None:
+            import protovalidate
+
+            self._validator = protovalidate.Validator()
+        return self._validator.collect_violations(message, fail_fast=fail_fast)
 
     def check_calls(self, message: pb.InvokeSessionRequest) -> dict[int, str]:
         """What is wrong with which call, by place. Raises RpcFailure INVALID_ARGUMENT for the message itself."""
         if self.rules.keeps(message):
             return {}
         is_overfull = len(message.calls) > _CALLS_MAX  # every call of thousands would be judged first
-        violations = self._validator.collect_violations(message, fail_fast=is_overfull)
+        violations = self._violations(message, fail_fast=is_overfull)
         if not violations:
             return {}
         if is_overfull:

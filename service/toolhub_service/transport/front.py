@@ -23,7 +23,7 @@ from grpc.aio import EOF
 
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.receipts import COUNTED_FROM_BYTES, LARGE_BYTES, MAX_FIELDS, Receipts, has_more_fields
-from toolhub_service.transport.rpc import CALLER, HOOKS, Layer, Method, ServicerContext, caller_id
+from toolhub_service.transport.rpc import CALLER, HOOKS, Layer, MessageCount, Method, ServicerContext, caller_id
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 Behaviour = Callable[..., Any]
@@ -89,7 +89,7 @@ class Front(grpc.GenericRpcHandler):
         """
         receipts, entries, receivers, senders = self._receipts, hooks.entries, hooks.receivers, hooks.senders
 
-        async def around(_: AsyncIterator[Any], context: ServicerContext) -> Any:  # noqa: C901 - likewise
+        async def around(_: AsyncIterator[Any], context: ServicerContext) -> Any:  # noqa: C901, PLR0912
             states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
             error: BaseException | None = None
             request: Any = None
@@ -105,10 +105,14 @@ class Front(grpc.GenericRpcHandler):
                 if type(request) is _Large:
                     held = receipts.hold(request.size_bytes, sender)
                     request = request.request
+                for count in hooks.received:
+                    count.value += 1
                 for place, received in receivers:
                     received(states[place], request)
                 response = await behaviour(request, context)
                 if response is not None:
+                    for count in hooks.sent:
+                        count.value += 1
                     for place, sent in senders:
                         sent(states[place])
                 return response
@@ -133,8 +137,7 @@ class Front(grpc.GenericRpcHandler):
                 hooks.enter(context, states)
                 response = await behaviour(hooks.each(states, requests), context)
                 if response is not None:
-                    for place, sent in hooks.senders:
-                        sent(states[place])
+                    hooks.show_response(states)
                 return response
             except BaseException as raised:
                 error = raised
@@ -164,8 +167,7 @@ class Front(grpc.GenericRpcHandler):
                     request = hooks.shown(states, request)
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
-                        for place, sent in hooks.senders:
-                            sent(states[place])
+                        hooks.show_response(states)
                         yield response
             except BaseException as raised:
                 error, request = raised, None
@@ -190,6 +192,8 @@ class Hooks:
         self.senders: list[tuple[int, Any]] = []
         self.leavers: list[tuple[int, Any]] = []
         """Innermost first."""
+        self.received: list[MessageCount] = []
+        self.sent: list[MessageCount] = []
         self._failures: list[Any] = []
         for layer in layers:
             does = {hook: partial(getattr(layer, hook), method) for hook in HOOKS if layer.concerns(hook, method)}
@@ -204,6 +208,8 @@ class Hooks:
                 self.leavers.insert(0, (place, does["leave"]))
             if "failure" in does:
                 self._failures.insert(0, does["failure"])
+            self.received += layer.counters("received", method)
+            self.sent += layer.counters("sent", method)
 
     def enter(self, context: ServicerContext, states: list[Any]) -> None:
         """Enter every layer, before anything of the request is read."""
@@ -220,9 +226,18 @@ class Hooks:
             self.refuse(request)
         if type(request) is _Large:
             request = request.request
+        for count in self.received:
+            count.value += 1
         for place, received in self.receivers:
             received(states[place], request)
         return request
+
+    def show_response(self, states: list[Any]) -> None:
+        """Before each response leaves."""
+        for count in self.sent:
+            count.value += 1
+        for place, sent in self.senders:
+            sent(states[place])
 
     def refuse(self, request: Any) -> NoReturn:
         """Raises RpcFailure for a unary request that did not come, or for bytes that are no message."""

@@ -6,9 +6,10 @@ It is set once and never reset, for a reset in an async generator may run in ano
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc.aio
 import msgspec
@@ -116,12 +117,21 @@ class CallIds:
 HOOKS: Final = ("enter", "received", "sent", "failure", "leave")
 
 
+class MessageCount(Protocol):
+    value: int
+
+
 class Layer:
     """Subclasses override what concerns them; what `enter` returns comes back in the other hooks. Hooks never wait."""
 
     def concerns(self, hook: str, method: Method) -> bool:
         """Whether the layer has something to do at one of `HOOKS` of the method's RPCs; asked once."""
         return getattr(type(self), hook) is not getattr(Layer, hook)
+
+    def counters(self, hook: str, method: Method) -> Sequence[MessageCount]:
+        """What counts the messages that come, at the hook `received`, or leave, at `sent`; asked once. The front counts
+        in place: a hook that does no more would be a function more for each message."""
+        return ()
 
     def enter(self, method: Method, context: ServicerContext) -> Any:
         """Before the handler. Raise to refuse the RPC."""

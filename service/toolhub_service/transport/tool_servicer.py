@@ -10,7 +10,6 @@ from typing import Any
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
-from toolhub_service.domain.call import Call
 from toolhub_service.domain.ports import Clock, Invoker, Randomness
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.runtime.execute import SILENT
@@ -101,7 +100,14 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         )
 
     async def Invoke(self, request: pb.InvokeRequest, context: ServicerContext) -> pb.InvokeResponse:
-        answer = await self.invoker.invoke(self._call(request, context), SILENT)
+        call = to_call(
+            request,
+            CALLER.get().principal,
+            call_id=self.call_ids.next(),
+            deadline_s=answer_deadline_s(self.clock, context),
+            mode=MODES[request.mode],
+        )
+        answer = await self.invoker.invoke(call, SILENT)
         response = pb.InvokeResponse()
         write_answer(response, answer, as_struct=wants_struct(request))
         return response
@@ -109,8 +115,15 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     async def InvokeStream(
         self, request: pb.InvokeStreamRequest, context: ServicerContext
     ) -> AsyncIterator[pb.InvokeStreamResponse]:
+        call = to_call(
+            request,
+            CALLER.get().principal,
+            call_id=self.call_ids.next(),
+            deadline_s=answer_deadline_s(self.clock, context),
+            mode=MODES[request.mode],
+        )
         sink = StreamSink()
-        running = asyncio.create_task(self.invoker.invoke(self._call(request, context), sink))
+        running = asyncio.create_task(self.invoker.invoke(call, sink))
         running.add_done_callback(lambda _: sink.close())
         try:
             async for event in sink:
@@ -139,16 +152,6 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
 
     async def ExportTools(self, request: pb.ExportToolsRequest, context: ServicerContext) -> pb.ExportToolsResponse:
         return self.discovery.export_tools(request, current_principal())
-
-    def _call(self, request: pb.InvokeRequest | pb.InvokeStreamRequest, context: ServicerContext) -> Call:
-        deadline_s = answer_deadline_s(self.clock, context)
-        return to_call(
-            request,
-            CALLER.get().principal,
-            call_id=self.call_ids.next(),
-            deadline_s=deadline_s,
-            mode=MODES[request.mode],
-        )
 
 
 def _stream_event(event: Progress | Chunk) -> pb.InvokeStreamResponse:

@@ -5,7 +5,8 @@ from time import perf_counter_ns
 
 from tests.unit.runtime.door import a_call
 from toolhub_service.domain.result import StepName
-from toolhub_service.runtime.call_state import RECORD, VALIDATE_INPUT, begin, settle_steps
+from toolhub_service.runtime.call_state import RECORD, VALIDATE_INPUT, begin
+from toolhub_service.runtime.record import settle_steps
 
 
 def test_steps_follow_one_another_without_a_gap() -> None:

@@ -151,14 +151,22 @@ class ChainedAuditLog:
 
     # Writing
 
-    def append(self, event: Event) -> None:
-        """Chain and write the event within `linger_s`. Raises ToolFailure IO_ERROR when broken, full or closed."""
-        self._put(event, urgent=False)
+    def append(self, event: Event, *, urgent: bool = False) -> None:
+        """Chain and write the event within `linger_s`, at once if `urgent`.
+
+        Raises ToolFailure IO_ERROR when broken, full or closed.
+        """
+        group = self._group
+        if group is None or group.failure:
+            raise _broken("disk" if group is not None else "closed")
+        if not group.put(event, urgent=urgent):
+            raise _broken("queue_full")
+        self._appended += 1
 
     async def append_durably(self, event: Event) -> None:
         """Return when the event, and all before it, are on disk. Raises ToolFailure IO_ERROR when that fails."""
-        sequence = self._put(event, urgent=True)
-        await self._until(sequence)
+        self.append(event, urgent=True)
+        await self._until(self._appended)
 
     async def ready(self) -> None:
         """Raises ToolFailure IO_ERROR when broken, full or closed. What is left free beyond the bound at which callers
@@ -195,19 +203,6 @@ class ChainedAuditLog:
     def is_almost_full(self) -> bool:
         """Whether an event that can wait for the disk had better do so."""
         return self.depth > self._rhythm.queue_limit * _ALMOST_FULL
-
-    def _put(self, event: Event, *, urgent: bool) -> int:
-        """The sequence that the event will have: the chain follows the order of appending."""
-        group = self._group
-        if group is None:
-            raise _broken("closed")
-        if group.failure:
-            raise _broken("disk")
-        if group.full:
-            raise _broken("queue_full")
-        self._appended += 1
-        group.put(event, urgent=urgent)
-        return self._appended
 
     def _seal(self, events: Sequence[Event]) -> Iterator[Row]:
         """The next rows of the chain, each sealed when it is asked for; in any thread, never in two at once."""

@@ -156,12 +156,11 @@ class GroupWriter:
         """Events in memory."""
         return len(self._queue) + len(self._taken) + len(self._group)
 
-    @property
-    def full(self) -> bool:
-        return self.depth >= self._rhythm.queue_limit
-
-    def put(self, event: Event, *, urgent: bool) -> None:
-        """Queue one event. The thread is woken only when it is idle or somebody waits for the disk."""
+    def put(self, event: Event, *, urgent: bool) -> bool:
+        """Queue one event; False where there is no room. The thread is woken only when it is idle or somebody waits for
+        the disk."""
+        if len(self._queue) + len(self._taken) + len(self._group) >= self._rhythm.queue_limit:
+            return False
         with self._lock:
             self._queue.append(event)
         if urgent:
@@ -169,6 +168,7 @@ class GroupWriter:
             self._seal_while_it_wakes()
         elif self._idle:
             self._wake.set()
+        return True
 
     def _seal_while_it_wakes(self) -> None:
         with self._lock:
