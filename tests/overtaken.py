@@ -6,13 +6,16 @@ the test is about, so another attempt is made with a longer one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 _ATTEMPTS = 4
 _GROWTH = 4.0
+_STEPS = 200
+"""Of the loop; what needs no thread and no other process waits after fewer."""
 
 
 async def overtaken(
@@ -24,3 +27,13 @@ async def overtaken(
         if began(result):
             return result
     raise AssertionError(f"nothing had begun in time, last {result}")
+
+
+async def overdue(work: Coroutine[Any, Any, Result], after_s: float) -> Result:
+    """What becomes of work when so many seconds pass at once, as soon as it waits; it must run in this loop alone."""
+    loop, running = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    time_s = loop.time
+    for _ in range(_STEPS):
+        await asyncio.sleep(0)
+    loop.time = lambda: time_s() + after_s  # type: ignore[method-assign]
+    return await running

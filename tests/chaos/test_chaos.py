@@ -25,7 +25,7 @@ PAUSE_S = (0.2, 1.6)
 """Between two kills: less than a life needs to be worth much, and more."""
 OUTAGE_S = float(os.environ.get("TOOLHUB_CHAOS_OUTAGE_S", "2"))
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180 + 5 * KILLS)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 10 * KILLS)]
 
 Tell = Callable[[str, Aftermath], None]
 

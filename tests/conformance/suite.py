@@ -21,8 +21,8 @@ from tests.conformance.scenarios import BASELINE, CREDENTIALS, EXTENSIONS, OLDES
 from tests.servers import node_program
 
 ROOT: Final = Path(__file__).parents[2]
-SCENARIO_WITHIN_MS: Final = 90_000
-RUN_WITHIN_S: Final = 120.0
+SCENARIO_WITHIN_MS: Final = 300_000
+RUN_WITHIN_S: Final = 600.0
 AT_ONCE: Final = 2
 _LISTED = re.compile(r"  - (\S+) \[(.+)\]")
 _STAMP = re.compile(r"-\d{4}-\d\d-\d\dT[\d-]+Z$")

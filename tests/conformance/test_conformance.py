@@ -20,7 +20,7 @@ CASES: Final = [
     pytest.param(run, name, id=f"{name}-{run.version}-{run.protocol}") for run in runs() for name in run.scenarios
 ]
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ def main() -> None:
 def answer(told: dict[str, Any]) -> Any:
     match told["do"]:
         case "sleep":
+            print("sleeping", flush=True)
             time.sleep(1000)
         case "ignore SIGTERM":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.overtaken import overtaken
 from toolhub_service.domain.call import Call, ExecContext, GrantedCall, PlannedCall, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -123,10 +124,13 @@ class AdapterSuite:
         await asyncio.wait_for(prepared.stopped.wait(), WITHIN_S)
 
     async def test_no_work_is_left_when_the_deadline_has_passed(self, prepared: Prepared) -> None:
-        deadline_s = asyncio.get_running_loop().time() + 0.05
-        with pytest.raises((TimeoutError, ToolFailure)):
-            async with asyncio.timeout_at(deadline_s):
-                await prepared.adapter.execute(granted(prepared.waits, deadline_s=deadline_s), SILENT)
+        async def late(timeout_s: float) -> None:
+            deadline_s = asyncio.get_running_loop().time() + timeout_s
+            with pytest.raises((TimeoutError, ToolFailure)):
+                async with asyncio.timeout_at(deadline_s):
+                    await prepared.adapter.execute(granted(prepared.waits, deadline_s=deadline_s), SILENT)
+
+        await overtaken(late, lambda _: prepared.started.is_set(), first_s=0.05)
         await asyncio.wait_for(prepared.stopped.wait(), WITHIN_S)
 
     async def test_calls_at_the_same_time_do_not_mix(self, prepared: Prepared) -> None:

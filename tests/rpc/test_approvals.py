@@ -87,7 +87,7 @@ class Office:
     async def ended(self, job_id: str) -> Any:
         """The last status of the job, once it has one."""
         watch = self.jobs.WatchJob(
-            job_service_pb2.WatchJobRequest(job_id=job_id), metadata=self.by("robot"), timeout=20
+            job_service_pb2.WatchJobRequest(job_id=job_id), metadata=self.by("robot"), timeout=60
         )
         return [answer.status async for answer in watch][-1]
 

@@ -239,7 +239,7 @@ async def test_a_hundred_mebibytes_go_both_ways_in_bounded_memory(tmp_path: Path
                 yield chunk
 
         before = _forget_peak()
-        call = server.stub.WriteArtifact(messages(chunks()), timeout=50)
+        call = server.stub.WriteArtifact(messages(chunks()), timeout=60)
         written = (await call).artifact
         assert (written.size_bytes, written.sha256) == (LARGE_MIB * MIB, expected.hexdigest())
         assert _peak_mib() - before < ROOM_MIB

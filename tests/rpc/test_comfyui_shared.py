@@ -15,7 +15,6 @@ JOBS = 100
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.promise("workflow.never-twice", "jobs.remote-once")
 async def test_a_hundred_jobs_of_two_hubs_end_once_each(tmp_path: Path, redis_url: str) -> None:
     async with fake_comfyui() as comfy:

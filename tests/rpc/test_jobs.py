@@ -111,9 +111,9 @@ async def test_asynchronous_tool_becomes_a_job_however_it_is_called(office: Offi
     tool, stub = office.renders.name, office.running.stub
     invoked = await robot.call(tool)
     assert invoked.ok
-    stream = stub.InvokeStream(request(tool, message=pb.InvokeStreamRequest), metadata=robot.metadata, timeout=20)
+    stream = stub.InvokeStream(request(tool, message=pb.InvokeStreamRequest), metadata=robot.metadata, timeout=60)
     streamed = [event async for event in stream][-1].result
-    session = stub.InvokeSession(metadata=robot.metadata, timeout=20)
+    session = stub.InvokeSession(metadata=robot.metadata, timeout=60)
     call: pb.SessionCall = request(tool, message=pb.SessionCall)
     call.call_id = "mine"
     await session.write(pb.InvokeSessionRequest(calls=[call]))

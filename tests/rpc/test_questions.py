@@ -60,7 +60,7 @@ class AskingOffice(Office):
     async def waiting(self, job_id: str) -> Any:
         """The job, once it waits for a person."""
         watch = self.jobs.WatchJob(
-            job_service_pb2.WatchJobRequest(job_id=job_id), metadata=self.by("robot"), timeout=20
+            job_service_pb2.WatchJobRequest(job_id=job_id), metadata=self.by("robot"), timeout=60
         )
         async for answer in watch:
             if answer.status.state == AWAITING:

@@ -23,7 +23,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.domain.source import SourceState
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LONG = {"duration": 60, "steps": 1_200}
 """Tells of itself twenty times a second for a minute."""

@@ -141,7 +141,7 @@ async def reaches(port: int, credentials: grpc.ChannelCredentials | None) -> boo
     async with channel_to(f"localhost:{port}", credentials) as channel:
         stub: Any = ToolServiceStub(channel)
         try:
-            return bool((await stub.Invoke(request(TOOL), timeout=5)).result.ok)
+            return bool((await stub.Invoke(request(TOOL), timeout=60)).result.ok)
         except grpc.aio.AioRpcError as refused:
             if refused.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise

@@ -249,7 +249,7 @@ async def test_download_tells_its_progress_while_it_runs(tmp_path: Path) -> None
     ):
         args = {"url": server.url("/big"), "destPath": "big.bin"}
         call = running.stub.InvokeStream(
-            request("core/http.downloadFile", args, message=pb.InvokeStreamRequest), timeout=20
+            request("core/http.downloadFile", args, message=pb.InvokeStreamRequest), timeout=60
         )
         first = await call.read()
         assert 0 < first.progress.step < SIZE_BYTES

@@ -12,7 +12,7 @@ import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from tests.rpc.sharing import BY_KEY, state
-from tests.security.test_wire_approvals import Court, kind
+from tests.security.court import Court, kind
 from toolhub_service.tools.files import AtomicFile
 
 CAPABILITIES = "[read:fs, write:fs, execute:command, danger:destructive, network]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.call import BudgetRequest, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 
@@ -253,59 +252,6 @@ class TestRefund:
         assert house.state() is BreakerState.CLOSED
 
 
-class TestBreaker:
-    @pytest.mark.promise("breaker.per-upstream")
-    def test_an_upstream_that_fails_is_given_a_rest_and_the_others_are_not(self) -> None:
-        house = House()
-        house.fail(2)
-        error = house.refused()
-        assert (error.kind, error.retry_after_s, error.is_retryable) == (ErrorKind.CIRCUIT_OPEN, 5.0, True)
-        house.take(upstream="other").release()
-        house.clock.advance(5.0)
-        house.take().release()
-        assert house.state() is BreakerState.CLOSED
-
-    def test_an_agent_that_asks_for_missing_pages_rests_nobody(self) -> None:
-        house = House()
-        missing = ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(404))
-        for _ in range(20):
-            house.take().release(missing)
-        assert house.state() is BreakerState.CLOSED
-
-    def test_an_agent_that_leaves_no_time_rests_nobody(self) -> None:
-        house = House()
-        for timeout_s in (0.01, 1.0, 26.0):
-            hasty = a_call(TIME_NOW, budget=BudgetRequest(timeout_s=timeout_s))
-            for _ in range(20):
-                house.take(hasty).release(ErrorKind.TIMEOUT)
-        assert house.state() is BreakerState.CLOSED
-        for _ in range(2):
-            house.take().release(ErrorKind.TIMEOUT)
-        assert house.state() is BreakerState.OPEN
-
-    def test_a_tool_without_an_upstream_has_no_breaker(self) -> None:
-        house = House()
-        for _ in range(20):
-            lease = house.take(upstream="")
-            assert lease.retry_pause_s(FAILED, 1) is None
-            lease.release(FAILED)
-        assert not dict(house.budgets.breaker_states())
-
-    def test_failures_of_one_principal_rest_no_other(self) -> None:
-        house = House()
-        house.fail(2)
-        assert house.refused().kind is ErrorKind.CIRCUIT_OPEN
-        house.take(a_call(TIME_NOW, principal="ann")).release()
-
-    def test_an_answer_that_tells_of_a_failing_upstream_counts_though_it_is_a_result(self) -> None:
-        house = House()
-        for _ in range(2):
-            lease = house.take()
-            lease.blame()
-            lease.release()
-        assert house.state() is BreakerState.OPEN
-
-
 class TestRetry:
     READ = a_call(a_tool("a/read", read_only=True, limits=ToolLimits(max_retries=2)))
 
@@ -345,137 +291,6 @@ class TestRetry:
             assert lease.retry_pause_s(FAILED, 1) is None
             lease.release(FAILED)
         assert house.state() is BreakerState.CLOSED
-
-
-class TestWaiting:
-    async def test_a_call_waits_for_its_slot_and_gets_it(self) -> None:
-        house = House()
-        held = [house.take(), house.take()]
-        waiting = house.take()
-        assert waiting.is_pending
-        admitted = asyncio.create_task(waiting.admitted())
-        await queued(house, 1)
-        held[0].release()
-        await admitted
-        assert (waiting.is_pending, house.budgets.in_flight("up")) == (False, 2)
-        waiting.release()
-        held[1].release()
-        assert house.budgets.in_flight("up") == 0
-
-    @pytest.mark.promise("breaker.per-upstream")
-    async def test_a_slow_upstream_never_holds_up_another(self) -> None:
-        house = House()
-        held = [house.take(upstream="slow"), house.take(upstream="slow")]
-        assert house.take(upstream="slow").is_pending
-        assert not house.take(upstream="fast").is_pending
-        assert len(held) == 2
-
-    def test_work_that_is_only_followed_holds_no_slot_of_its_upstream(self) -> None:
-        house = House()
-        followed = [house.take(is_followed=True) for _ in range(5)]
-        assert not any(lease.is_pending for lease in followed)
-        assert house.budgets.in_flight("up") == 0
-        for lease in followed:
-            lease.release(FAILED)
-        assert (house.budgets.in_flight("up"), house.state()) == (0, BreakerState.OPEN)
-
-    def test_how_many_may_run_at_once_holds_for_followed_work_where_the_tool_states_it(self) -> None:
-        house = House()
-        spec = replace(TIME_NOW, limits=replace(TIME_NOW.limits, max_concurrency=1))
-        held = house.take(a_call(spec), is_followed=True)
-        assert house.take(a_call(spec), is_followed=True).is_pending
-        assert not held.is_pending
-
-    async def test_a_wait_beyond_the_deadline_is_refused_and_spends_nothing(self) -> None:
-        house = House(Limit("l", quota=3))
-        held = [house.take(), house.take()]
-        late = house.take(a_call(TIME_NOW, deadline_s=house.clock.monotonic_s() + 0.001))
-        with pytest.raises(ToolFailure) as caught:
-            await late.admitted()
-        assert caught.value.error.kind is ErrorKind.RATE_LIMITED
-        assert caught.value.error.retry_after_s is not None
-        for lease in held:
-            lease.release()
-        assert house.budgets.in_flight("up") == 0
-        house.take().release()
-        assert house.refused().details["limit"] == "l"
-
-    async def test_a_cancelled_wait_gives_everything_back(self) -> None:
-        house = House(Limit("l", quota=3))
-        held = [house.take(), house.take()]
-        waiting = asyncio.create_task(house.take().admitted())
-        await queued(house, 1)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        for lease in held:
-            lease.release()
-        house.take().release()
-        assert house.budgets.in_flight("up") == 0
-
-    async def test_a_full_queue_sheds_at_once(self) -> None:
-        house = House()
-        held = [house.take(), house.take()]
-        waiting = [asyncio.create_task(house.take().admitted()) for _ in range(3)]
-        await queued(house, 3)
-        assert house.refused().kind is ErrorKind.RATE_LIMITED
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        assert len(held) == 2
-
-    def test_a_call_that_cannot_get_its_turn_in_time_is_shed_at_once(self) -> None:
-        house = House()
-        slow = house.take()
-        house.clock.advance(20.0)
-        slow.release()
-        held = [house.take(), house.take()]
-        hasty = a_call(TIME_NOW, budget=BudgetRequest(timeout_s=5.0))
-        error = house.refused(hasty)
-        assert (error.kind, error.retry_after_s) == (ErrorKind.RATE_LIMITED, 10.0)
-        assert house.take(a_call(TIME_NOW)).is_pending
-        assert len(held) == 2
-
-    async def test_an_upstream_that_failed_meanwhile_is_left_alone(self) -> None:
-        house = House(Limit("l", quota=3))
-        held = [house.take(), house.take()]
-        waiting = asyncio.create_task(house.take().admitted())
-        await queued(house, 1)
-        for lease in held:
-            lease.release(FAILED)
-        with pytest.raises(ToolFailure) as caught:
-            await waiting
-        assert caught.value.error.kind is ErrorKind.CIRCUIT_OPEN
-        assert house.budgets.in_flight("up") == 0
-
-    async def test_slots_of_limits_are_waited_for_before_those_of_the_upstream(self) -> None:
-        house = House(Limit("l", concurrency=1))
-        held = house.take()
-        waiting = house.take()
-        assert waiting.is_pending
-        assert house.budgets.in_flight("up") == 1
-        admitted = asyncio.create_task(waiting.admitted())
-        await asyncio.sleep(0)
-        held.release()
-        await admitted
-        assert house.budgets.in_flight("up") == 1
-        waiting.release()
-        assert house.budgets.in_flight("up") == 0
-
-    def test_tools_that_share_an_upstream_share_its_smallest_bound(self) -> None:
-        house = House()
-        narrow = a_tool("a/narrow", limits=ToolLimits(max_concurrency=1))
-        assert not house.take().is_pending
-        assert house.take(a_call(narrow)).is_pending
-
-
-async def queued(house: House, count: int) -> None:
-    """A turn of the loop for each call that is to wait for the upstream."""
-    known = house.budgets._upstreams.get("up")
-    assert known is not None
-    for _ in range(count + 1):
-        await asyncio.sleep(0)
-    assert known.slots.waiting == count
 
 
 def test_upstreams_in_use_are_never_forgotten_and_their_number_is_bounded() -> None:
@@ -521,31 +336,3 @@ def test_a_request_that_only_one_call_can_belong_to_is_not_remembered() -> None:
     assert len(house.budgets._requests) == 0
     house.take(CALL).release()
     assert len(house.budgets._requests) == 1
-
-
-def test_breaker_whose_rest_is_over_is_told_as_half_open_though_nobody_calls() -> None:
-    house = House()
-    house.fail(2)
-    house.clock.advance(4.9)
-    assert house.state() is BreakerState.OPEN
-    house.clock.advance(0.1)
-    assert house.state() is BreakerState.HALF_OPEN
-
-
-def test_upstream_that_was_forgotten_begins_anew_and_calls_under_way_end_with_the_old_one() -> None:
-    narrow = a_call(a_tool("a/narrow", limits=ToolLimits(max_concurrency=1)))
-    wide = a_call(a_tool("a/wide", limits=ToolLimits(max_concurrency=2)))
-    house = House()
-    under_way = house.take(narrow)
-    house.budgets.forget("up")
-    house.budgets.forget("never-seen")
-    first, second = house.take(wide), house.take(wide)
-    assert house.budgets.in_flight("up") == 2
-    under_way.release(FAILED)
-    assert house.budgets.in_flight("up") == 2
-    first.release()
-    second.release()
-    house.fail(2)
-    house.budgets.forget("up")
-    house.take().release()
-    assert house.state() is BreakerState.CLOSED

@@ -28,12 +28,12 @@ def channel() -> Any:
 def answered(channel: Any, response: Any, trailers: Any, code: grpc.StatusCode, details: str) -> Any:
     """What the stub's caller gets when the test, as the hub, answers so."""
     with ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(ToolServiceStub(channel).Invoke, REQUEST, timeout=5)
+        calling = pool.submit(ToolServiceStub(channel).Invoke, REQUEST, timeout=60)
         _, asked, hub = channel.take_unary_unary(INVOKE)
         assert asked == REQUEST
         hub.send_initial_metadata(())
         hub.terminate(response, trailers, code, details)
-        return calling.result(timeout=5)
+        return calling.result(timeout=60)
 
 
 def test_answer_reaches_the_caller(channel: Any) -> None:

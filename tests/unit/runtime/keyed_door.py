@@ -23,7 +23,7 @@ DERIVED = replace(a_tool("test/text.send", capability="write:fs"), idempotency=I
 BROKEN = ToolError(ErrorKind.NETWORK_ERROR, "The connection broke.", retry_after_s=2.0)
 MISSING = ToolError(ErrorKind.NOT_FOUND, "There is no such text.")
 TTL_S = 3_600.0
-SHORT = BudgetRequest(timeout_s=0.02)
+MINUTE = BudgetRequest(timeout_s=60.0)
 ONCE = BudgetRequest(max_retries=0)
 
 

@@ -5,12 +5,14 @@ import time
 
 import pytest
 
+from tests.overtaken import overdue
 from tests.unit.runtime.door import HANG, READ, WRITE, a_door, a_tool
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
 
 BROKEN = ToolError(ErrorKind.NETWORK_ERROR, "The line is broken.")
+MINUTE = BudgetRequest(timeout_s=60.0)
 DONE = Outcome(value={"text": "done"})
 IDEMPOTENT_WRITE = a_tool("test/text.put", capability="write:fs", idempotent=True)
 
@@ -106,7 +108,7 @@ async def test_all_attempts_share_one_key(pauses: list[float]) -> None:
 
 async def test_read_that_outlives_its_deadline_is_timeout() -> None:
     door = a_door(HANG)
-    result = await door.result(READ, budget=BudgetRequest(timeout_s=0.02))
+    result = await overdue(door.result(READ, budget=MINUTE), 61.0)
     assert result.error is not None
     assert result.error.kind is ErrorKind.TIMEOUT
     assert result.error.is_retryable
@@ -119,7 +121,7 @@ async def test_read_that_outlives_its_deadline_is_timeout() -> None:
 )
 async def test_side_effect_whose_end_nobody_saw_is_outcome_unknown(answer: object) -> None:
     door = a_door(answer)
-    result = await door.result(WRITE, budget=BudgetRequest(timeout_s=0.02))
+    result = await overdue(door.result(WRITE, budget=MINUTE), 61.0)
     assert result.error is not None
     assert result.error.kind is ErrorKind.OUTCOME_UNKNOWN
     assert not result.error.is_retryable
@@ -129,7 +131,7 @@ async def test_side_effect_whose_end_nobody_saw_is_outcome_unknown(answer: objec
 
 async def test_idempotent_side_effect_that_outlives_its_deadline_is_timeout() -> None:
     door = a_door(HANG, tools=(IDEMPOTENT_WRITE,))
-    error = await door.error(IDEMPOTENT_WRITE, budget=BudgetRequest(timeout_s=0.02))
+    error = await overdue(door.error(IDEMPOTENT_WRITE, budget=MINUTE), 61.0)
     assert error.kind is ErrorKind.TIMEOUT
 
 
@@ -137,7 +139,8 @@ async def test_idempotent_side_effect_that_outlives_its_deadline_is_timeout() ->
 async def test_caller_deadline_bounds_the_budget_that_asks_for_more() -> None:
     door = a_door(HANG)
     # Were it not, the test would run into its own timeout.
-    error = await door.error(READ, deadline_s=time.monotonic() + 0.02, budget=BudgetRequest(timeout_s=600.0))
+    asked = door.error(READ, deadline_s=time.monotonic() + 60.0, budget=BudgetRequest(timeout_s=600.0))
+    error = await overdue(asked, 61.0)
     assert error.kind is ErrorKind.TIMEOUT
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.overtaken import overdue
 from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, a_tool
-from tests.unit.runtime.keyed_door import IDEMPOTENT, SHORT, TTL_S, a_keyed_door, ask, call, cancelled, gated
+from tests.unit.runtime.keyed_door import IDEMPOTENT, TTL_S, a_keyed_door, ask, call, cancelled, gated
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.event import EventType
@@ -222,14 +223,14 @@ class TestAtOnce:
         adapter = gated(door)
         running = asyncio.create_task(ask(door, 1))
         await adapter.started.wait()
-        error = (await ask(door, 2, budget=SHORT)).error
+        error = (await overdue(ask(door, 2, budget=BudgetRequest(timeout_s=5.0)), 6.0)).error
         assert error is not None
         assert error.kind is ErrorKind.TIMEOUT
         assert error.is_retryable
         assert error.details == {"first_call_id": "call-1"}
         adapter.gate.set()
         assert (await running).ok
-        assert (await ask(door, 3, budget=SHORT)).replayed
+        assert (await ask(door, 3)).replayed
 
     async def test_cancelled_waiter_leaves_the_runner_alone(self) -> None:
         door = a_keyed_door()

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from tests.fakes.clock import ManualClock
+from tests.overtaken import overdue
 from tests.unit.runtime.door import HANG, POLICY, READ, WRITE, Door
 from tests.unit.runtime.keyed_door import (
     BROKEN,
     DERIVED,
     IDEMPOTENT,
+    MINUTE,
     MISSING,
     ONCE,
-    SHORT,
     TTL_S,
     a_keyed_door,
     ask,
@@ -83,7 +84,7 @@ class TestEnd:
 
     async def test_timeout_of_a_side_effect_is_stored_as_unknown(self) -> None:
         door = a_keyed_door(HANG, Outcome(value={"text": "now"}))
-        kinds = [(await ask(door, number, budget=SHORT)).error for number in (1, 2)]
+        kinds = [(await overdue(ask(door, 1, budget=MINUTE), 61.0)).error, (await ask(door, 2)).error]
         assert [error and error.kind for error in kinds] == [ErrorKind.OUTCOME_UNKNOWN] * 2
         assert len(door.adapter.calls) == 1
 
@@ -143,7 +144,7 @@ class TestDeadRunner:
     async def test_runner_within_its_lease_is_waited_for(self) -> None:
         door, store = self.door()
         await self.claimed(door, store, WRITE, lease_s=60)
-        error = (await ask(door, 1, budget=SHORT)).error
+        error = (await overdue(ask(door, 1, budget=MINUTE), 61.0)).error
         assert error is not None
         assert error.kind is ErrorKind.TIMEOUT
 

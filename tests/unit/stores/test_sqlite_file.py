@@ -153,7 +153,7 @@ def test_processes_that_start_together_on_a_new_file_all_open_it(tmp_path: Path)
 
         def start(path: Path = path, together: threading.Barrier = together) -> tuple[Any, Any]:
             together.wait()
-            connection = connect(path, busy_timeout_s=5.0)
+            connection = connect(path, busy_timeout_s=60.0)
             mode, version = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "user_version")
             )

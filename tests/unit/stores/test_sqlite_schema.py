@@ -55,7 +55,7 @@ async def test_keys_of_the_first_version_count_to_the_shares_of_their_principals
     path, clock = tmp_path / "hub.db", ManualClock()
     with monkeypatch.context() as earlier:
         earlier.setattr(sqlite_schema, "MIGRATIONS", MIGRATIONS[:1])
-        connection = connect(path, busy_timeout_s=1.0)
+        connection = connect(path, busy_timeout_s=60.0)
         record = encode_key_record(a_record(clock))
         rows = [("greedy", "x/y", str(number), "owner-1", 0, 10**15, 2_048, record) for number in range(10)]
         connection.executemany("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
@@ -74,8 +74,8 @@ def test_migration_that_fails_leaves_the_file_as_it_was(first_file: Path, monkey
     with monkeypatch.context() as failing:
         failing.setattr(sqlite_schema, "MIGRATIONS", broken)
         with pytest.raises(Exception, match="already exists"):
-            connect(first_file, busy_timeout_s=1.0)
-    connection = connect(first_file, busy_timeout_s=1.0)
+            connect(first_file, busy_timeout_s=60.0)
+    connection = connect(first_file, busy_timeout_s=60.0)
     assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
     assert connection.execute("SELECT job_id FROM jobs").fetchall() == [("job-1",)]
     connection.close()
@@ -84,7 +84,7 @@ def test_migration_that_fails_leaves_the_file_as_it_was(first_file: Path, monkey
 def test_hub_of_the_first_version_refuses_a_file_of_the_second(
     first_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect(first_file, busy_timeout_s=1.0).close()
+    connect(first_file, busy_timeout_s=60.0).close()
     monkeypatch.setattr(sqlite_schema, "MIGRATIONS", MIGRATIONS[:1])
     with pytest.raises(FileTooNew):
-        connect(first_file, busy_timeout_s=1.0)
+        connect(first_file, busy_timeout_s=60.0)

@@ -103,9 +103,11 @@ async def test_a_cancelled_call_takes_its_worker_with_it_and_a_fresh_one_takes_i
     await asked(pool)
     (pid,) = pool.pids
     workers.ready.clear()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await asked(pool, "sleep")
+    call = asyncio.create_task(asked(pool, "sleep"))
+    await workers.said("sleeping")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
     assert await gone(pid, within_s=0)
     await asyncio.wait_for(workers.ready.wait(), 60)
     assert (await asked(pool))["pid"] == workers.started[-1] != pid
@@ -176,7 +178,7 @@ async def test_closing_ends_the_workers_and_the_calls_that_run(pool: WorkerPool,
 
 async def test_fifty_kills_leave_no_descriptor_no_process_and_no_task(pool: WorkerPool, workers: Workers) -> None:
     await asked(pool)
-    before, tasks, threads = _descriptors(), len(asyncio.all_tasks()), threading.active_count()
+    before, tasks, threads = _descriptors(), len(asyncio.all_tasks()), _threads()
     for _ in range(50):
         call = asyncio.create_task(asked(pool, "ignore SIGTERM" if _ == 0 else "sleep"))
         await asyncio.sleep(0)
@@ -189,7 +191,9 @@ async def test_fifty_kills_leave_no_descriptor_no_process_and_no_task(pool: Work
     assert all([await gone(pid, within_s=0) for pid in workers.started if pid not in pool.pids])
     assert _descriptors() <= before + 6  # the second worker
     assert len(asyncio.all_tasks()) <= tasks + 1
-    assert threading.active_count() <= threads + 2  # asyncio has one for each process that runs
+    async with asyncio.timeout(60):
+        while _threads() > threads + 2:  # noqa: ASYNC110 - asyncio has one for each process that runs; it ends untold
+            await asyncio.sleep(0)
     gc.collect()
     assert sum(isinstance(thing, WorkerProcess) for thing in gc.get_objects()) <= 2
 
@@ -214,6 +218,11 @@ async def test_a_killed_hub_takes_its_workers_and_their_children_even_where_pyth
 
 def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _threads() -> int:
+    """But for those of the loop's own pool, which come as a machine happens to schedule them."""
+    return sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate())
 
 
 _HUB = """

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.langchain_source import Door, Opened, gone, opened
+from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.runtime.execute import within
-
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
@@ -72,12 +71,17 @@ async def test_failures_are_told_as_those_of_async_tools(desk: Opened) -> None:
 
 
 @pytest.mark.promise("langchain.timeout-kills")
-async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(desk: Opened) -> None:
+async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(desk: Opened, door: Door) -> None:
     await desk("add", a=1)
-    (pid,) = desk.source.pool.pids
-    call = granted(desk.spec("sleeps"), deadline_s=asyncio.get_running_loop().time() + 0.1)
-    with pytest.raises(TimeoutError):
-        await within(call.deadline_s, desk.adapter.execute(call, SILENT))
+
+    async def late(timeout_s: float) -> None:
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        call = granted(desk.spec("holds_on"), {"door": door.path}, deadline_s=deadline_s)
+        with pytest.raises(TimeoutError):
+            await within(deadline_s, desk.adapter.execute(call, SILENT))
+
+    await overtaken(late, lambda _: not door.words.empty())
+    pid = int(await door.words.get())
     assert await gone(pid, within_s=0)
     assert (await desk("add", a=1))["text"] != f"3 in {pid}"
 
