@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from toolhub_service.budget.limits import Counter, Counters
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.usage import Refused, Scarce, Taken
-from toolhub_service.domain.verdict import Limit
+from toolhub_service.domain.verdict import Limit, Refused, Scarce, Taken
 
 
 class CountsAlone:

@@ -14,8 +14,7 @@ import pytest
 from tests.fakes.clock import ManualClock
 from toolhub_service.budget.limits import Counter
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.usage import Refused, Scarce, SharedCounts, Taken
-from toolhub_service.domain.verdict import Limit
+from toolhub_service.domain.verdict import Limit, Refused, Scarce, SharedCounts, Taken
 
 RATE = Limit("rate", rate_per_s=10.0, burst=5)
 QUOTA = Limit("quota", quota=7, quota_window_s=60.0)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple, replace
 
-from toolhub_service.domain.usage import ToolUse, UsageStore
+from toolhub_service.domain.tool import ToolUse, UsageStore
 
 T0 = 1_700_000_000_000
 KEEP = 4

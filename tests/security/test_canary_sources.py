@@ -27,7 +27,7 @@ from tests.security.test_canary_wire import Exits, exits
 from toolhub.v1 import approval_service_pb2, job_service_pb2, job_state_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
-from toolhub_service.domain.pin import PinFilter
+from toolhub_service.domain.source import PinFilter
 
 __all__ = ["exits"]
 POLICY = """

@@ -26,11 +26,11 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument, ToolSpec
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.policy import arguments
+from toolhub_service.policy import refusals
 from toolhub_service.runtime import approval_record, artifact_references, pipeline
 from toolhub_service.runtime.approval_reveal import show_arguments
 from toolhub_service.runtime.steps import validate_input
-from toolhub_service.schema.tool_schemas import ToolSchemas
+from toolhub_service.schema.defaults import ToolSchemas
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.transport import envelope, receipts
@@ -240,7 +240,7 @@ async def test_many_paths_are_judged_beside_other_calls(tmp_path: Path, monkeypa
         judged_in.add(threading.current_thread())
         return judge_path(path)
 
-    monkeypatch.setattr(arguments, "judge_path", judges)
+    monkeypatch.setattr(refusals, "judge_path", judges)
     paths = [f"folder/{number}" for number in range(20_000)]
     async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[Looks()]) as hub:
         assert await hub.value(Looks.name, {"paths": paths}) == {"count": 20_000}

@@ -17,11 +17,11 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Principal
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job import JobNews
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, Invoker, KeyStore, PolicySource
-from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.engines.inprocess import InprocessEngine
 from toolhub_service.runtime.approval_watch import ApprovalNews

@@ -28,10 +28,9 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job_ports import RunningJobs
-from toolhub_service.domain.pin import Pin, PinFilter
 from toolhub_service.domain.ports import Adapter, AuditLog
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import SourceState, SourceStatus
+from toolhub_service.domain.source import Pin, PinFilter, SourceState, SourceStatus
 from toolhub_service.domain.tool import REGISTERED_SOURCE, ToolKind, ToolSpec
 from toolhub_service.registry.catalog import check_name, check_not_reserved
 from toolhub_service.registry.discovery import Sources

@@ -14,12 +14,13 @@ from typing import Protocol
 from toolhub_service.app.deps import Deps
 from toolhub_service.domain.approval import ApprovalStore
 from toolhub_service.domain.artifact import ArtifactRecords, Blobs
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.ports import KeyStore
 from toolhub_service.domain.source import PinStore
-from toolhub_service.domain.start_reasons import StartReason
-from toolhub_service.domain.usage import SharedCounts, UsageStore
+from toolhub_service.domain.tool import UsageStore
+from toolhub_service.domain.verdict import SharedCounts
 from toolhub_service.registry.usage_index import KEEP
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.stores.blobs_disk import DiskBlobs

@@ -15,11 +15,11 @@ from toolhub_service.app.deps import Deps
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.domain.artifact import ArtifactDesk
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job_ports import JobDesk
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.source import SourceState, SourceStatus
-from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog

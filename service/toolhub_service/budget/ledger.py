@@ -17,8 +17,7 @@ from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.domain.usage import SharedCounts
-from toolhub_service.domain.verdict import Limit, Verdict
+from toolhub_service.domain.verdict import Limit, SharedCounts, Verdict
 
 
 class Budgets:

@@ -14,8 +14,7 @@ from typing import TypeVar
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.domain.call import Call, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
-from toolhub_service.domain.usage import Refused, Scarce, SharedCounts, Taken
-from toolhub_service.domain.verdict import Limit
+from toolhub_service.domain.verdict import Limit, Refused, Scarce, SharedCounts, Taken
 
 # A bounded memory of counters: at its bound, the least recently used one that means nothing any more makes room.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple, Protocol
 
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
@@ -129,3 +130,59 @@ class Verdict:
     @property
     def allows(self) -> bool:
         return self.effect is Effect.ALLOW
+
+
+# The port of counts that all hubs spend together: rate and quota, by limit id.
+
+
+class Scarce(Enum):
+    """What of a limit is used up."""
+
+    RATE = "rate"
+    QUOTA = "quota"
+
+
+class Refused(NamedTuple):
+    """Nothing was taken."""
+
+    limit: Limit
+    scarce: Scarce
+    wait_s: float
+    """Until the same call may pass, as it stands now."""
+
+
+class Taken(NamedTuple):
+    """What `give_back` wants."""
+
+    limits: tuple[Limit, ...] = ()
+    marks: tuple[bytes, ...] = ()
+    """The store's own, one a limit."""
+
+
+class SharedCounts(Protocol):
+    """Rate and quota of limits. Concurrency is no count of this port: slots are each process's own.
+
+    Both methods raise ToolFailure TOOL_UNAVAILABLE when the store cannot be reached. A call may then have been counted
+    all the same, and one whose answer was lost may be counted twice: never too few.
+    """
+
+    async def take(self, limits: Sequence[Limit], *, spend: bool = True) -> Taken | Refused:
+        """Spend one call of each limit, or of none. Without `spend`: only say whether it would pass."""
+        ...
+
+    async def give_back(self, taken: Taken) -> None:
+        """Of a call that did not run. A window that has closed since is left alone."""
+        ...
+
+
+# How much of a common room one may hold, so that one alone does not use it up.
+#
+# As long as one holds less than is still free, one may take one more (Choudhury and Hahne, "Dynamic Queue Length
+# Thresholds for Shared-Memory Packet Switches", 1998, with alpha = 1). Who comes first gets half, the next half of what
+# is left: it takes a dozen who take all they can to fill a room of thousands. As what they hold ends, their shares even
+# out, to one part in n + 1 each, for who has less may take sooner. Nobody needs to know who is there.
+
+
+def may_take(own: int, taken: int, most: int) -> bool:
+    """Whether one who holds `own` may take more of a room of `most`, of which all together hold `taken`."""
+    return own < most - taken

@@ -17,18 +17,147 @@ When it is back, the messages come again, here or elsewhere, and find the run or
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import platform
 import secrets
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from docket import Disposition, TaskKey, Worker
+import docket.execution
+import docket.strikelist
+from docket import Disposition, Docket, Execution, TaskKey, Worker
+from docket.dependencies import Dependency
+from key_value.aio.stores.memory import MemoryStore
 from redis.exceptions import RedisError
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.engines.hub_docket import HubDocket, Sessions, tame
-from toolhub_service.engines.runs import Run, Runs
+from toolhub_service.engines.inprocess import Run, Runs
+
+# docket as a guest in the hub's process. It opens a connection for every command under way, and redis-py refuses from
+# the 101st on: here commands wait. It unpickles what it finds in Redis, which lets whoever writes there run code in
+# every hub: all that a delivery needs is its key, so nothing is packed and nothing is ever unpacked. A worker that
+# loses Redis lets go of its messages and then waits until all its tasks have ended, for hours if need be: `session`
+# tells them. Of docket's inside (0.27) `Dependency.worker_lifecycle` and the name `cloudpickle` are used.
+
+_COMMANDS = 32
+"""Under way at once."""
+_CONNECTIONS = _COMMANDS + 8
+"""The worker's own loops share one command's place and use several connections."""
+_KEPT = timedelta(minutes=5)
+"""How long docket remembers what became of a delivery, and thereby refuses one that a stalled process still holds."""
+_UNUSED = timedelta(seconds=30)
+_LOOKED_THROUGH = 1_000
+"""Messages, from the oldest on."""
+_SILENCE_S = 60.0
+
+
+class HubDocket(Docket):
+    """A docket whose tasks have a name and a key, no arguments and no result."""
+
+    def __init__(self, name: str, redis_url: str) -> None:
+        super().__init__(
+            name=name,
+            url=_with_connections(redis_url, _CONNECTIONS),
+            heartbeat_interval=_UNUSED,
+            execution_ttl=_KEPT,
+            result_storage=MemoryStore(),
+        )
+        self.tasks.clear()
+        self.session: asyncio.Future[None] | None = None
+        """Done when the worker has let go of its messages; None while it has none."""
+        self._room = asyncio.Semaphore(_COMMANDS)
+
+    @asynccontextmanager
+    async def redis(self) -> AsyncIterator[Any]:
+        async with self._room, super().redis() as client:
+            yield client
+
+    @asynccontextmanager
+    async def in_session(self) -> AsyncIterator[None]:
+        session = self.session = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            session.set_result(None)
+
+    async def drop_unreadable(self) -> None:
+        """Remove messages that a worker can make nothing of: it ends at the first, and so would the next worker."""
+        async with self.redis() as redis:
+            for message_id, message in await redis.xrange(self.stream_key, count=_LOOKED_THROUGH):
+                try:
+                    await Execution.from_message(self, message, fallback_task=_nothing, sync=False)
+                except Exception:  # noqa: BLE001 - whatever it is, nobody can run it
+                    await redis.xack(self.stream_key, self.worker_group_name, message_id)
+                    await redis.xdel(self.stream_key, message_id)
+
+
+class Sessions(Dependency[None]):
+    """For a worker's `dependencies`: keeps `HubDocket.session`."""
+
+    async def __aenter__(self) -> None:
+        return None
+
+    @classmethod
+    def worker_lifecycle(cls, docket: HubDocket, _: Worker) -> AbstractAsyncContextManager[None]:
+        return docket.in_session()
+
+
+def tame() -> None:
+    """Silence docket and take its pickles away, for the whole process. Doing it again changes nothing."""
+    setattr(docket.execution, "cloudpickle", _Nothing)  # noqa: B010 - the module's name, not an attribute of ours
+    setattr(docket.strikelist, "cloudpickle", _Nothing)  # noqa: B010
+    log = logging.getLogger("docket")
+    log.setLevel(logging.WARNING)
+    log.propagate = False
+    if not log.handlers:
+        log.addHandler(_Brief())
+
+
+async def _nothing() -> None:
+    """What a name that nobody knows stands for."""
+
+
+class _Nothing(dict[Any, Any]):
+    """What stands in for pickles: packs to nothing, and is what unpacking gives, as arguments of either kind."""
+
+    def __getitem__(self, _: Any) -> Any:
+        return ()
+
+    @staticmethod
+    def dumps(_: object) -> bytes:
+        return b""
+
+    @staticmethod
+    def loads(_: bytes) -> _Nothing:
+        return _Nothing()
+
+
+class _Brief(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_s: dict[object, float] = {}
+        self._log = logging.getLogger(__name__)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if str(record.msg).startswith("↩"):
+            return  # a task's end, which our runs tell themselves
+        now_s = time.monotonic()
+        if now_s - self._last_s.get(record.msg, -_SILENCE_S) >= _SILENCE_S:
+            self._last_s[record.msg] = now_s
+            self._log.warning("docket: %s", record.getMessage())
+
+
+def _with_connections(url: str, count: int) -> str:
+    """The URL with a bound of its own for the pools made from it."""
+    parts = urlsplit(url)
+    query = [(name, value) for name, value in parse_qsl(parts.query) if name != "max_connections"]
+    return parts._replace(query=urlencode([*query, ("max_connections", str(count))])).geturl()
+
 
 _ENQUEUE_S = 3.0
 """How long an enqueue may take before Redis counts as lost."""

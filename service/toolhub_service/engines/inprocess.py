@@ -10,9 +10,60 @@ that. It costs at most one delivery that finds nothing to do.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from functools import partial
 
-from toolhub_service.engines.runs import Run, Runs
+# The runs under way in one process, by job: at most one of each.
+#
+# A run starts in the context in which the engine was started, not in that of whoever enqueued the job: it is nobody's
+# RPC, and keeps none alive.
+
+Run = Callable[[str], Awaitable[None]]
+
+
+class Runs:
+    def __init__(self, run: Run, ended: Callable[[str], None] = lambda _: None) -> None:
+        """`ended` is told of each run that is over, however, when the job may run again."""
+        self._run = run
+        self._told = ended
+        self._context: Context = copy_context()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def get(self, job_id: str) -> asyncio.Task[None] | None:
+        """The run of the job that is under way."""
+        return self._tasks.get(job_id)
+
+    def start(self, job_id: str) -> asyncio.Task[None]:
+        """Run a job that is not running. A crash is told to the loop's exception handler and goes no further."""
+        task = asyncio.create_task(self._one(job_id), name=f"job {job_id}", context=self._context.copy())
+        self._tasks[job_id] = task
+        task.add_done_callback(partial(self._ended, job_id))
+        return task
+
+    async def end(self, grace_s: float) -> None:
+        """Wait for `grace_s`, cancel what still runs and wait until it has ended. Nothing may be started meanwhile."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=grace_s)
+        if late := list(self._tasks.values()):
+            for task in late:
+                task.cancel()
+            await asyncio.wait(late)
+
+    async def _one(self, job_id: str) -> None:
+        await self._run(job_id)
+
+    def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[job_id]
+        if not task.cancelled() and (crash := task.exception()) is not None:
+            told = {"message": f"the run of job {job_id} crashed", "exception": crash, "task": task}
+            task.get_loop().call_exception_handler(told)
+        self._told(job_id)
 
 
 class InprocessEngine:

@@ -15,9 +15,9 @@ from typing import Any, Final, cast
 import re2
 import yaml
 
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.guards.secret_patterns import is_secret_name, known_pattern
 from toolhub_service.guards.secrets import MARK
 from toolhub_service.guards.urls import ParsedUrl

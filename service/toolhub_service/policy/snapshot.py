@@ -17,10 +17,10 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 from toolhub_service.policy import refusals
-from toolhub_service.policy.arguments import judge_arguments
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.document import STARTER, PolicyDocument, canonical_bytes, complete
 from toolhub_service.policy.parsing import InvalidPolicy, Lines, parse_policy
+from toolhub_service.policy.refusals import judge_arguments
 from toolhub_service.policy.table import BoundRule, Holdings, Row, Table, compile_conditions
 
 MAX_ROWS = 16_384

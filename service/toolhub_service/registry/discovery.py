@@ -13,10 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from toolhub_service.domain.errors import ErrorKind, HubFailure, refuse
-from toolhub_service.domain.pin import Pin, PinFilter
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import Definition, PinStore, SourceObserver, SourceState, SourceStatus, ToolSource
+from toolhub_service.domain.source import (
+    Definition,
+    Pin,
+    PinFilter,
+    PinStore,
+    SourceObserver,
+    SourceState,
+    SourceStatus,
+    ToolSource,
+)
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog, skeleton
 from toolhub_service.registry.cooperative import CpuClock

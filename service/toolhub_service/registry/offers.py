@@ -14,8 +14,7 @@ from operator import attrgetter
 from typing import Final
 
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.pin import pin_digest
-from toolhub_service.domain.source import Definition
+from toolhub_service.domain.source import Definition, pin_digest
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.guards.descriptions import Finding, judge_definition
 from toolhub_service.registry.catalog import Registration, ToolCatalog

@@ -14,10 +14,20 @@ from typing import Final
 from msgspec.structs import replace
 
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
-from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinState, pin_digest
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import Definition, PinStore, SourceObserver, ToolSource, Trust
+from toolhub_service.domain.source import (
+    FIRST_USE,
+    Definition,
+    Pin,
+    PinChange,
+    PinState,
+    PinStore,
+    SourceObserver,
+    ToolSource,
+    Trust,
+    pin_digest,
+)
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.cooperative import TimeSlice, run_in_slices
 from toolhub_service.registry.offers import Offer

@@ -29,8 +29,7 @@ from typing import Final, TypeVar
 from msgspec import structs
 
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinState
-from toolhub_service.domain.source import Definition, Trust
+from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange, PinState, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.offers import Offer, nameless
 

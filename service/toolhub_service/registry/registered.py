@@ -13,9 +13,8 @@ from typing import Final
 
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.pin import Pin, PinState
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import Definition, SourceObserver, ToolSource, Trust
+from toolhub_service.domain.source import Definition, Pin, PinState, SourceObserver, ToolSource, Trust
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.offers import DEFINITION_MAX_CHARS, Offer, fits
 from toolhub_service.registry.pin_ledger import PinLedger

@@ -17,11 +17,13 @@ from typing import Final
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.pin import Pin, PinChange, PinState
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.source import (
     Definition,
     Discovery,
+    Pin,
+    PinChange,
+    PinState,
     SourceObserver,
     SourceState,
     SourceStatus,

@@ -21,7 +21,7 @@ from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import SettledCall
-from toolhub_service.domain.usage import ToolUse, UsageStore
+from toolhub_service.domain.tool import ToolUse, UsageStore
 from toolhub_service.registry.query import Analyser
 from toolhub_service.registry.usage_index import IndexedUse, TenantUsage
 

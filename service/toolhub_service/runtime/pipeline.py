@@ -73,7 +73,7 @@ from toolhub_service.runtime.steps import (
     validate_input,
     validate_output,
 )
-from toolhub_service.schema.tool_schemas import ToolSchemas
+from toolhub_service.schema.defaults import ToolSchemas
 
 T = TypeVar("T")
 

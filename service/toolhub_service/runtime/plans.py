@@ -2,15 +2,138 @@
 
 from __future__ import annotations
 
+import hmac
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
 
 from toolhub_service.domain.call import Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Plan, StepName, StepVerdict
 from toolhub_service.domain.verdict import Effect, Verdict
-from toolhub_service.policy import plan_digest
 from toolhub_service.runtime.call_state import CallState
+
+# A plan digest is a sealed promise that what was shown in a dry run is what will run, checked without any store.
+#
+#     v2.<expires_at_unix_ms>.<principal>-<tool>-<arguments>-<policy>-<workspace>-<state>.<mac>
+#
+# Each part of the middle is a keyed short digest (HMAC-SHA256 cut to 16 bytes, hex) of what it names, and the mac
+# (HMAC-SHA256, base64url) covers all before it. Any replica with the key can check a digest and say *which* part
+# differs; the key in the parts keeps a caller from searching for two argument lists with one digest. A digest is not
+# single-use: within its time it allows the same call again, so a call that must happen once carries an idempotency key
+# too. Version 1 knew neither workspace nor state and is refused.
+
+VERSION = "v2"
+_MAX_CHARS = 512
+_PART_BYTES = 16
+
+_STATE = "state"
+_DIFFERENCES = {
+    "principal": "it was made for another caller",
+    "tool definition": "the tool's definition has changed",
+    "arguments": "the arguments are not the ones that were shown",
+    "policy verdict": "the policy has changed or decides by another rule",
+    "workspace": "it was made for another folder: send the request_id or session_id of the dry run",
+    _STATE: "what the call would destroy, overwrite or move has changed since it was shown",
+}
+
+
+def seal(planned: PlannedCall, verdict: Verdict, expires_at_unix_ms: int, key: bytes) -> str:
+    """The digest of what a dry run showed. `planned.args_digest` must be set; `key` is shared by all replicas."""
+    body = f"{VERSION}.{expires_at_unix_ms}.{'-'.join(_parts(planned, verdict, key).values())}"
+    return f"{body}.{_mac(body, key)}"
+
+
+def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int, key: bytes) -> None:
+    """Whether a call with this digest is the one that was shown, but for the state that it was shown: see `is_stale`.
+
+    Raises ToolFailure PLAN_REQUIRED; `details.differs` lists what is not as it was shown: `principal`,
+    `tool definition`, `arguments`, `policy verdict`, `workspace`, or `expired`, `forged` or `version`.
+    """
+    expires_at_unix_ms, sealed = _opened(digest, key)
+    current = _parts(planned, verdict, key)
+    if len(sealed) != len(current):
+        raise _refused(["forged"], "it is not one of this hub's")
+    compared = zip(current.items(), sealed, strict=True)
+    differs: list[JsonValue] = [name for (name, part), shown in compared if part != shown and name != _STATE]
+    if differs:
+        raise _refused(differs, "; ".join(_DIFFERENCES[str(name)] for name in differs))
+    if now_unix_ms >= expires_at_unix_ms:
+        raise _refused(["expired"], "it has expired")
+
+
+def is_stale(digest: str, planned: PlannedCall, verdict: Verdict, key: bytes) -> bool:
+    """Whether what the call would destroy has changed since the plan was shown; of a digest that was checked."""
+    return _opened(digest, key)[1][-1] != _parts(planned, verdict, key)[_STATE]
+
+
+def stale(sealed: str, effects: Sequence[str], ttl_s: float) -> ToolFailure:
+    """PLAN_REQUIRED with what the call would do now, and the digest by which that is committed."""
+    return _refused(
+        [_STATE],
+        _DIFFERENCES[_STATE],
+        "details.effects says what it would do now; invoke with details.plan_digest if that is still wanted.",
+        effects=list(effects),
+        plan_digest=sealed,
+        expires_in_s=ttl_s,
+    )
+
+
+def committed(verdict: Verdict) -> Verdict:
+    """What a REQUIRE_PLAN verdict becomes once its plan digest has been checked; other verdicts stay as they are."""
+    if verdict.effect is not Effect.REQUIRE_PLAN:
+        return verdict
+    return replace(verdict, effect=Effect.ALLOW, reason="The plan that was shown is committed.", remedy="")
+
+
+def _opened(digest: str, key: bytes) -> tuple[int, list[str]]:
+    body, _, mac = digest.rpartition(".")
+    pieces = body.split(".")
+    is_ours = len(digest) <= _MAX_CHARS and digest.isascii() and hmac.compare_digest(mac, _mac(body, key))
+    if is_ours and pieces[0] == "v1":
+        raise _refused(
+            ["version"], "it was made by an earlier version of the hub, which held it to no folder and state"
+        )
+    if not is_ours or len(pieces) != 3 or pieces[0] != VERSION:
+        raise _refused(["forged"], "it is not one of this hub's, or it was damaged on the way")
+    return int(pieces[1]), pieces[2].split("-")
+
+
+def _parts(planned: PlannedCall, verdict: Verdict, key: bytes) -> dict[str, str]:
+    if not planned.args_digest:
+        raise ValueError("a plan needs the digest of its arguments")
+    decided = f"{verdict.policy_revision}\n{verdict.effect.value}\n{verdict.rule_id}"
+    named = {
+        "principal": planned.call.principal.id,
+        "tool definition": f"{planned.spec.name}\n{planned.spec.digest}",
+        "arguments": planned.args_digest,
+        "policy verdict": decided,
+        "workspace": planned.preconditions.workspace,
+        _STATE: planned.preconditions.state,
+    }
+    return {name: _keyed(f"{name}\n{value}", key)[: _PART_BYTES * 2] for name, value in named.items()}
+
+
+def _keyed(text: str, key: bytes) -> str:
+    return hmac.new(key, text.encode("utf-8", "surrogatepass"), sha256).hexdigest()
+
+
+def _mac(body: str, key: bytes) -> str:
+    digest = hmac.new(key, f"plan\n{body}".encode("utf-8", "surrogatepass"), sha256).digest()
+    return urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+_AGAIN = "Invoke with mode DRY_RUN again and send the new plan_digest."
+
+
+def _refused(differs: list[JsonValue], why: str, remedy: str = _AGAIN, **facts: JsonValue) -> ToolFailure:
+    message = f"The plan_digest does not fit this call: {why}. {remedy}"
+    details: JsonObject = {"differs": differs, **facts}
+    return ToolFailure(ToolError(kind=ErrorKind.PLAN_REQUIRED, message=message, details=details))
+
 
 _SHOWN = (
     StepName.RESOLVE,
@@ -37,17 +160,17 @@ class Plans:
         call = planned.call
         # A job's plan was in time when it was submitted; how long it then waits is not the caller's doing.
         now_unix_ms = 0 if call.job_id and call.mode is Mode.EXECUTE else self._clock.unix_ms()
-        plan_digest.check(call.plan_digest, planned, verdict, now_unix_ms, self._key)
-        return plan_digest.committed(verdict)
+        check(call.plan_digest, planned, verdict, now_unix_ms, self._key)
+        return committed(verdict)
 
     def is_stale(self, planned: PlannedCall, verdict: Verdict) -> bool:
         """Whether what the call would destroy is no longer what its plan showed."""
-        return plan_digest.is_stale(planned.call.plan_digest, planned, verdict, self._key)
+        return is_stale(planned.call.plan_digest, planned, verdict, self._key)
 
     def stale(self, planned: PlannedCall, verdict: Verdict, effects: Sequence[str]) -> ToolFailure:
         """The refusal of a stale plan, with the plan of now. `verdict`: the policy's own."""
-        sealed = plan_digest.seal(planned, verdict, self._expires_at_unix_ms(), self._key)
-        return plan_digest.stale(sealed, effects, self._ttl_s)
+        sealed = seal(planned, verdict, self._expires_at_unix_ms(), self._key)
+        return stale(sealed, effects, self._ttl_s)
 
     def _expires_at_unix_ms(self) -> int:
         return self._clock.unix_ms() + int(self._ttl_s * 1_000)
@@ -66,7 +189,7 @@ class Plans:
             defaults_applied=planned.defaults_applied if planned else (),
             steps=tuple(_step_verdicts(state, error)),
             effects=tuple(effects),
-            plan_digest=plan_digest.seal(planned, verdict, expires_at_unix_ms, self._key)
+            plan_digest=seal(planned, verdict, expires_at_unix_ms, self._key)
             if sealable and planned and verdict
             else "",
             expires_at_unix_ms=expires_at_unix_ms,
@@ -94,6 +217,3 @@ def _step_verdict(step: StepName, state: CallState, error: ToolError | None) -> 
             reason = f"{reason} Commit this plan by its digest."
         return StepVerdict(step, error is None, verdict.rule_id, reason, verdict.remedy, error)
     return StepVerdict(step, error is None, reason=error.message if error else "", error=error)
-
-
-# Step 4: may this agent do this, now, with these arguments? Asks the policy in force and honours plans.

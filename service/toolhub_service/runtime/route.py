@@ -19,7 +19,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Adapter, Catalog, PolicySource
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec, ToolState
 from toolhub_service.domain.verdict import Verdict
-from toolhub_service.schema.tool_schemas import ToolSchemas, for_tool
+from toolhub_service.schema.defaults import ToolSchemas, for_tool
 
 _ROUTES_MAX: Final = 16_384
 """Routes kept; the oldest goes first."""

@@ -25,7 +25,7 @@ from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.runtime.approval_record import reply_to
 from toolhub_service.runtime.route import Route
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.schema.tool_schemas import ToolSchemas
+from toolhub_service.schema.defaults import ToolSchemas
 
 
 def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> None:

@@ -8,19 +8,21 @@ A plan is compiled once per schema and laid over arguments that are already vali
 - nothing comes from anyOf, oneOf, not, if or the dependent keywords, but for a tag that picks exactly one branch;
 - a default that its own subschema rejects is dropped; arrays and objects are copied for every call.
 Keywords that constrain a whole object (oneOf over `required`, maxProperties, dependentRequired, …) can still reject the
-completed arguments: `tool_schemas.ToolSchemas.complete` checks and gives such defaults up.
+completed arguments: `ToolSchemas.complete` checks and gives such defaults up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.errors import Violation
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.schema.canonical_json import dumps, measure
-from toolhub_service.schema.compiled import CompiledSchema
+from toolhub_service.schema.compiled import BoundedCache, CompiledSchema, compile_schema
 from toolhub_service.schema.default_plan import (
     MAX_FILLED_BYTES,
     Fill,
@@ -31,6 +33,94 @@ from toolhub_service.schema.default_plan import (
     prune,
 )
 from toolhub_service.schema.references import MAX_INSTANCE_DEPTH, MAX_SCHEMA_DEPTH, References, SchemaRefused, step_of
+
+# What steps 2, 3 and 7 need of a tool's contract, made once per definition digest.
+
+_CACHED_TOOLS: Final = 16_384
+_OF_SINGLE_PROPERTIES: Final = frozenset(
+    "$schema $comment $defs definitions title description examples default type properties required "
+    "additionalProperties".split()
+)
+"""Keywords of a schema that judge each property by itself, ask for some, or annotate."""
+_MAX_TRIED_DEFAULTS: Final = 32
+_MAX_WORK_PER_TRY: Final = 100_000
+
+
+class ToolSchemas:
+    """The compiled contract of one tool. Immutable; safe to share between tasks and threads."""
+
+    __slots__ = ("_scalars", "defaults", "input", "output", "validate_input", "validate_output")
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self.input: CompiledSchema = compile_schema(spec.input_schema)
+        self.output: CompiledSchema = compile_schema(spec.output_schema)
+        self.validate_input: Callable[[JsonValue], tuple[Violation, ...]] = self.input.validate
+        """Step 2: broken rules of the raw arguments; empty when they fit."""
+        self.validate_output: Callable[[JsonValue], tuple[Violation, ...]] = self.output.validate
+        """Step 7: broken rules of a result; empty when it fits."""
+        self.defaults: DefaultsPlan = compile_defaults(self.input)
+        self._scalars = self.defaults.scalars() if _judges_properties_alone(self.input.document) else None
+        """Defaults that each fit their property, where no rule looks at two properties: nothing has to be tried."""
+
+    def complete(self, args: JsonObject) -> tuple[JsonObject, tuple[str, ...]]:
+        """Step 3: valid arguments with defaults, and JSON Pointers of what was filled. The result is valid too.
+
+        Where all defaults together break the schema, they are tried one by one and those that break it are given up;
+        where trying would be expensive, all are.
+
+        Raises:
+            ToolFailure: INVALID_INPUT when the defaults would add more than 1 MiB.
+        """
+        if self._scalars is not None:
+            added: dict[str, JsonValue] = {}
+            steps: list[str] = []
+            for fill in self._scalars:  # a loop: a comprehension is a call
+                if fill.name not in args:
+                    added[fill.name] = fill.value
+                    steps.append(fill.step)
+            return {**args, **added} if added else args, tuple(steps)
+        completed, filled = self.defaults.fill(args)
+        if not filled or self.input.is_valid(completed):
+            return completed, filled
+        values, _ = measure(args, MAX_INSTANCE_DEPTH)
+        if values * self.input.bound.chain_work > _MAX_WORK_PER_TRY:
+            return args, ()
+        return self._complete_one_by_one(args, filled)
+
+    def _complete_one_by_one(self, args: JsonObject, filled: tuple[str, ...]) -> tuple[JsonObject, tuple[str, ...]]:
+        left_out = set(filled)
+        completed = args
+        kept: tuple[str, ...] = ()
+        for path in filled[:_MAX_TRIED_DEFAULTS]:
+            left_out.discard(path)
+            attempt, attempted = self.defaults.fill(args, skip=left_out)
+            if self.input.is_valid(attempt):
+                completed, kept = attempt, attempted
+            else:
+                left_out.add(path)
+        return completed, kept
+
+
+def _judges_properties_alone(document: JsonValue) -> bool:
+    """Whether an object that fits goes on to fit with one more declared property, if that fits by itself."""
+    return isinstance(document, Mapping) and document.keys() <= _OF_SINGLE_PROPERTIES
+
+
+def for_tool(spec: ToolSpec) -> ToolSchemas:
+    """The compiled contract of `spec`, found by its digest.
+
+    Raises:
+        SchemaRefused: a schema of the tool is invalid, hostile or too large; the tool must be quarantined.
+    """
+    schemas = _cache.get(spec.digest)
+    if schemas is None:
+        schemas = ToolSchemas(spec)
+        _cache.put(spec.digest, schemas)
+    return schemas
+
+
+_cache: BoundedCache[ToolSchemas] = BoundedCache(_CACHED_TOOLS)
+
 
 # Which declared defaults fit their own subschema: one in seven of public tool schemas' defaults does not.
 #

@@ -21,9 +21,9 @@ from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Questi
 from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import KeyRecord
-from toolhub_service.domain.pin import Pin
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.usage import ToolUse
+from toolhub_service.domain.source import Pin
+from toolhub_service.domain.tool import ToolUse
 from toolhub_service.stores.codec_json import encode_json
 from toolhub_service.stores.codec_records import (
     AnsweringRecord,

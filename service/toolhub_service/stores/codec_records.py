@@ -20,8 +20,8 @@ from toolhub_service.domain.call import Mode, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.pin import PinChange, PinState
 from toolhub_service.domain.result import Evidence, EvidenceType, JobRef, JobState, Progress, StepName, ToolResult
+from toolhub_service.domain.source import PinChange, PinState
 from toolhub_service.stores.codec_json import decode_json, encode_json
 
 NULL: Final = b"null"

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.pin import Pin
-from toolhub_service.domain.usage import ToolUse
+from toolhub_service.domain.source import Pin
+from toolhub_service.domain.tool import ToolUse
 from toolhub_service.stores.record_store import Key, Place, Row, Table, Where
 from toolhub_service.stores.records import APPROVALS, ARTIFACTS, PINS, Approvals, Artifacts, Pins
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from toolhub_service.domain.key import EffectKey, KeyRecord, full, share_is_taken
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.usage import may_take
+from toolhub_service.domain.verdict import may_take
 from toolhub_service.schema.canonical_json import dumps
 
 _RECORD_BYTES = 2_048

@@ -22,8 +22,8 @@ from psycopg import AsyncConnection, errors
 from psycopg.sql import SQL, Identifier
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
-from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.guards.masking import postgres_target
 
 # Plain SQL files, applied in the order of their names, each once, by one process at a time.

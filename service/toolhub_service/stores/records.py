@@ -9,8 +9,8 @@ from typing import Any, Final
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.errors import HubFailure
-from toolhub_service.domain.pin import Pin, PinFilter
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.source import Pin, PinFilter
 from toolhub_service.stores.codec import (
     decode_approval,
     decode_artifact,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolhub_service.domain.ports import Clock
-from toolhub_service.domain.usage import Refused, Scarce, Taken
-from toolhub_service.domain.verdict import Limit
+from toolhub_service.domain.verdict import Limit, Refused, Scarce, Taken
 from toolhub_service.stores.redis_link import RedisLink, RedisScript
 
 _TAKE = RedisScript(

@@ -19,9 +19,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import InvalidResponse, NoScriptError, ResponseError
 
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.ports import Randomness
-from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.stores.redis_pipeline import Pipeline, reason_of, stay_connected, unavailable
 
 # One blocking reader for a whole process: it hears of changes by whichever hub made them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolhub_service.domain.usage import ToolUse
+from toolhub_service.domain.tool import ToolUse
 from toolhub_service.stores.codec import decode_use, encode_use, readable
 from toolhub_service.stores.redis_link import RedisLink, RedisScript
 

@@ -21,7 +21,7 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.key import EffectKey, KeyRecord, full, share_is_taken
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.domain.usage import may_take
+from toolhub_service.domain.verdict import may_take
 from toolhub_service.stores.codec import decode_key_record, encode_key_record
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_writer import Change

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import astuple
 
-from toolhub_service.domain.usage import ToolUse
+from toolhub_service.domain.tool import ToolUse
 from toolhub_service.stores.sqlite_file import SqliteFile, insert
 from toolhub_service.stores.sqlite_writer import Change
 

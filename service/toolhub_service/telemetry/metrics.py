@@ -18,9 +18,9 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.result import StepTime
-from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.counters import (
     Count,

@@ -38,9 +38,9 @@ from opentelemetry.trace import (
 )
 
 from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.domain.result import SettledCall, StepName, StepTime
-from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names, trace_context
 from toolhub_service.telemetry.trace_context import Beginning, Metadata, TraceContext

@@ -11,10 +11,9 @@ from toolhub.v1 import pin_pb2, registry_service_pb2_grpc, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.pin import Pin
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import SourceDesk, SourceStatus
+from toolhub_service.domain.source import Pin, SourceDesk, SourceStatus
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter

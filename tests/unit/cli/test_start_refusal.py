@@ -9,8 +9,8 @@ import pytest
 
 from toolhub_service.app.listening import ListenRefused, host_and_port, listening_of
 from toolhub_service.cli.serve import start_refusal
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
-from toolhub_service.domain.start_reasons import StartReason
 from toolhub_service.settings.loading import load_settings
 
 SETTINGS = load_settings(

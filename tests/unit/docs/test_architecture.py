@@ -6,7 +6,7 @@ import re
 import tomllib
 
 from tests.unit.docs.pages_of_docs import DOCS, ROOT
-from toolhub_service.domain import approval, artifact, job_ports, ports, source, usage
+from toolhub_service.domain import approval, artifact, job_ports, ports, source, tool, verdict
 from toolhub_service.domain.result import StepName
 
 TEXT = (DOCS / "architecture.md").read_text()
@@ -49,7 +49,7 @@ def test_every_file_named_exists() -> None:
 
 
 def test_every_port_stands_there() -> None:
-    modules = (ports, job_ports, approval, artifact, source, usage)
+    modules = (ports, job_ports, approval, artifact, source, tool, verdict)
     named = [(name, each) for module in modules for name, each in vars(module).items()]
     protocols = {name for name, each in named if getattr(each, "_is_protocol", False)} - {"Protocol"}
     table = TEXT.partition("| port |")[2].partition("\n\n")[0]

@@ -11,8 +11,7 @@ from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.kind import McpSource
 from toolhub_service.app.sources_file import parse_sources
 from toolhub_service.domain.errors import ErrorKind
-from toolhub_service.domain.pin import PinChange, PinState
-from toolhub_service.domain.source import SourceState, Trust
+from toolhub_service.domain.source import PinChange, PinState, SourceState, Trust
 from toolhub_service.policy.snapshot import PolicySnapshot
 
 PAGE = DOCS / "sources.md"

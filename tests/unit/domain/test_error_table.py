@@ -13,9 +13,8 @@ import pytest
 import toolhub_service
 from toolhub.v1 import error_pb2
 from toolhub_service.domain.error_kinds import ERROR_KINDS, ErrorKind
-from toolhub_service.domain.error_spec import COMMON_DETAILS, HubReason
+from toolhub_service.domain.error_spec import COMMON_DETAILS, HubReason, StartReason
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.start_reasons import StartReason
 
 PACKAGE = Path(toolhub_service.__file__).parent
 NOT_DETAILS = {"kind", "message", "retryable", "retry_after_s", "violations", "details", "upstream", "blames_upstream"}

@@ -15,9 +15,8 @@ from tests.ports.catalog_suite import tool
 from tests.unit.registry.discovery_stage import POLL_S, Stage
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinFilter, PinState
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import Definition, SourceState, Trust
+from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange, PinFilter, PinState, SourceState, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.discovery import Shadows

@@ -12,8 +12,7 @@ from tests.fakes.tool_sources import definition
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.pin import FIRST_USE, Pin, PinChange, PinState
-from toolhub_service.domain.source import Definition, Trust
+from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange, PinState, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.registry.offers import offers_of

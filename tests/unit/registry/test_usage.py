@@ -10,7 +10,7 @@ from tests.ports.catalog_suite import tool
 from toolhub_service.domain.call import Call, ExecContext, Mode, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import SettledCall, ToolResult
-from toolhub_service.domain.usage import ToolUse
+from toolhub_service.domain.tool import ToolUse
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.search import ToolSearch
 from toolhub_service.registry.usage import PURPOSE_MAX_CHARS, UsageLearning

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ports.usage_store_suite import KEEP, UsageStoreSuite
-from toolhub_service.domain.usage import UsageStore
+from toolhub_service.domain.tool import UsageStore
 from toolhub_service.stores.memory import MemoryUsage
 
 

@@ -9,7 +9,7 @@ from tests.unit.stores.redis_links import link, other_link
 from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
-from toolhub_service.domain.pin import Pin
+from toolhub_service.domain.source import Pin
 from toolhub_service.stores.memory import MemoryRecords
 from toolhub_service.stores.record_store import RecordStore
 from toolhub_service.stores.records import APPROVALS, ARTIFACTS, PINS

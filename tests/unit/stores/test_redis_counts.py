@@ -7,8 +7,7 @@ import pytest
 from tests.fakes.clock import ManualClock
 from tests.ports.counts_suite import QUOTA, RATE, CountsSuite
 from tests.unit.stores.redis_links import link, other_link
-from toolhub_service.domain.usage import Refused, Taken
-from toolhub_service.domain.verdict import Limit
+from toolhub_service.domain.verdict import Limit, Refused, Taken
 from toolhub_service.stores.redis_counts import RedisCounts
 from toolhub_service.stores.redis_link import RedisLink
 

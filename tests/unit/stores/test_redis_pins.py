@@ -11,8 +11,7 @@ from tests.ports.pin_store_suite import T0, Damage, PinStoreSuite, WrittenPinsSu
 from tests.unit.stores.redis_links import data_keys, link, other_link
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
-from toolhub_service.domain.pin import Pin, PinFilter
-from toolhub_service.domain.source import PinStore
+from toolhub_service.domain.source import Pin, PinFilter, PinStore
 from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_records import RedisPins
 

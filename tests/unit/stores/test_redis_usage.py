@@ -8,7 +8,7 @@ from tests.ports.usage_store_suite import KEEP, T0, UsageStoreSuite, a_use, numb
 from tests.unit.stores.redis_links import data_keys, link, other_link
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.usage import UsageStore
+from toolhub_service.domain.tool import UsageStore
 from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_usage import RedisUsage
 

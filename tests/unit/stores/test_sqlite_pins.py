@@ -12,8 +12,7 @@ import pytest
 from tests.ports.pin_store_suite import Damage, PinStoreSuite, WrittenPinsSuite, a_pin, then
 from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.pin import Pin, PinFilter
-from toolhub_service.domain.source import PinStore
+from toolhub_service.domain.source import Pin, PinFilter, PinStore
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_records import SqlitePins
 from toolhub_service.stores.sqlite_writer import Change

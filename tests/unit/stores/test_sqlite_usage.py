@@ -7,7 +7,7 @@ import pytest
 from tests.ports.usage_store_suite import KEEP, UsageStoreSuite, numbered
 from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.usage import UsageStore
+from toolhub_service.domain.tool import UsageStore
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_usage import SqliteUsage
 

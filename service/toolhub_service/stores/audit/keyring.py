@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
-from toolhub_service.domain.start_reasons import StartReason
 
 KEY_BYTES: Final = 32
 _BLOCK_BYTES: Final = 64

@@ -28,8 +28,8 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
 from toolhub_service.domain.event import ChainedEvent, ChainFault, Event, EventFilter, Verification
 from toolhub_service.domain.job import Job, JobFilter, JobStatus
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.pin import Pin, PinChange, PinFilter, PinState
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.source import Pin, PinChange, PinFilter, PinState
 from toolhub_service.guards.descriptions import escaped
 from toolhub_service.runtime.approval_record import Decision
 from toolhub_service.runtime.artifacts import ArtifactHeader

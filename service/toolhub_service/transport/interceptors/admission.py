@@ -1,7 +1,7 @@
 """Shed load early: a hub that is full, or leaving, answers at once and says when to come back.
 
 Streams that follow something are bounded twice: all of them before it is known who asks, and each principal's share of
-them (`may_take` in domain/usage.py) afterwards, so that nobody finds them all taken by another."""
+them (`may_take` in domain/verdict.py) afterwards, so that nobody finds them all taken by another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import suppress
 
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.usage import may_take
+from toolhub_service.domain.verdict import may_take
 from toolhub_service.transport.rpc import Layer, Method, ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 

@@ -28,7 +28,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Definition
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.schema.tool_schemas import ToolSchemas
+from toolhub_service.schema.defaults import ToolSchemas
 from toolhub_service.tools.egress.transport import SystemResolver
 
 WITHIN_S = 60.0

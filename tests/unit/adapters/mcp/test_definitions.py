@@ -10,8 +10,7 @@ from toolhub_service.adapters.definitions import Override, Overrides, Unnamed, f
 from toolhub_service.adapters.mcp.definitions import DESCRIPTION_MAX_BYTES, DefinitionReader, SourceTerms
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.pin import pin_digest
-from toolhub_service.domain.source import Definition
+from toolhub_service.domain.source import Definition, pin_digest
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.registry.catalog import check_name
 from toolhub_service.schema.compiled import compile_schema

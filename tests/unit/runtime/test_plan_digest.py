@@ -13,9 +13,9 @@ from tests.fakes.planned_calls import DELETE_PATH, a_call, a_tool
 from toolhub_service.domain.call import Preconditions
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Effect
-from toolhub_service.policy import plan_digest
-from toolhub_service.policy.plan_digest import check, committed, seal
 from toolhub_service.policy.snapshot import PolicySnapshot
+from toolhub_service.runtime import plans
+from toolhub_service.runtime.plans import check, committed, seal
 
 KEY = b"k" * 32
 NOW, LATER = 1_000_000, 1_600_000
@@ -130,7 +130,7 @@ def test_no_changed_sign_passes(at: int, sign: str) -> None:
 
 
 def test_digest_of_an_earlier_version_is_told_apart_from_a_forged_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_digest, "VERSION", "v1")
+    monkeypatch.setattr(plans, "VERSION", "v1")
     earlier = seal(SHOWN, VERDICT, LATER, KEY)
     monkeypatch.undo()
     assert differs(earlier) == ["version"]
@@ -146,5 +146,5 @@ def test_another_workspace_is_named_and_another_state_is_stale(there: dict[str, 
         assert differs(digest, now) == named
         return
     check(digest, now, VERDICT, NOW, KEY)
-    assert plan_digest.is_stale(digest, now, VERDICT, KEY)
-    assert not plan_digest.is_stale(digest, shown, VERDICT, KEY)
+    assert plans.is_stale(digest, now, VERDICT, KEY)
+    assert not plans.is_stale(digest, shown, VERDICT, KEY)
