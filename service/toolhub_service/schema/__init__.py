@@ -2,5 +2,5 @@
 
 `strict_json` reads and `canonical_json` writes; `compiled` judges values by schemas that `references` and `work_bound`
 have found harmless, and refuses the others (`references`); `violations` says what is wrong in words for a model;
-`defaults` completes arguments. `tool_schemas.for_tool` puts them together for one tool.
+`defaults` completes arguments; its `for_tool` puts both together for one tool.
 """
