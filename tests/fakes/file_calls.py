@@ -14,8 +14,8 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.verdict import Constraints, Sandbox
 from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.entries import OpenBeneath, OpenByStep, Opening
 from toolhub_service.tools.fs_tools import fs_tools
-from toolhub_service.tools.opening import OpenBeneath, OpenByStep, Opening
 from toolhub_service.tools.workspace import Workspace
 
 OPENINGS: dict[str, Opening] = {"openat2": OpenBeneath(), "by_step": OpenByStep()}

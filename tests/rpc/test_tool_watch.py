@@ -19,7 +19,7 @@ from toolhub.v1 import tool_pb2
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.transport.convert.tool import to_spec
-from toolhub_service.transport.tool_watch import CHANGES_MAX, ToolNews
+from toolhub_service.transport.discovery import CHANGES_MAX, ToolNews
 
 ADDED, CHANGED, REMOVED = pb.TOOL_CHANGE_TYPE_ADDED, pb.TOOL_CHANGE_TYPE_CHANGED, pb.TOOL_CHANGE_TYPE_REMOVED
 

@@ -12,11 +12,10 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.cli.root import toolhub
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.document import CustomTool, Settings, Tools
-from toolhub_service.settings.loading import load_settings
+from toolhub_service.settings.loading import known_secrets, load_settings
 from toolhub_service.telemetry.logs import configure_logging, logger
 
 

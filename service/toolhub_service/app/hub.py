@@ -9,7 +9,6 @@ from functools import partial
 
 from toolhub_service.app.deps import Deps, SystemClock, SystemRandomness
 from toolhub_service.app.file_modes import check_files, problem_of, repairs
-from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.app.listening import listening_of
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_files import PolicyFile
@@ -37,6 +36,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.settings.document import Settings
+from toolhub_service.settings.loading import known_secrets
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.telemetry.access_trace import AccessTrace
 from toolhub_service.telemetry.approvals import ApprovalWebhook

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.files import edited
-from toolhub_service.app.known_secrets import known_secrets
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_files import known_names
 from toolhub_service.app.wiring_calls import audit_log_of
@@ -29,6 +28,7 @@ from toolhub_service.runtime.route import resolve
 from toolhub_service.runtime.steps import apply_defaults, validate_input
 from toolhub_service.schema.defaults import for_tool
 from toolhub_service.settings.document import Settings
+from toolhub_service.settings.loading import known_secrets
 from toolhub_service.stores.audit.keyring import open_keyring, rotate
 from toolhub_service.stores.audit.sqlite import page
 from toolhub_service.stores.audit.verify import verify_log

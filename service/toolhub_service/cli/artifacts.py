@@ -1,21 +1,291 @@
-"""`toolhub artifacts …`: upload, download and show artifacts."""
+"""`toolhub artifacts …`: upload, download and show artifacts, verified by SHA-256."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import mimetypes
+import os
+import random
 import re
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import click
+import grpc
 
-from toolhub.v1 import artifact_pb2
+from toolhub.v1 import artifact_pb2, progress_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.cli.artifact_transfer import download_to_file, download_to_stdout, upload
-from toolhub_service.cli.client import connected_by, connection_options
-from toolhub_service.cli.output import json_option, message_as_json, print_json, print_pairs, wants_json
+from toolhub_service.cli import client
+from toolhub_service.cli.client import Connection, HubRefused, HubUnreachable, connected_by, connection_options
+from toolhub_service.cli.output import ProgressBar, json_option, message_as_json, print_json, print_pairs, wants_json
 from toolhub_service.cli.root import SuggestingGroup
+
+# A download resumes by offset after a broken connection, with pauses that grow with full jitter. It is written to a
+# hidden file beside the final name, which carries the digest: run again after a failure, the command resumes that file.
+
+CHUNK_BYTES = 256 * 1024
+
+
+def upload(connection: Connection, file: str, header: pb.ArtifactHeader) -> artifact_pb2.Artifact:
+    """The artifact made of FILE, or of standard input where it is `-`. Raises click's exceptions and RpcError."""
+    try:
+        with nullcontext(cast(BufferedReader, sys.stdin.buffer)) if file == "-" else Path(file).open("rb") as source:
+            is_regular = file != "-" and stat.S_ISREG(os.fstat(source.fileno()).st_mode)
+            total_bytes = _declare(header, source) if is_regular else 0
+            with ProgressBar(header.name or "standard input") as bar:
+                return _Upload(connection, source, header, bar, total_bytes).run()
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from error
+
+
+def _declare(header: pb.ArtifactHeader, source: BufferedReader) -> int:
+    """Read the file once to declare its size and SHA-256, so that the hub stores exactly that; return the size."""
+    sha256 = hashlib.sha256()
+    while data := source.read(CHUNK_BYTES):
+        header.size_bytes += len(data)
+        sha256.update(data)
+    header.sha256 = sha256.hexdigest()
+    source.seek(0)
+    return header.size_bytes
+
+
+class _Upload:
+    """Chunks are read in a thread of grpc's, as fast as the hub takes them."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        source: BufferedReader,
+        header: pb.ArtifactHeader,
+        bar: ProgressBar,
+        total_bytes: int,
+    ) -> None:
+        self._connection = connection
+        self._source = source
+        self._header = header
+        self._bar = bar
+        self._shows = sys.stderr.isatty()
+        self._total_bytes = total_bytes
+        self._sent_bytes = 0
+        self._waits_for_source = False
+        self._sha256 = hashlib.sha256()
+        self._call: Any = None
+        self._begun = threading.Event()
+        self._unreadable: OSError | None = None
+
+    def run(self) -> artifact_pb2.Artifact:
+        stub: Any = ArtifactServiceStub(self._connection.channel)
+        self._call = stub.WriteArtifact.future(self._messages(), metadata=self._connection.metadata)
+        self._begun.set()
+        try:
+            artifact: artifact_pb2.Artifact = self._answer().artifact
+        except grpc.RpcError:
+            if self._unreadable is not None:
+                raise self._unreadable from None
+            raise
+        if artifact.sha256 != self._sha256.hexdigest():
+            raise click.ClickException(
+                "The hub stored other bytes than were sent (the SHA-256 differs). Run the command again."
+            )
+        return artifact
+
+    def _answer(self) -> pb.WriteArtifactResponse:
+        """Wait for the answer as long as data is being sent."""
+        while True:
+            sent_bytes = self._sent_bytes
+            try:
+                answer: pb.WriteArtifactResponse = self._call.result(timeout=self._connection.timeout_s)
+                return answer
+            except grpc.FutureTimeoutError:
+                if self._sent_bytes == sent_bytes and not self._waits_for_source:
+                    self._call.cancel()
+                    waited_s = f"{self._connection.timeout_s:g} s"
+                    raise HubUnreachable(f"The hub took no data for {waited_s}. Allow more with --timeout.") from None
+
+    def _messages(self) -> Iterator[pb.WriteArtifactRequest]:
+        yield pb.WriteArtifactRequest(header=self._header)
+        while data := self._next():
+            self._sha256.update(data)
+            yield pb.WriteArtifactRequest(chunk=data)
+            self._sent_bytes += len(data)
+            if self._shows:
+                total = self._total_bytes or None
+                self._bar.show(progress_pb2.Progress(step=self._sent_bytes, total=total, unit="bytes"))
+
+    def _next(self) -> bytes:
+        """The next chunk. A read error cancels the upload: as an end of the stream it would store half of the file."""
+        try:
+            self._waits_for_source = True
+            return self._source.read1(CHUNK_BYTES)
+        except OSError as error:
+            self._unreadable = error
+            self._begun.wait()
+            self._call.cancel()
+            return b""
+        finally:
+            self._waits_for_source = False
+
+
+_ATTEMPTS = 8
+"""Attempts in a row without a new byte."""
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 3.0
+_BROKEN = frozenset(
+    {
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+"""Codes with which gRPC reports a connection that breaks under a stream."""
+_READ_BYTES = 1024 * 1024
+_PART = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def download_to_stdout(connection: Connection, artifact: artifact_pb2.Artifact) -> None:
+    """Raises click's exceptions and RpcError. What turns out wrong in the end has been written by then."""
+    _Download(connection, artifact, sys.stdout.buffer, is_file=False).run()
+    sys.stdout.buffer.flush()
+
+
+def download_to_file(
+    connection: Connection, artifact: artifact_pb2.Artifact, file: Path, *, force: bool = False
+) -> None:
+    """Raises click's exceptions and RpcError."""
+    try:
+        if not force and os.path.lexists(file):
+            raise _exists(file)
+        digest = artifact.sha256
+        if re.fullmatch("[0-9a-f]{64}", digest) is None:  # it becomes part of a file name
+            raise click.ClickException("The hub answered with an invalid SHA-256.")
+        part = file.with_name(f".{file.name}.{digest[:16]}.part")
+        with os.fdopen(os.open(part, _PART, 0o666), "r+b") as target:
+            try:
+                fcntl.flock(target.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as held:
+                raise click.ClickException(f"Another download of {file} is running.") from held
+            try:
+                _Download(connection, artifact, target).run()
+            except BaseException:
+                if not target.tell():
+                    part.unlink()  # nothing to go on with
+                raise
+            target.flush()
+            os.fsync(target.fileno())
+            _publish(part, file, force=force)
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from error
+
+
+def _exists(file: Path) -> click.ClickException:
+    return HubRefused(f"{file} exists already. Replace it with --force, or write another file with -o.")
+
+
+def _publish(part: Path, file: Path, *, force: bool) -> None:
+    """Give the file its name. Without --force no file is replaced, not even one created a moment ago."""
+    if force:
+        part.replace(file)
+        return
+    try:
+        os.link(part, file)
+    except FileExistsError:
+        raise _exists(file) from None
+    except OSError:  # a file system without hard links
+        if os.path.lexists(file):
+            raise _exists(file) from None
+        part.rename(file)
+        return
+    part.unlink()
+
+
+class _Download:
+    """Into a target that may hold the first bytes already."""
+
+    def __init__(
+        self, connection: Connection, artifact: artifact_pb2.Artifact, target: BinaryIO, *, is_file: bool = True
+    ) -> None:
+        self._connection = connection
+        self._stub: Any = ArtifactServiceStub(connection.channel)
+        self._artifact = artifact
+        self._target = target
+        self._is_file = is_file
+        self._sha256 = hashlib.sha256()
+        self._have_bytes = 0
+        self._shows = sys.stderr.isatty()
+
+    def run(self) -> None:
+        """Download and verify. The target is left empty when the SHA-256 does not match."""
+        if self._is_file:
+            self._resume()
+        with ProgressBar(self._artifact.name or self._artifact.artifact_id) as bar:
+            failed = 0
+            while self._have_bytes < self._artifact.size_bytes:
+                before_bytes = self._have_bytes
+                broken = self._attempt(bar)
+                failed = 0 if self._have_bytes > before_bytes else failed + 1
+                if broken is not None and (failed >= _ATTEMPTS or not self._have_bytes):
+                    raise broken
+                if failed >= _ATTEMPTS:
+                    raise click.ClickException(
+                        "The hub sends fewer bytes than the artifact has. Check its artifact store for damage."
+                    )
+                if failed:
+                    longest_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0**failed)
+                    time.sleep(random.uniform(0, longest_s))  # noqa: S311 - jitter, not a secret
+        if self._sha256.hexdigest() != self._artifact.sha256:
+            self._discard()
+            raise click.ClickException(
+                "The downloaded bytes do not match the artifact's SHA-256. Do not use them; run the command again."
+            )
+
+    def _resume(self) -> None:
+        while data := self._target.read(_READ_BYTES):
+            self._sha256.update(data)
+            self._have_bytes += len(data)
+        if self._have_bytes > self._artifact.size_bytes:
+            self._discard()
+            self._sha256, self._have_bytes = hashlib.sha256(), 0
+
+    def _discard(self) -> None:
+        if self._is_file:
+            self._target.seek(0)
+            self._target.truncate()
+
+    def _attempt(self, bar: ProgressBar) -> grpc.RpcError | None:
+        """Read from the current offset; return the error of a broken connection. Raises RpcError on a refusal."""
+        request = pb.ReadArtifactRequest(artifact_id=self._artifact.artifact_id, offset_bytes=self._have_bytes)
+        call = self._stub.ReadArtifact(request, timeout=self._connection.timeout_s, metadata=self._connection.metadata)
+        try:
+            for response in call:
+                if response.WhichOneof("part") == "chunk":
+                    self._take(response.chunk, bar)
+        except grpc.RpcError as error:
+            code, _, _ = client.status_of(error)
+            is_stalled = code is grpc.StatusCode.DEADLINE_EXCEEDED and self._have_bytes == request.offset_bytes
+            if code not in _BROKEN or is_stalled:
+                raise
+            return error
+        return None
+
+    def _take(self, data: bytes, bar: ProgressBar) -> None:
+        self._target.write(data)
+        self._sha256.update(data)
+        self._have_bytes += len(data)
+        if self._shows:
+            total = self._artifact.size_bytes
+            bar.show(progress_pb2.Progress(step=self._have_bytes, total=total, unit="bytes"))
+
 
 _SAFE_NAME = re.compile(r"[^./\\\x00-\x1f-][^/\\\x00-\x1f]*")
 """File names that are neither hidden nor look like an option."""
@@ -71,9 +341,7 @@ def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **opti
       toolhub artifacts get art_0f3c… -o - | jq .
     """
     with connected_by(options) as connection:
-        request = pb.GetArtifactRequest(artifact_id=artifact_id)
-        stub = ArtifactServiceStub(connection.channel)
-        artifact = stub.GetArtifact(request, timeout=connection.timeout_s, metadata=connection.metadata).artifact
+        artifact = _described(connection, artifact_id)
         if output == "-":
             download_to_stdout(connection, artifact)
             return
@@ -97,9 +365,13 @@ def show(artifact_id: str, as_json: bool, **options: Any) -> None:
       toolhub artifacts show art_0f3c…
     """
     with connected_by(options) as connection:
-        request = pb.GetArtifactRequest(artifact_id=artifact_id)
-        stub = ArtifactServiceStub(connection.channel)
-        _show(stub.GetArtifact(request, timeout=connection.timeout_s, metadata=connection.metadata).artifact, as_json)
+        _show(_described(connection, artifact_id), as_json)
+
+
+def _described(connection: Connection, artifact_id: str) -> artifact_pb2.Artifact:
+    request = pb.GetArtifactRequest(artifact_id=artifact_id)
+    stub = ArtifactServiceStub(connection.channel)
+    return stub.GetArtifact(request, timeout=connection.timeout_s, metadata=connection.metadata).artifact
 
 
 def _show(artifact: artifact_pb2.Artifact, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from toolhub_service.cli.arguments import read_arguments
 from toolhub_service.cli.client import EXIT_REFUSED, Connection, connected_by, connection_options, status_of
 from toolhub_service.cli.completion import complete_tool
 from toolhub_service.cli.output import (
+    ProgressBar,
     json_option,
     legible,
     message_as_json,
@@ -28,7 +29,6 @@ from toolhub_service.cli.output import (
     print_prose,
     wants_json,
 )
-from toolhub_service.cli.progress import ProgressBar
 
 # How results and plans are shown: the value, its evidence, and for a refusal what would help.
 

@@ -130,8 +130,8 @@ def schema(reference: bool) -> None:
 
 def _without_secrets(settings: Settings) -> dict[str, Any]:
     """The settings as they would be written in the file, without passwords and keys."""
-    from toolhub_service.app.known_secrets import known_secrets, secret_urls
     from toolhub_service.guards.secrets import Redactor
+    from toolhub_service.settings.loading import known_secrets, secret_urls
 
     shown: dict[str, Any] = msgspec.to_builtins(settings)
     redactor = Redactor(known_secrets(settings, {}))

@@ -1,4 +1,4 @@
-"""`toolhub doctor`: can the hub run on this machine with this configuration, and what would it lack?"""
+"""`toolhub doctor`: can the hub run here, and what would it lack? And `toolhub health`: does it serve?"""
 
 from __future__ import annotations
 
@@ -10,15 +10,61 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from toolhub_service.cli.client import HubRefused, HubUnreachable, connected_by, connection_options
+from toolhub_service.cli.client import (
+    EXIT_REFUSED,
+    HubRefused,
+    HubUnreachable,
+    connected,
+    connected_by,
+    connection_options,
+    status_of,
+)
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import counted, json_option, print_json, print_prose, revealed, wants_json
 
 if TYPE_CHECKING:
     from toolhub.v1 import source_pb2
-    from toolhub_service.app.doctor.findings import Finding
+    from toolhub_service.app.doctor import Finding
     from toolhub_service.settings.document import Settings
+
+
+# Container probes run this every few seconds and want a quick start: what the doctor needs, the doctor imports.
+@click.command()
+@click.option("--service", default="", help="Full name of one service; default: the hub as a whole.")
+@json_option
+@connection_options
+def health(
+    service: str, as_json: bool, address: str, api_key: str | None, ca_file: Path | None, timeout_s: float
+) -> None:
+    """Exit 0 when the hub is serving, 1 when it answers that it is not, 3 when it cannot be reached.
+
+    \b
+    Examples:
+      toolhub health
+      toolhub health --service toolhub.v1.ToolService
+    """
+    with connected(address, api_key, ca_file, min(timeout_s, 5.0)) as connection:
+        stub = health_pb2_grpc.HealthStub(connection.channel)
+        request = health_pb2.HealthCheckRequest(service=service)
+        try:
+            answer = stub.Check(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        except grpc.RpcError as error:
+            if status_of(error)[0] is grpc.StatusCode.NOT_FOUND:
+                raise click.ClickException(
+                    f"The hub has no service {service}. One that it has: toolhub.v1.ToolService"
+                ) from error
+            raise
+    name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    if as_json:  # only when asked for: in a pipe, probes and scripts expect the plain word
+        print_json({"status": name})
+    else:
+        click.echo(name)
+    if answer.status != health_pb2.HealthCheckResponse.SERVING:
+        sys.exit(EXIT_REFUSED)
+
 
 _LINES_MAX = 5
 _STDERR = "stderr: "
@@ -28,7 +74,7 @@ _STDERR = "stderr: "
 def live_findings(options: Mapping[str, Any]) -> list[Finding]:
     """One finding for each source of the running hub, or one that it cannot be reached."""
     from toolhub.v1 import registry_service_pb2 as pb
-    from toolhub_service.app.doctor.findings import fail
+    from toolhub_service.app.doctor import fail
 
     try:
         with connected_by(options) as connection:
@@ -43,7 +89,7 @@ def live_findings(options: Mapping[str, Any]) -> list[Finding]:
 
 def _of(status: source_pb2.SourceStatus) -> Iterator[Finding]:
     from toolhub.v1 import source_pb2
-    from toolhub_service.app.doctor.findings import ok, warn
+    from toolhub_service.app.doctor import ok, warn
 
     name = f"source {status.source}"
     quarantined = f", {status.quarantined} of them quarantined" if status.quarantined else ""

@@ -22,8 +22,19 @@ from toolhub_service.cli.client import (
     connection_options,
 )
 from toolhub_service.cli.completion import complete_job, complete_tool
-from toolhub_service.cli.job_view import how_to_approve, line, print_job, print_jobs, state_of, styled_state
-from toolhub_service.cli.job_watch import FINAL_STATES, WaitingBar, follow, get_job, watch_to_the_end
+from toolhub_service.cli.job_watch import (
+    FINAL_STATES,
+    WaitingBar,
+    follow,
+    get_job,
+    how_to_approve,
+    line,
+    print_job,
+    print_jobs,
+    state_of,
+    styled_state,
+    watch_to_the_end,
+)
 from toolhub_service.cli.output import counted, json_option, message_as_json, note, print_json, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 

@@ -30,7 +30,7 @@ _COMMANDS = {
     "audit": ("toolhub_service.cli.audit:audit", "Read, follow, verify and export the audit log."),
     "config": ("toolhub_service.cli.config:config", "Show and check the configuration."),
     "keys": ("toolhub_service.cli.keys:keys", "Create, list and revoke API keys."),
-    "health": ("toolhub_service.cli.health:health", "Check whether the hub is serving: exit code 0."),
+    "health": ("toolhub_service.cli.doctor:health", "Check whether the hub is serving: exit code 0."),
     "doctor": ("toolhub_service.cli.doctor:doctor", "Check this machine and the configuration; say what to fix."),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }

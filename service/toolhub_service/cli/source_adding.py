@@ -247,8 +247,7 @@ def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str]
 
 def _merged(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
     """The file with the sources that can be added; add to `refused` why others cannot be."""
-    from toolhub_service.app.sources_file import parse_sources
-    from toolhub_service.app.sources_text import NotEditable, with_sources, without_source
+    from toolhub_service.app.sources_file import NotEditable, parse_sources, with_sources, without_source
     from toolhub_service.settings.loading import SettingsInvalid
 
     merged = _Merged(read_text(path))
@@ -293,7 +292,7 @@ def _objection(source: Converted, there: Iterable[str], added: Iterable[Converte
 def _report(
     path: Path, merged: _Merged, refused: dict[str, str], settings: Settings, *, dry_run: bool, as_json: bool
 ) -> None:
-    from toolhub_service.app.sources_text import as_yaml
+    from toolhub_service.app.sources_file import as_yaml
     from toolhub_service.policy.refusals import grant_line
 
     added = merged.added

@@ -89,7 +89,7 @@ def remove(
       toolhub sources remove memory
     """
     from toolhub_service.app.files import edited, replace_text
-    from toolhub_service.app.sources_text import NotEditable, without_source
+    from toolhub_service.app.sources_file import NotEditable, without_source
     from toolhub_service.settings.loading import SettingsInvalid
 
     settings = read_settings(config_file, data_dir)

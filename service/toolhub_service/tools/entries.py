@@ -5,7 +5,9 @@ All three descend descriptor by descriptor with O_NOFOLLOW and never through a l
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import functools
 import hashlib
 import os
 import stat
@@ -13,12 +15,133 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.paths import DEPTH
-from toolhub_service.tools.opening import O_LISTED, O_READ
 from toolhub_service.tools.threads import raise_if_cancelled
+
+# Opening a path beneath a directory descriptor, so that no link and no race leads out of it.
+#
+# Two ways with one promise. `OpenBeneath` asks the kernel: openat2(2) with RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS and
+# RESOLVE_NO_XDEV (Linux 5.6) resolves the whole path in one call and follows links that stay beneath. `OpenByStep`, for
+# kernels and seccomp filters without openat2, walks the components with O_NOFOLLOW and is stricter: it follows no link.
+# Resolving first and opening afterwards (realpath + prefix) loses the race: CVE-2025-53109, CVE-2025-53110.
+
+O_PATH_ONLY = os.O_PATH | os.O_CLOEXEC
+O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+O_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+O_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""Never waits for a FIFO's writer and never takes a terminal."""
+
+_SYS_OPENAT2 = 437
+_NO_XDEV, _NO_MAGICLINKS, _BENEATH = 0x01, 0x02, 0x08
+_RACE_ATTEMPTS = 64
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_syscall.restype = ctypes.c_long
+_syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class Opening(Protocol):
+    """A way to open beneath."""
+
+    def open(self, root: int, path: str, flags: int) -> int:
+        """A descriptor of the existing `path` (relative, no `..`) beneath the directory descriptor `root`.
+
+        Raises OSError: EXDEV or ELOOP when the path leads out.
+        """
+        ...
+
+
+class _OpenHow(ctypes.Structure):
+    """struct open_how of openat2(2)."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+@functools.lru_cache(maxsize=16)
+def _how(flags: int) -> _OpenHow:
+    return _OpenHow(flags, 0, _BENEATH | _NO_MAGICLINKS | _NO_XDEV)
+
+
+class OpenBeneath:
+    """openat2(2)."""
+
+    def open(self, root: int, path: str, flags: int) -> int:
+        how = _how(flags)
+        encoded = os.fsencode(path)
+        code = errno.EAGAIN
+        # EAGAIN: the kernel saw a rename while it resolved `..` of a link and could not tell whether it stayed beneath.
+        for _ in range(_RACE_ATTEMPTS):
+            descriptor: int = _syscall(_SYS_OPENAT2, root, encoded, ctypes.byref(how), ctypes.sizeof(how))
+            if descriptor >= 0:
+                return descriptor
+            code = ctypes.get_errno()
+            if code not in (errno.EAGAIN, errno.EINTR):
+                break
+        raise OSError(code, os.strerror(code))
+
+
+class OpenByStep:
+    """One openat(2) a component, each relative to the one before."""
+
+    def open(self, root: int, path: str, flags: int) -> int:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        device = os.fstat(root).st_dev
+        *folders, last = path.split("/")
+        folder = root
+        try:
+            for name in folders:
+                inner = _step(folder, name, O_FOLDER, device)
+                if folder != root:
+                    os.close(folder)
+                folder = inner
+            return _step(folder, last, flags, device)
+        finally:
+            if folder != root:
+                os.close(folder)
+
+
+def _step(folder: int, name: str, flags: int, device: int) -> int:
+    try:
+        descriptor = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError:
+        if _is_link(folder, name):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+        raise
+    if _is_mounted(descriptor, device):
+        os.close(descriptor)
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    return descriptor
+
+
+def _is_mounted(descriptor: int, device: int) -> bool:
+    """Only folders are asked: overlayfs tells a device of its own for some files."""
+    status = os.fstat(descriptor)
+    return stat.S_ISDIR(status.st_mode) and status.st_dev != device
+
+
+def _is_link(folder: int, name: str) -> bool:
+    """Only chooses between two refusals: O_DIRECTORY with O_NOFOLLOW calls a link ENOTDIR."""
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+@functools.cache
+def best_opening() -> Opening:
+    """openat2 where kernel and seccomp filter allow it, asked once by opening `/` beneath itself."""
+    root = os.open("/", O_FOLDER)
+    try:
+        os.close(OpenBeneath().open(root, ".", O_FOLDER))
+    except OSError:
+        return OpenByStep()
+    finally:
+        os.close(root)
+    return OpenBeneath()
+
 
 # Counting stops at a bound: a plan must not cost what the deletion costs. Entries that vanish meanwhile are not
 # counted.

@@ -1,4 +1,4 @@
-"""What the core/fs.* tools share: how arguments are described to a model, and two small judgements."""
+"""What the core/fs.* tools share: their arguments as a model reads them, text encodings, effects told in plans."""
 
 from __future__ import annotations
 
@@ -84,3 +84,46 @@ def target(workspace: Workspace, path: str, sandbox: Sandbox, *, overwrite: bool
     if found.type == "dir":
         raise failure_of(IsADirectoryError(errno.EISDIR, ""), relative)
     return f'"{relative}", replacing the {"link" if found.type == "link" else f"{found.size_bytes:,} bytes"} there'
+
+
+# Text encodings are a fixed table: Python's registry also holds codecs that inflate (`zlib`), run escapes
+# (`unicode_escape`) or are no text at all.
+
+_NAMES = (
+    "utf-8 utf-8-sig utf-16 utf-16-le utf-16-be utf-32 utf-32-le utf-32-be ascii "
+    "iso-8859-1 iso-8859-2 iso-8859-5 iso-8859-7 iso-8859-9 iso-8859-15 "
+    "cp437 cp850 cp866 cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8-r koi8-u "
+    "gbk gb2312 gb18030 big5 shift-jis cp932 euc-jp iso-2022-jp euc-kr cp949"
+).split()
+_WINDOWS = {f"windows-{page}": f"cp{page}" for page in range(1250, 1259)}
+_ALIASES = {"utf8": "utf-8", "utf16": "utf-16", "us-ascii": "ascii", "sjis": "shift-jis"}
+_LATIN_1 = {"latin-1": "iso-8859-1", "latin1": "iso-8859-1"}
+_KNOWN = {name: name for name in _NAMES} | _ALIASES | _LATIN_1 | _WINDOWS
+
+
+def judge_encoding(name: str) -> str:
+    """The codec's name. Raises ToolFailure INVALID_INPUT for one that is not in the table."""
+    known = _KNOWN.get(name.strip().lower().replace("_", "-"))
+    if known is None:
+        message = "The encoding is not known here. Use one of the names in details, utf-8 when in doubt."
+        raise refuse(ErrorKind.INVALID_INPUT, message, encodings=list(_NAMES))
+    return known
+
+
+def undecodable(path: str, encoding: str, at_byte: int) -> ToolFailure:
+    """The refusal for bytes that are not text in `encoding`."""
+    message = (
+        f'"{path}" is not {encoding} text (byte {at_byte}). Read it with its own encoding, such as "gb18030" or '
+        '"cp1252"; "latin-1" shows any bytes. A binary file cannot be read as text.'
+    )
+    return refuse(ErrorKind.INVALID_INPUT, message, encoding=encoding, at_byte=at_byte)
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    """The bytes of `text`. Raises ToolFailure INVALID_INPUT when the encoding cannot express it."""
+    codec = judge_encoding(encoding)
+    try:
+        return text.encode(codec)
+    except UnicodeEncodeError as error:
+        message = f"The text holds characters that {codec} cannot express, first at index {error.start}. Use utf-8."
+        raise refuse(ErrorKind.INVALID_INPUT, message, encoding=codec, at_index=error.start) from error

@@ -24,9 +24,9 @@ from toolhub_service.guards.masking import shown_url
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.decoding import MOST, JsonBodies, judge_encoding
-from toolhub_service.tools.egress.breakage import REPEATABLE
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
+from toolhub_service.tools.egress.wire import MOST, REPEATABLE, JsonBodies
+from toolhub_service.tools.fs_values import judge_encoding
 from toolhub_service.tools.threads import to_thread_if_large
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 

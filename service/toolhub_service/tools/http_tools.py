@@ -25,9 +25,8 @@ from toolhub_service.guards.headers import judge_request_headers, shown_response
 from toolhub_service.guards.masking import shown_url
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.decoding import is_large
-from toolhub_service.tools.egress.body import BoundedBody
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
+from toolhub_service.tools.egress.wire import BoundedBody, is_large
 from toolhub_service.tools.files import AtomicFile
 from toolhub_service.tools.fs_values import FilePath, Overwrite, judge_overwrite, target
 from toolhub_service.tools.http_exchange import (

@@ -21,9 +21,21 @@ from typing import Literal, TypeAlias
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.paths import judge_path
-from toolhub_service.tools.entries import ABSENT, Counted, Removed, count_entry, entry_state, remove_entry
+from toolhub_service.tools.entries import (
+    ABSENT,
+    O_FOLDER,
+    O_LISTED,
+    O_PATH_ONLY,
+    O_READ,
+    Counted,
+    Opening,
+    Removed,
+    best_opening,
+    count_entry,
+    entry_state,
+    remove_entry,
+)
 from toolhub_service.tools.files import AtomicFile, SourceFile, as_tool_failures, failure_of, rename
-from toolhub_service.tools.opening import O_FOLDER, O_LISTED, O_PATH_ONLY, O_READ, Opening, best_opening
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 

@@ -18,9 +18,9 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter
 from toolhub_service.transport.convert.tool import from_snapshot, from_source, from_spec, is_full, to_spec
+from toolhub_service.transport.discovery import ToolNews
 from toolhub_service.transport.page_tokens import read_pin_cursor, write_pin_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
-from toolhub_service.transport.tool_watch import ToolNews
 
 # Pins
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.hub import running_hub
-from toolhub_service.app.doctor.findings import Finding, State
-from toolhub_service.app.doctor.stored import kept_checks
+from toolhub_service.app.doctor import Finding, State
+from toolhub_service.app.doctor.configuration import kept_checks
 from toolhub_service.settings.loading import load_settings
 
 

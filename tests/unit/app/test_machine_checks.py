@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolhub_service.app.doctor import machine
-from toolhub_service.app.doctor.findings import State
+from toolhub_service.app.doctor import State, machine
 from toolhub_service.app.doctor.machine import data_dir_checks, file_system_of
 
 

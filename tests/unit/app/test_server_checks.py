@@ -9,8 +9,8 @@ import pytest
 
 from tests.free_port import free_port
 from tests.hub import running_hub
+from toolhub_service.app.doctor import Finding, State
 from toolhub_service.app.doctor.configuration import is_hub, is_metrics, server_checks
-from toolhub_service.app.doctor.findings import Finding, State
 from toolhub_service.settings.loading import load_settings
 
 

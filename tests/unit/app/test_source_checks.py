@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.hub import settings_of
-from toolhub_service.app.doctor.findings import State
+from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.sources import missing_for, source_checks
 from toolhub_service.app.sources_file import to_source
 

@@ -16,7 +16,6 @@ from click.testing import CliRunner, Result
 from tests.fakes.artifacts import a_call, pieces
 from tests.fakes.breaking_artifacts import DATA, Breaking, served
 from tests.rpc.artifact_server import MIB, ArtifactServer, artifact_server, sha256
-from toolhub_service.cli import artifact_transfer
 from toolhub_service.cli.root import toolhub
 
 
@@ -31,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(artifact_transfer, "_FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr("toolhub_service.cli.artifacts._FIRST_WAIT_S", 0.001)
     return folder
 
 
@@ -191,7 +190,7 @@ async def test_file_that_changes_while_it_goes_up_is_not_kept(
             log.write(b"one more line")
         return seen(*data)
 
-    monkeypatch.setattr("toolhub_service.cli.artifact_transfer.hashlib.sha256", sha256_then_grow)
+    monkeypatch.setattr("toolhub_service.cli.artifacts.hashlib.sha256", sha256_then_grow)
     refused = await told(server.address, "put", "log")
     monkeypatch.undo()
     assert refused.exit_code == 1

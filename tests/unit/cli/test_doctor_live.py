@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolhub.v1 import source_pb2
-from toolhub_service.app.doctor.findings import State
+from toolhub_service.app.doctor import State
 from toolhub_service.cli.doctor import _of
 
 READY, DOWN = source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_DOWN

@@ -15,10 +15,10 @@ from tests.fakes.file_calls import OPENINGS, FileCalls, descriptors
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, WRITE_FS, ArgumentRole
 from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.tools.entries import best_opening
 from toolhub_service.tools.folder_walk import FolderWalk, compile_glob
 from toolhub_service.tools.fs_search import compile_query, matching_lines
 from toolhub_service.tools.fs_tools import fs_tools
-from toolhub_service.tools.opening import best_opening
 from toolhub_service.tools.tool import spec_of
 from toolhub_service.tools.workspace import Workspace
 

@@ -15,7 +15,7 @@ from tests.fakes.file_calls import RememberingSink, descriptors
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.fs_read import ReadText
+from toolhub_service.tools.fs_tools import ReadText
 from toolhub_service.tools.workspace import Workspace
 
 LARGE = b"line of text\n" * 300_000

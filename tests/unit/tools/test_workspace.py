@@ -15,7 +15,7 @@ import pytest
 from tests.fakes.file_calls import OPENINGS, content_of, descriptors
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.tools import files
-from toolhub_service.tools.opening import O_FOLDER, OpenBeneath, OpenByStep, Opening, best_opening
+from toolhub_service.tools.entries import O_FOLDER, OpenBeneath, OpenByStep, Opening, best_opening
 from toolhub_service.tools.workspace import Workspace
 
 

@@ -25,7 +25,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import parse_url
 from toolhub_service.registry.cooperative import in_thread
-from toolhub_service.tools.egress.breakage import WireError
+from toolhub_service.tools.egress.wire import WireError
 
 # What the operator says of ComfyUI servers, as plain values.
 

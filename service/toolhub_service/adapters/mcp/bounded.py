@@ -22,8 +22,7 @@ import orjson
 from toolhub_service.adapters.mcp.failures import Breakage, error_of
 from toolhub_service.adapters.mcp.lines import counted
 from toolhub_service.registry.cooperative import run_in_slices
-from toolhub_service.tools.egress.body import BoundedBody, Pull, decoder_of
-from toolhub_service.tools.egress.breakage import WireError
+from toolhub_service.tools.egress.wire import BoundedBody, Pull, WireError, decoder_of
 
 # In 2025-11-25 a cancellation is a message of its own (`notifications/cancelled`), and the SDK leaves the cancelled
 # request's POST open until the server answers it. With a server that never does, every call that ends at its deadline

@@ -30,7 +30,7 @@ from toolhub_service.guards.secrets import Redact
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.references import names_of
 from toolhub_service.schema.strict_json import bound_structure, loads
-from toolhub_service.tools.decoding import MOST
+from toolhub_service.tools.egress.wire import MOST
 
 EXECUTION_HEADER: Final = "x-execution-id"
 STARTED: Final[JsonObject] = {"message": "Workflow was started"}

@@ -48,7 +48,7 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Outcome
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.tools.decoding import is_large
+from toolhub_service.tools.egress.wire import is_large
 
 RAW_MAX_BYTES: Final = 64 * 1024
 RESERVE_S: Final = 5.0

@@ -28,9 +28,8 @@ from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.guards.urls import judge_url, parse_url
-from toolhub_service.tools.egress.body import BoundedBody, decoder_of
-from toolhub_service.tools.egress.breakage import WireError
 from toolhub_service.tools.egress.transport import GuardedTransport, judged_as
+from toolhub_service.tools.egress.wire import BoundedBody, WireError, decoder_of
 
 WITHOUT_BODY = frozenset({"GET", "DELETE"})
 """Methods whose arguments go into the query."""

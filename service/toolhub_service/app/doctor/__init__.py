@@ -1,1 +1,39 @@
 """Checks of machine, configuration and stored files for `toolhub doctor`: each looks, changes nothing, never raises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class State(Enum):
+    OK = "ok"
+    WARN = "warn"
+    """The hub works, with less."""
+    FAIL = "fail"
+    """The hub does not start, or is not safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    told: str
+    advice: str = ""
+    """What to do; empty when all is well."""
+    disables: tuple[str, ...] = ()
+    """Tools that cannot be called because of it."""
+
+
+def ok(name: str, told: str) -> Finding:
+    return Finding(name, State.OK, told)
+
+
+def warn(name: str, told: str, advice: str, *disables: str) -> Finding:
+    return Finding(name, State.WARN, told, advice, disables)
+
+
+def fail(name: str, told: str, advice: str) -> Finding:
+    return Finding(name, State.FAIL, told, advice)

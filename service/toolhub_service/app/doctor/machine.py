@@ -15,11 +15,11 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from toolhub_service import __version__
-from toolhub_service.app.doctor.findings import Finding, fail, ok, warn
+from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.tools.confinement import Confinement
+from toolhub_service.tools.entries import OpenBeneath, best_opening
 from toolhub_service.tools.kernel_walls import landlock_abi
-from toolhub_service.tools.opening import OpenBeneath, best_opening
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
 _PYTHON_MIN = (3, 11)

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from toolhub_service.adapters.source_config import ClientTls, Source, ValueMissing, resolve_value
-from toolhub_service.app.doctor.findings import Finding, fail, ok, warn
+from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.kinds import kind_of
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.sources_file import SourcesFile, values_of

@@ -20,7 +20,7 @@ import httpcore
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.guards.addresses import is_allowed
 from toolhub_service.guards.urls import address_refused
-from toolhub_service.tools.egress.breakage import WIRE_ERRORS, Breakage, WireError, wire_error
+from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, WireError, wire_error
 
 # Closings under way: each runs to its end whatever becomes of the call that began it.
 

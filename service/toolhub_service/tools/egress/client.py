@@ -21,9 +21,8 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.headers import Headers, bodiless_headers, cross_origin_headers
 from toolhub_service.guards.urls import JudgedUrl, join_url, judge_url
-from toolhub_service.tools.egress.body import BoundedBody, decoder_of
-from toolhub_service.tools.egress.breakage import REPEATABLE, WireError, out_of_time, told
 from toolhub_service.tools.egress.transport import GuardedTransport, address_of, judged_as
+from toolhub_service.tools.egress.wire import REPEATABLE, BoundedBody, WireError, decoder_of, out_of_time, told
 
 # Where a redirect leads, judged like a first request (RFC 9110 §15.4).
 

@@ -26,7 +26,7 @@ from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import JudgedUrl, judge_url
 from toolhub_service.tools.egress.backend import Closings, GuardedBackend, MessageStream
-from toolhub_service.tools.egress.breakage import WIRE_ERRORS, Breakage, WireError, wire_error
+from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, WireError, wire_error
 
 # DNS by the operating system, on threads of its own: a slow name server must not hold up other work.
 #

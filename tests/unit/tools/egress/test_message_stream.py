@@ -4,7 +4,7 @@ import httpcore
 import pytest
 
 from toolhub_service.tools.egress.backend import Closings, MessageStream
-from toolhub_service.tools.egress.breakage import Breakage, WireError
+from toolhub_service.tools.egress.wire import Breakage, WireError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 MORE = b"HTTP/1.1 200 OK\r\n"

@@ -13,8 +13,8 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import JudgedUrl, judge_url
 from toolhub_service.tools.egress.backend import Closings, GuardedBackend
-from toolhub_service.tools.egress.breakage import Breakage, WireError
 from toolhub_service.tools.egress.transport import POOLS_MAX, GuardedTransport, address_of, judged_as
+from toolhub_service.tools.egress.wire import Breakage, WireError
 
 NAMES = FixedResolver(default=("127.0.0.1",))
 

@@ -9,7 +9,7 @@ import pytest
 
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.tools.decoding import JsonBodies, is_large
+from toolhub_service.tools.egress.wire import JsonBodies, is_large
 
 ROWS: list[JsonValue] = [{"id": number, "name": "somebody"} for number in range(30_000)]
 MANY = json.dumps(ROWS).encode()

@@ -1,0 +1,253 @@
+"""Answers as they come over the wire: bodies decoded and read within bounds, and how an exchange can break."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Final
+
+import httpcore
+import httpx
+
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.json import JsonValue
+from toolhub_service.guards.urls import ParsedUrl
+from toolhub_service.registry.cooperative import in_thread
+from toolhub_service.schema.strict_json import MAX_DEPTH, Structure, bound_structure, has_little, lexical_depth, loads
+
+# How an exchange can break; `told` turns it into what the caller hears.
+
+REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods after which a broken exchange may be repeated without asking (RFC 9110 §9.2.1)."""
+
+
+class Breakage(Enum):
+    """What broke. The value is the second half of the sentence that the caller reads."""
+
+    UNRESOLVED = "its name does not resolve. Check the spelling of the host"
+    UNREACHABLE = "it accepts no connection there. Check host and port, or try later"
+    CONNECT_TIMEOUT = "no connection was made in time. Try later"
+    UNTRUSTED = "its TLS certificate or handshake is not acceptable. Use a host with a valid certificate"
+    BROKEN = "the connection broke before the answer was complete. Try again"
+    SILENT = "it stopped sending. Try again, or with a larger timeoutMs"
+    MALFORMED = "its answer is not valid HTTP/1.1. Use another service"
+    CRUMBLED = "its answer comes in far more chunks, or far more framing, than it has content. Use another service"
+    UNDECODABLE = "its answer is in a content encoding that was not asked for or is damaged. Use another service"
+
+
+_KINDS = {
+    Breakage.CONNECT_TIMEOUT: ErrorKind.HTTP_TIMEOUT,
+    Breakage.SILENT: ErrorKind.HTTP_TIMEOUT,
+    Breakage.MALFORMED: ErrorKind.UPSTREAM_ERROR,
+    Breakage.CRUMBLED: ErrorKind.UPSTREAM_ERROR,
+    Breakage.UNDECODABLE: ErrorKind.UPSTREAM_ERROR,
+}
+_BEFORE_SENDING = frozenset({Breakage.UNRESOLVED, Breakage.UNREACHABLE, Breakage.CONNECT_TIMEOUT})
+_LASTING = frozenset({Breakage.UNTRUSTED, Breakage.MALFORMED, Breakage.CRUMBLED, Breakage.UNDECODABLE})
+
+WIRE_ERRORS = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.RemoteProtocolError)
+"""What httpcore raises when the network or the peer fails us; anything else that it raises is a fault of ours."""
+
+_BREAKAGES: tuple[tuple[type[Exception], Breakage], ...] = (
+    (httpcore.ConnectTimeout, Breakage.CONNECT_TIMEOUT),
+    (httpcore.ConnectError, Breakage.UNREACHABLE),
+    (httpcore.TimeoutException, Breakage.SILENT),
+    (httpcore.NetworkError, Breakage.BROKEN),
+    (httpcore.RemoteProtocolError, Breakage.MALFORMED),
+)
+
+
+class WireError(httpx.TransportError):
+    """An exchange broke. What `GuardedTransport` raises, also to code that knows only httpx."""
+
+    def __init__(self, breakage: Breakage, *, on_kept: bool = False) -> None:
+        super().__init__(breakage.name)
+        self.breakage = breakage
+        self.on_kept = on_kept
+        """Whether a connection kept from an earlier exchange ended unanswered: it may have been dead all the time."""
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the peer may have got the request."""
+        return self.breakage not in _BEFORE_SENDING and self.breakage is not Breakage.UNTRUSTED
+
+    @property
+    def clause(self) -> str:
+        """What broke, without the advice to callers."""
+        return self.breakage.value.partition(". ")[0]
+
+
+def wire_error(error: Exception) -> WireError:
+    """The breakage behind one of `WIRE_ERRORS`."""
+    return WireError(next(breakage for kind, breakage in _BREAKAGES if isinstance(error, kind)))
+
+
+def told(error: WireError, method: str, url: ParsedUrl, *, blames_upstream: bool) -> ToolFailure:
+    """The failure as the caller hears it. Repeating is suggested only where nothing can have happened twice."""
+    breakage = error.breakage
+    repeatable = breakage in _BEFORE_SENDING or (method in REPEATABLE and breakage not in _LASTING)
+    return refuse(
+        _KINDS.get(breakage, ErrorKind.NETWORK_ERROR),
+        f"{method} to {url.host} failed: {breakage.value}.",
+        retryable=repeatable,
+        blames_upstream=blames_upstream,
+        host=url.host,
+    )
+
+
+def out_of_time(method: str, url: ParsedUrl, timeout_s: float, *, blames_upstream: bool) -> ToolFailure:
+    """The whole exchange took longer than it was given."""
+    return refuse(
+        ErrorKind.HTTP_TIMEOUT,
+        f"{method} to {url.host} did not finish within {timeout_s:.1f} s. "
+        "Try again, with a larger timeoutMs or for less data.",
+        retryable=method in REPEATABLE,
+        blames_upstream=blames_upstream,
+        host=url.host,
+        timeout_ms=round(timeout_s * 1000),
+    )
+
+
+# A body is decoded by at most one layer of gzip and cut at a number of bytes. gzip is inflated by `zlib.decompressobj`
+# with a maximum output a step (a 494-byte body can hold 200 MB); a second layer, or any other encoding, is refused.
+# Between steps that need no new input the event loop has its turn: deadlines hold (RFC 1952, RFC 9110 section 8.4).
+
+STEP_MAX_BYTES = 256 * 1024
+_GZIP = 31  # window size 2**15, gzip header required
+_MEMBERS_MAX = 64
+
+Pull = Callable[[], Awaitable[bytes]]
+"""The next bytes as they were sent; empty at the end."""
+
+
+def decoder_of(encoding: str, pull: Pull) -> Pull:
+    """What undoes the Content-Encoding. Raises WireError UNDECODABLE for any but gzip and identity, or for two."""
+    name = encoding.strip().lower()
+    if name in {"", "identity"}:
+        return pull
+    if name in {"gzip", "x-gzip"}:
+        return _Gunzip(pull).next_piece
+    raise WireError(Breakage.UNDECODABLE)
+
+
+class BoundedBody:
+    """At most `max_bytes` of a decoded body."""
+
+    def __init__(self, pull: Pull, max_bytes: int) -> None:
+        self._pull = pull
+        self._left_bytes = max_bytes
+        self.is_cut = False
+        """Whether there was more."""
+
+    async def next_piece(self) -> bytes:
+        """The next bytes; empty at the end or at the bound."""
+        if self.is_cut:
+            return b""
+        piece = await self._pull()
+        if len(piece) > self._left_bytes:
+            self.is_cut = True
+            piece = piece[: self._left_bytes]
+        self._left_bytes -= len(piece)
+        return piece
+
+    async def whole(self) -> bytes:
+        """All that is left."""
+        pieces = []
+        while piece := await self.next_piece():
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class _Gunzip:
+    """Inflates step by step; several members are one body (RFC 1952 §2.2), anything after them is ignored."""
+
+    def __init__(self, pull: Pull) -> None:
+        self._pull = pull
+        self._inflater = zlib.decompressobj(_GZIP)
+        self._input = b""
+        self._has_more_output = False
+        self._has_begun = False
+        self._is_over = False
+        self._members = 1
+
+    async def next_piece(self) -> bytes:
+        while not self._is_over:
+            if not self._input and not self._has_more_output:
+                self._input = await self._pull()
+                if not self._input:
+                    return self._end()
+                self._has_begun = True
+            else:
+                await asyncio.sleep(0)
+            if piece := self._step():
+                return piece
+        return b""
+
+    def _step(self) -> bytes:
+        try:
+            piece = self._inflater.decompress(self._input, STEP_MAX_BYTES)
+        except zlib.error:
+            raise WireError(Breakage.UNDECODABLE) from None
+        self._input = self._inflater.unconsumed_tail
+        self._has_more_output = len(piece) == STEP_MAX_BYTES
+        if self._inflater.eof:
+            self._next_member(self._inflater.unused_data)
+        return piece
+
+    def _next_member(self, rest: bytes) -> None:
+        self._has_more_output = False
+        if rest.startswith(b"\x1f"):
+            self._members += 1
+            if self._members > _MEMBERS_MAX:
+                raise WireError(Breakage.UNDECODABLE)
+            self._inflater, self._input = zlib.decompressobj(_GZIP), rest
+        else:
+            self._is_over = True
+
+    def _end(self) -> bytes:
+        self._is_over = True
+        if self._has_begun and not self._inflater.eof:
+            raise WireError(Breakage.UNDECODABLE)
+        return b""
+
+
+# JSON that an upstream sent, read strictly, and beside other calls where it is large.
+#
+# A parser holds the interpreter while it makes its objects, so that bytes alone bound nothing: structure is counted
+# first (schema/strict_json.py). What is large is read in a thread that takes short turns with the event loop, one at a
+# time in the process, for small values take twenty times the room of their text.
+
+MOST: Final = Structure(containers=250_000, members=300_000, separators=1_500_000)
+"""Of one body: a parser makes it in under a tenth of a second. Four megabytes of records or coordinates have less."""
+AT_ONCE_BYTES: Final = 32 * 1024
+"""Read at once, whatever it holds."""
+LIGHT_BYTES: Final = 1024 * 1024
+"""Read at once where it holds few values."""
+
+
+class JsonBodies:
+    """Of one event loop: whoever reads large ones waits for those before."""
+
+    def __init__(self) -> None:
+        self._reading = asyncio.Lock()
+
+    async def read(self, data: bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
+        """The value. Raises ToolFailure INVALID_INPUT for what is no strict JSON, too deep, or of too many values."""
+        if not is_large(data):
+            return loads(data, max_bytes=len(data), max_depth=max_depth)
+        async with self._reading:
+            return await in_thread(_read, data, max_depth)
+
+
+def is_large(data: bytes) -> bool:
+    """Whether it would hold the event loop to read it or what was made of it."""
+    return len(data) > AT_ONCE_BYTES and (len(data) > LIGHT_BYTES or not has_little(data))
+
+
+def _read(data: bytes, max_depth: int) -> JsonValue:
+    bound_structure(data, MOST)
+    if lexical_depth(data, max_depth) > max_depth:
+        raise refuse(ErrorKind.INVALID_INPUT, f"The JSON is nested deeper than {max_depth} levels.", reason="too_deep")
+    return loads(data, max_bytes=len(data), max_depth=max_depth)
