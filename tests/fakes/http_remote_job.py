@@ -88,7 +88,7 @@ class HttpRemoteJob:
             raise refuse(ErrorKind.PERMISSION_DENIED, "The job server does not let the hub stop this job.")
         if answer.status_code not in {httpx.codes.ACCEPTED, httpx.codes.CONFLICT}:
             raise RemoteUnclear(f"The job server answered {answer.status_code}")
-        self._poller.hurry(mark.key)
+        self._poller.poll_now(mark.key)
         return True
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:

@@ -15,8 +15,8 @@ from opentelemetry.trace import Tracer
 from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.langchain.adapter import LangChainAdapter
+from toolhub_service.adapters.langchain.kind import LangChainTerms, LoadTerms
 from toolhub_service.adapters.langchain.source import LangChainToolSource
-from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.source import Discovery

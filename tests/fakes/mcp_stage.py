@@ -20,9 +20,9 @@ from toolhub_service.adapters.definitions import Override, Overrides
 from toolhub_service.adapters.mcp.adapter import McpAdapter
 from toolhub_service.adapters.mcp.calling import Calling
 from toolhub_service.adapters.mcp.definitions import SourceTerms
+from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.source import McpToolSource
-from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms, McpTerms, StdioTerms
 from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall, Reply
 from toolhub_service.domain.result import Outcome

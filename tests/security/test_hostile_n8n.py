@@ -40,7 +40,7 @@ async def hostile(says: Says, **more: Any) -> AsyncIterator[tuple[RawServer, Sta
 
     async with serving(answer) as raw:
         named = more.pop("workflows", {"tool": SYNC})
-        async with against(raw.url("").rstrip("/"), named, **{"looks_s": 0.05, **more}) as stage:
+        async with against(raw.url("").rstrip("/"), named, **{"lookup_timeout_s": 0.05, **more}) as stage:
             yield raw, stage
 
 

@@ -30,7 +30,7 @@ from tests.unit.adapters.n8n.flows import ECHO, FLOWS, Flow, flow, responds, wai
 from toolhub.v1 import error_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.adapters.comfyui.states import Seen, Stage
-from toolhub_service.adapters.n8n.executions import bears, execution_of, is_of_another_call
+from toolhub_service.adapters.n8n.resources import execution_of, has_key, is_of_another_call
 from toolhub_service.domain.errors import ErrorKind, refuse
 
 REPEATS = responds("={{ JSON.stringify({ executionId: $json.body.executionId ?? $execution.id }) }}", 202)
@@ -96,8 +96,8 @@ class TestOtherPeoplesExecutions:
         data: Any = {"resultData": {"runData": runs}, "executionData": {"nodeExecutionStack": [*run(planted, "Body")]}}
         told = execution_of({"id": "1", "status": "success", "workflowId": "w", "data": data})
         assert told is not None
-        assert bears(told, "mallorys")
-        assert not bears(told, "victims")
+        assert has_key(told, "mallorys")
+        assert not has_key(told, "victims")
         assert is_of_another_call(told, "victims", "w")
         assert is_of_another_call(told, "mallorys", "other")
         assert not is_of_another_call(told, "mallorys", "")

@@ -4,7 +4,7 @@ One `Poller` serves all jobs of one endpoint. Each job is asked about at growing
 "Timeouts, retries, and backoff with jitter"); together they ask at most `per_s` times a second, whatever their number,
 and at most `at_once` answers are waited for. A Retry-After (RFC 9110 §10.2.3) is honoured, within reason. Between two
 questions a job costs one future and one timer. Whoever learns by another way that there is news (a WebSocket, a request
-to stop that was accepted) says `hurry`.
+to stop that was accepted) says `poll_now`.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ _NOTHING: Final = object()
 @dataclass(frozen=True, slots=True)
 class PollTerms:
     first_s: float = 0.25
-    """Between the first two questions about a job, and after `hurry`."""
+    """Between the first two questions about a job, and after `poll_now`."""
     growth: float = 1.5
     longest_s: float = 15.0
     jitter: float = 0.2
@@ -232,7 +232,7 @@ class Poller:
     async def poll(self, ask: Question[Told], *, key: str = "") -> AsyncIterator[Told]:
         """What was told, each time it differs from the last time; ends with what was told last.
 
-        `key` is what `hurry` is told; empty for questions that nobody can hurry.
+        `key` is what `poll_now` is called with; empty for questions that nobody asks to poll now.
         """
         waits = _Round(self._terms.first_s)
         self._asking += 1
@@ -270,11 +270,11 @@ class Poller:
             except Unreachable as silent:
                 await self._pause(waits, silent.retry_after_s)
 
-    def hurry(self, key: str) -> None:
+    def poll_now(self, key: str) -> None:
         """There is news of this job: ask now, and often again. Nothing happens when it is not being asked about."""
         waits = self._rounds.get(key)
         if waits is not None:
-            waits.hurry(self._terms.first_s)
+            waits.poll_now(self._terms.first_s)
 
     async def _pause(self, waits: _Round, at_least_s: float) -> None:
         terms = self._terms
@@ -307,7 +307,7 @@ class _Round:
                 self._woken = None
         self._is_hurried = False
 
-    def hurry(self, interval_s: float) -> None:
+    def poll_now(self, interval_s: float) -> None:
         self.interval_s = interval_s
         self._is_hurried = True
         self._wake()

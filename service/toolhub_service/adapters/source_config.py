@@ -92,6 +92,7 @@ class ClientTls(Section, frozen=True):
     key_file: Annotated[str, Meta(description="PEM private key of the certificate.")] = ""
 
 
+NO_TLS_FILES: Final = ClientTls()
 ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 
 

@@ -11,10 +11,10 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from toolhub_service.adapters.source_config import ClientTls
 from toolhub_service.domain.json import JsonValue
 
 _TOO_DEEP: Final = "nested too deeply to be read"
@@ -65,19 +65,7 @@ def retry_after_s(header: str | None) -> float:
         return 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TlsTerms:
-    """Paths of PEM files; empty: the system's CAs, no certificate shown."""
-
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-
-
-NO_TLS_FILES: Final = TlsTerms()
-
-
-def client_context(terms: TlsTerms) -> ssl.SSLContext:
+def client_context(terms: ClientTls) -> ssl.SSLContext:
     """TLS 1.2 or later, servers verified. Raises OSError and ValueError where a file cannot be read or used."""
     context = ssl.create_default_context(cafile=terms.ca_file or None)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

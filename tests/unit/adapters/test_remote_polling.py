@@ -125,10 +125,10 @@ async def test_who_is_hurried_asks_at_once() -> None:
     poller = Poller(EVEN, PollTerms(first_s=3_600))
     following = asyncio.create_task(_all(poller.poll(ask, key="job-1")))
     await asked.wait()
-    poller.hurry("another")
-    poller.hurry("job-1")
+    poller.poll_now("another")
+    poller.poll_now("job-1")
     assert await asyncio.wait_for(following, 60) == [1, 2]
-    poller.hurry("job-1")  # which is over
+    poller.poll_now("job-1")  # which is over
 
 
 async def test_no_more_questions_are_under_way_than_allowed() -> None:

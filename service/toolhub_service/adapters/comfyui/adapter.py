@@ -24,7 +24,7 @@ from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms, new_mark
 from toolhub_service.adapters.source_config import ClientTls, SourceValues, request_headers, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
-from toolhub_service.adapters.upstream import RefCounted, TlsTerms, client_context
+from toolhub_service.adapters.upstream import RefCounted, client_context
 from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.job_ports import RunningJobs
@@ -118,7 +118,7 @@ def _tls(terms: ClientTls) -> ssl.SSLContext | None:
     """None: the system's trust. Raises OSError, ValueError."""
     if not (terms.ca_file or terms.certificate_file):
         return None
-    return client_context(TlsTerms(terms.ca_file, terms.certificate_file, terms.key_file))
+    return client_context(terms)
 
 
 # A source put together: servers, templates, jobs. Nothing is connected yet.
@@ -166,7 +166,7 @@ def opened(
     def backend_of(backend: BackendTerms) -> Backend:
         poller = Poller(randomness, polls)
         connector = WebSocketConnector(backend, resolver, tls=tls, connect_timeout_s=terms.connect_timeout_s)
-        events = EventFeed(connector, clock, randomness, poller.hurry)
+        events = EventFeed(connector, clock, randomness, poller.poll_now)
         client = ComfyClient(backend, http, read_timeout_s=terms.read_timeout_s, redact=redact)
         return Backend(client, events, poller, Poller(randomness, FETCHES), clock)
 

@@ -251,7 +251,7 @@ class ComfyJob:
             raise RemoteUnclear(failures.unclear(backend.name, unreached)) from unreached
         finally:
             self._stops.in_flight.discard(mark.remote_id)
-        backend.poller.hurry(mark.remote_id)
+        backend.poller.poll_now(mark.remote_id)
         return True
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:

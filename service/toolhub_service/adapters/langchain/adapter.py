@@ -15,14 +15,13 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from toolhub_service.adapters.definitions import Overrides
-from toolhub_service.adapters.langchain.frames import FrameTooLarge, encode
-from toolhub_service.adapters.langchain.kind import LangChainSource
+from toolhub_service.adapters.langchain.kind import Injected, LangChainSource, LangChainTerms, LoadTerms
 from toolhub_service.adapters.langchain.source import LangChainToolSource
-from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms, injected_value
+from toolhub_service.adapters.langchain.worker import FrameTooLarge, encode
 from toolhub_service.adapters.langchain.worker_process import PoolClosed, WorkerFailed
 from toolhub_service.adapters.source_config import SourceValues
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
-from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Outcome
@@ -243,7 +242,7 @@ class LangChainAdapter(SourceAdapter):
         asked = call.call
         return tool.request(
             call.args,
-            {name: injected_value(asked, what) for name, what in source.terms.inject.items()},
+            {name: _injected_value(asked, what) for name, what in source.terms.inject.items()},
             call_id=asked.call_id,
             metadata={"toolhub_call_id": asked.call_id, "toolhub_request_id": asked.context.request_id},
             traced=self._tracer is not None and is_recording(),
@@ -291,3 +290,11 @@ def _is_cancelled() -> bool:
     """Whether somebody asked for it: a CancelledError of the tool's own making would leave the caller unanswered."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _injected_value(call: Call, what: Injected) -> str:
+    """What of the call is put into an injected argument; empty where the call does not say."""
+    if what == "principal":
+        return call.principal.id
+    value: str = call.call_id if what == "call_id" else getattr(call.context, what)
+    return value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,6 +12,9 @@ from msgspec import Meta
 from toolhub_service.adapters.source_config import Source, SourceInvalid
 from toolhub_service.adapters.source_kind import SourceKind
 from toolhub_service.domain.tool import ToolKind
+
+Injected = Literal["principal", "user_id", "agent_id", "request_id", "task_id", "session_id", "call_id"]
+
 
 _FILE_TOOLS = ("langchain_community.agent_toolkits", "langchain_community.tools")
 _FILE_NAMES = frozenset(
@@ -34,7 +38,7 @@ class LangChainSource(Source, frozen=True, tag="langchain"):
         tuple[str, ...], Meta(description="Names of `toolhub.langchain` entry points; `*`: all that are installed.")
     ] = ()
     inject: Annotated[
-        dict[str, Literal["principal", "user_id", "agent_id", "request_id", "task_id", "session_id", "call_id"]],
+        dict[str, Injected],
         Meta(description="Injected arguments by name, and what of the call is put into them."),
     ] = msgspec.field(default_factory=dict)
     processes: Annotated[int, Meta(description="Worker processes for tools without async code.", ge=1, le=64)] = 2
@@ -62,6 +66,50 @@ def _unbounded(source: LangChainSource) -> Iterator[str]:
         module, _, name = reference.partition(":")
         if module.startswith(_FILE_TOOLS) and name in _FILE_NAMES:
             yield f"`{reference}` takes any path of the machine: add `args: {{root_dir: FOLDER}}`"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTerms:
+    """What is loaded. Travels to worker processes as JSON."""
+
+    load: tuple[str, ...] = ()
+    """`package.module:name` of a tool, a list of tools, a toolkit, or a class or function that gives one of these."""
+    args: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Keyword arguments of the classes and functions; values may be secrets."""
+    entry_points: tuple[str, ...] = ()
+    """Names of `toolhub.langchain` entry points; `*`: all."""
+    trusted_namespaces: tuple[str, ...] = ()
+    """Packages from which `load` may import."""
+
+
+@dataclass(frozen=True, slots=True)
+class LangChainTerms:
+    """One source."""
+
+    name: str
+    loads: LoadTerms
+    capabilities: tuple[str, ...] = ()
+    """What a principal must hold to call its tools; empty: `langchain:<name>`."""
+    tags: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    max_concurrency: int = 0
+    inject: Mapping[str, Injected] = field(default_factory=dict)
+    """Injected arguments by name, and what of the call is put into them."""
+    processes: int = 2
+    """Workers for tools without async code."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """What stands in `loads.args` and must not stand in a definition."""
+
+    @property
+    def upstream(self) -> str:
+        """Key of the breaker and the concurrency limit that its tools share."""
+        return f"langchain:{self.name}"
+
+    @property
+    def endpoint(self) -> str:
+        """Where it stands, for people and records."""
+        named = (*self.loads.load, *(f"entry point {name}" for name in self.loads.entry_points))
+        return f"python:{', '.join(named)}"[:300]
 
 
 LANGCHAIN = SourceKind(

@@ -25,7 +25,7 @@ from langchain_core.tools.base import BaseToolkit
 from toolhub_service.adapters.custom import is_trusted
 from toolhub_service.adapters.definitions import OWN_NAME_MAX_CHARS, CheckSchema, Override, Overrides, full_name
 from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
-from toolhub_service.adapters.langchain.terms import LangChainTerms, LoadTerms
+from toolhub_service.adapters.langchain.kind import LangChainTerms, LoadTerms
 from toolhub_service.adapters.upstream import one_line, shortened
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject

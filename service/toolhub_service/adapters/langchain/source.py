@@ -16,9 +16,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolhub_service.adapters.definitions import Overrides
-from toolhub_service.adapters.langchain.frames import encode
-from toolhub_service.adapters.langchain.terms import LangChainTerms
-from toolhub_service.adapters.langchain.worker import silence, worker_argv, worker_environment
+from toolhub_service.adapters.langchain.kind import LangChainTerms
+from toolhub_service.adapters.langchain.worker import encode, silence, worker_argv, worker_environment
 from toolhub_service.adapters.langchain.worker_process import WorkerPool, WorkerProcess, WorkerTerms, start_worker
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject

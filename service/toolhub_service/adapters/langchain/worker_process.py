@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolhub_service.adapters.langchain.frames import ChannelClosed, FrameProtocol
+from toolhub_service.adapters.langchain.worker import ChannelClosed, FrameProtocol
 from toolhub_service.tools.confinement import CannotHide, HiddenFolder
 from toolhub_service.tools.process import Child, Program, spawn
 

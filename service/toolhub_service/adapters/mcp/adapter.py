@@ -12,16 +12,14 @@ from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.calling import Calling, Reporter
 from toolhub_service.adapters.mcp.definitions import SourceTerms
-from toolhub_service.adapters.mcp.kind import ClientCredentials, McpSource
+from toolhub_service.adapters.mcp.kind import ClientCredentials, HttpTerms, McpSource, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.source import McpToolSource
 from toolhub_service.adapters.mcp.tasks import POLLS, TERMS, McpTasks
-from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_config import SourceValues, Value, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
-from toolhub_service.adapters.upstream import TlsTerms
 from toolhub_service.domain.call import GrantedCall, QuestionAsked
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
@@ -94,7 +92,7 @@ class McpOpener:
 def _where(entry: McpSource, values: SourceValues) -> StdioTerms | HttpTerms:
     if entry.command:
         return StdioTerms(entry.command, values.all(entry.args), values.of(entry.env), entry.cwd)
-    tls = TlsTerms(entry.tls.ca_file, entry.tls.certificate_file, entry.tls.key_file)
+    tls = entry.tls
     headers = values.of(entry.headers)
     return HttpTerms(values.url(entry.url), headers, _oauth(entry.oauth, values), tls, entry.origins)
 

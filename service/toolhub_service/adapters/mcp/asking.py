@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.terms import Elicitation
+from toolhub_service.adapters.mcp.kind import Elicitation
 from toolhub_service.adapters.upstream import as_object, written
 from toolhub_service.domain.call import GrantedCall, Question, QuestionAsked
 from toolhub_service.domain.errors import ToolFailure

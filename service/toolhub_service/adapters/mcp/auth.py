@@ -37,7 +37,7 @@ from mcp.client.auth.utils import (
 )
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
-from toolhub_service.adapters.mcp.terms import OAuthTerms
+from toolhub_service.adapters.mcp.kind import OAuthTerms
 
 # `private_key_jwt` (RFC 7523 §2.2, OpenID Connect Core §9): each token request carries a signed assertion of who the
 # client is, for one authorization server and a few minutes. The audience is the issuer (draft-ietf-oauth-rfc7523bis),

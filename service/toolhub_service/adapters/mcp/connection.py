@@ -36,11 +36,10 @@ from pydantic import ValidationError
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.bounded import BoundedTransport
 from toolhub_service.adapters.mcp.failures import NotConnected, reason_of
-from toolhub_service.adapters.mcp.fast_client import FastClient
 from toolhub_service.adapters.mcp.http import HttpTransport
-from toolhub_service.adapters.mcp.requests import RequestSender, is_modern
+from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
+from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
 from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, StdioTransport
-from toolhub_service.adapters.mcp.terms import McpTerms, Protocol, StdioTerms
 from toolhub_service.domain.ports import Randomness
 
 # Reconnects are exponential with full jitter (Brooker, "Exponential Backoff And Jitter"). The first is at once; a

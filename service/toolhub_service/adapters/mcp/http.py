@@ -23,9 +23,10 @@ from toolhub_service import __version__
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
 from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
 from toolhub_service.adapters.mcp.failures import NotConnected
-from toolhub_service.adapters.mcp.fast_client import FastClient
-from toolhub_service.adapters.mcp.terms import HttpTerms
-from toolhub_service.adapters.upstream import TlsTerms, client_context
+from toolhub_service.adapters.mcp.kind import HttpTerms
+from toolhub_service.adapters.mcp.requests import FastClient
+from toolhub_service.adapters.source_config import ClientTls
+from toolhub_service.adapters.upstream import client_context
 
 CONNECTIONS_MAX = 256
 """Of one server: each call in flight and each stream takes one."""
@@ -116,7 +117,7 @@ def _parted(url: str) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(netloc=place)), {"authorization": f"Basic {b64encode(pair).decode()}"}
 
 
-def _tls_context(terms: TlsTerms) -> ssl.SSLContext:
+def _tls_context(terms: ClientTls) -> ssl.SSLContext:
     try:
         return client_context(terms)
     except (OSError, ValueError):

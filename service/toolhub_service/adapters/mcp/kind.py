@@ -1,15 +1,22 @@
-"""MCP as a kind of source: its section of sources.yaml, its rules, and how it is opened."""
+"""MCP as a kind of source: its section of sources.yaml, its rules, how it is opened, and what its section comes to.
+
+The section (`McpSource`) holds references to secrets; the terms (`McpTerms`) are made of it with secrets resolved.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.source_config import (
+    NO_TLS_FILES,
     ClientTls,
     Section,
     Source,
@@ -20,6 +27,12 @@ from toolhub_service.adapters.source_config import (
 )
 from toolhub_service.adapters.source_kind import SourceKind
 from toolhub_service.domain.tool import ToolKind
+from toolhub_service.guards.secrets import Redactor
+
+Protocol = Literal["auto", "2025-11-25", "2026-07-28"]
+Elicitation = Literal["decline", "ask", "defaults"]
+
+_ENDPOINT_MAX_CHARS = 300
 
 
 class ClientCredentials(Section, frozen=True):
@@ -65,11 +78,9 @@ class McpSource(Source, frozen=True, tag="mcp"):
         Literal["always", "first-use", "approval"],
         Meta(description="When a definition may be called: always, as first seen, or once a person has approved it."),
     ] = "first-use"
-    protocol: Annotated[
-        Literal["auto", "2025-11-25", "2026-07-28"], Meta(description="Protocol version; auto asks the server.")
-    ] = "auto"
+    protocol: Annotated[Protocol, Meta(description="Protocol version; auto asks the server.")] = "auto"
     elicitation: Annotated[
-        Literal["decline", "ask", "defaults"],
+        Elicitation,
         Meta(description="When the server asks a person: decline, ask for an approval, or answer with the defaults."),
     ] = "decline"
     connect_timeout_s: Annotated[float, Meta(description="Seconds to connect.", gt=0, le=300)] = 30.0
@@ -116,6 +127,87 @@ def _missing(source: McpSource, _trusted_namespaces: tuple[str, ...]) -> Iterato
 
 def _entry_of(_given: Mapping[str, Any]) -> dict[str, Any]:
     return {}
+
+
+@dataclass(frozen=True, slots=True)
+class StdioTerms:
+    """A program that speaks MCP on its standard input and output."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Its environment besides the few names that it gets from the hub's; values may be secrets."""
+    cwd: str = ""
+    """Empty: the hub's."""
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthTerms:
+    """OAuth 2.0 client credentials (RFC 6749 §4.4)."""
+
+    client_id: str
+    client_secret: str = field(default="", repr=False)
+    token_url: str = ""
+    """Empty: discovered from the server's metadata."""
+    scopes: tuple[str, ...] = ()
+    private_key: str = field(default="", repr=False)
+    """PEM; in the place of the secret."""
+    signing_algorithm: str = "auto"
+    audience: str = ""
+    """Whom assertions are for, with a `token_url`; empty: it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTerms:
+    """An endpoint of streamable HTTP."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with each request to the server, and never to a token endpoint; values may be secrets."""
+    oauth: OAuthTerms | None = None
+    tls: ClientTls = NO_TLS_FILES
+    origins: tuple[str, ...] = ()
+    """`scheme://host[:port]` that may be dialled besides those of the URL and of `oauth.token_url`."""
+
+
+@dataclass(frozen=True)
+class McpTerms:
+    """One server: where it is and how it is spoken to."""
+
+    name: str
+    """Of the source."""
+    where: StdioTerms | HttpTerms
+    protocol: Protocol = "auto"
+    elicitation: Elicitation = "decline"
+    connect_timeout_s: float = 30.0
+    max_message_bytes: int = 8 * 1024 * 1024
+    """The largest single message read from the server, inflated."""
+
+    @cached_property
+    def endpoint(self) -> str:
+        """Where it is, for people and records: no credentials, at most 300 characters."""
+        shown = _shown_url(self.where.url) if isinstance(self.where, HttpTerms) else _shown_argv(self.where)
+        return shown if len(shown) <= _ENDPOINT_MAX_CHARS else shown[: _ENDPOINT_MAX_CHARS - 1] + "…"
+
+    @cached_property
+    def secrets(self) -> tuple[str, ...]:
+        """Values that must never be shown: those of the environment, the headers and the client."""
+        if isinstance(self.where, StdioTerms):
+            return tuple(self.where.env.values())
+        oauth = self.where.oauth
+        own = (oauth.client_secret, oauth.private_key, *oauth.private_key.splitlines()[1:-1]) if oauth else ()
+        values = self.where.headers.values()
+        return (*own, *values, *(value.rpartition(" ")[2] for value in values))
+
+
+def _shown_url(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _shown_argv(where: StdioTerms) -> str:
+    argv = [where.command, *where.args]
+    return "stdio:" + " ".join(Redactor(tuple(where.env.values())).value(argv))
 
 
 MCP = SourceKind(

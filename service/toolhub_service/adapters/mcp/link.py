@@ -24,8 +24,8 @@ from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.mcp.asking import answering
 from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, server_of
 from toolhub_service.adapters.mcp.http import HttpTransport
+from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms
 from toolhub_service.adapters.mcp.requests import RequestSender, is_modern
-from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms, McpTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Randomness
 from toolhub_service.domain.tool import ToolSpec

@@ -11,8 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx2
+import msgspec
 from mcp import MCPError
 from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
@@ -24,12 +27,188 @@ from mcp.shared.inbound import (
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from toolhub_service.adapters.mcp.failures import REQUEST_TIMEOUT
-from toolhub_service.adapters.mcp.fast_client import FastClient, Redirected
+from toolhub_service.adapters.mcp.failures import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    REQUEST_TIMEOUT,
+    Breakage,
+    error_of,
+)
 
 if TYPE_CHECKING:
     from mcp.shared.dispatcher import CallOptions, Outbound, ProgressFnT
     from mcp_types import ClientCapabilities, Implementation
+
+
+# Sends `tools/call` to a server of streamable HTTP that speaks 2026-07-28: one POST, no task, no model.
+#
+# That version has no session: a request is complete in itself, its answer is in its own response, and closing the
+# response cancels it (SEP-2575, SEP-2567). The SDK puts two streams, three tasks and a model at each of them around the
+# POST, which cost more than the POST (decision 0035). What is sent is the same to the letter, over the same transport:
+# credentials, origins, bounds and breakages are the same, and so are the errors that are raised here.
+#
+# A server that redirects is left to the SDK from then on: it knows when a redirect may be followed.
+
+METHOD_NOT_FOUND: Final = -32601
+_decoded: Final = msgspec.json.Decoder().decode
+"""Strict, and exact for integers of any size."""
+_ALWAYS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+_PROGRESS: Final = "notifications/progress"
+_YIELD_EVERY: Final = 32
+"""Events in a row before other tasks run."""
+
+
+class Redirected(Exception):
+    """The server wants the request at another URL; it has not looked at it."""
+
+
+class FastClient:
+    """Of one connection. Calls share nothing but the pool of the transport, and may be many at once."""
+
+    def __init__(
+        self, transport: httpx2.AsyncBaseTransport, url: str, fields: Mapping[str, str], timeout: httpx2.Timeout
+    ) -> None:
+        """`transport` never raises for what the network or the server does; `fields` go with every request."""
+        self._transport = transport
+        self._url = httpx2.URL(url)
+        self._fields = {name.lower(): value for name, value in fields.items()} | _ALWAYS
+        self._extensions = {"timeout": timeout.as_dict()}
+        self._ids = count(1)
+        self.is_open = True
+
+    def close(self) -> None:
+        """No call may begin any more."""
+        self.is_open = False
+
+    async def send(
+        self, method: str, params: dict[str, Any], fields: Mapping[str, str], on_progress: ProgressFnT | None = None
+    ) -> dict[str, Any]:
+        """The `result` member of the answer: an object, of which nothing has been judged.
+
+        Raises:
+            MCPError: an error response, or what broke (`breakage_of`).
+            Redirected: nothing has run; send it by the SDK.
+        """
+        asked = f"hub-{next(self._ids)}"
+        if on_progress is not None:
+            params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": asked}}
+        content = _written({"jsonrpc": "2.0", "id": asked, "method": method, "params": params})
+        request = httpx2.Request(
+            "POST", self._url, headers={**self._fields, **fields}, content=content, extensions=self._extensions
+        )
+        response = await self._transport.handle_async_request(request)
+        try:
+            media = response.headers.get("content-type", "").lower()
+            status = response.status_code
+            if status in {200, 201} and media.startswith("text/event-stream"):
+                response.request = request
+                return await _streamed(response, asked, on_progress)
+            if status in {307, 308}:  # of the others a server may have acted before it answered (RFC 9110 §15.4)
+                self.is_open = False
+                raise Redirected
+            return _result(_answer(status, media, response.content), asked)
+        finally:
+            await response.aclose()
+
+
+def _written(message: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(message, enc_hook=_thawed)
+
+
+def _thawed(value: object) -> object:
+    """Arguments may be frozen."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError
+
+
+async def _streamed(response: httpx2.Response, asked: str, on_progress: ProgressFnT | None) -> dict[str, Any]:
+    """The answer that ends an event stream; progress on the way is handed on, whatever else comes is not for us."""
+    seen = count(1)
+    try:
+        async for event in httpx2.EventSource(response, max_event_size=None):
+            if next(seen) % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            if event.event != "message" or not event.data:
+                continue
+            message = _read(event.data)
+            if "method" not in message:
+                return _result(message, asked)
+            if on_progress is not None and message["method"] == _PROGRESS:
+                await _report(message.get("params"), asked, on_progress)
+    except (httpx2.TransportError, httpx2.SSEError):
+        pass
+    raise _broken(Breakage.LOST)
+
+
+async def _report(params: object, asked: str, on_progress: ProgressFnT) -> None:
+    if not isinstance(params, dict) or params.get("progressToken") != asked:
+        return
+    step, total, message = _number(params.get("progress")), _number(params.get("total")), params.get("message")
+    if step is not None:
+        await on_progress(step, total, message if isinstance(message, str) else None)
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _answer(status: int, media: str, content: bytes) -> dict[str, Any]:
+    """The JSON-RPC response of a body that is no stream. What is none gets the SDK's own error text."""
+    is_json = media.startswith("application/json")
+    if status >= 400:
+        message = _error_in(content) if is_json else None
+        if message is not None:
+            return message
+        if status == 404:
+            raise MCPError(METHOD_NOT_FOUND, "Not Found")
+        raise MCPError(INTERNAL_ERROR, "Server returned an error response")
+    if status == 202:
+        raise MCPError(INVALID_REQUEST, "server answered a request with 202 Accepted")
+    if not is_json:
+        raise MCPError(INVALID_REQUEST, f"Unexpected content type: {media}")
+    return _read(content)
+
+
+def _error_in(content: bytes) -> dict[str, Any] | None:
+    try:
+        message = _read(content)
+    except MCPError:
+        return None
+    return message if "error" in message else None
+
+
+def _read(text: bytes | str) -> dict[str, Any]:
+    """A JSON-RPC message. Raises MCPError -32700."""
+    try:
+        message = _decoded(text)
+    except (ValueError, RecursionError):
+        raise _unreadable() from None
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise _unreadable()
+    return message
+
+
+def _result(message: dict[str, Any], asked: str) -> dict[str, Any]:
+    """What a response says. An error may be of no id: the server could not read ours."""
+    error, result = message.get("error"), message.get("result")
+    if "error" in message and "result" not in message and message.get("id") in (asked, None):
+        if isinstance(error, dict) and type(error.get("code")) is int and isinstance(error.get("message"), str):
+            raise MCPError(error["code"], error["message"], error.get("data"))
+    elif isinstance(result, dict) and "error" not in message and message.get("id") == asked:
+        return result
+    raise _unreadable()
+
+
+def _unreadable() -> MCPError:
+    return MCPError(PARSE_ERROR, "Failed to parse JSON response")
+
+
+def _broken(breakage: Breakage) -> MCPError:
+    error = error_of(breakage)
+    return MCPError(error["code"], error["message"], error["data"])
+
 
 _EXTENSIONS: Final = "extensions"
 _WRITE_S: Final = 0.5
@@ -55,11 +234,11 @@ class RequestSender:
         """`capabilities`: what the hub declares. `fast`: sends `tools/call` to a modern server over HTTP."""
         self._dispatcher = dispatcher
         self._version = protocol_version
-        self._capabilities = _plain(capabilities)
+        self._capabilities = _dumped(capabilities)
         self._meta = (
             {
                 PROTOCOL_VERSION_META_KEY: protocol_version,
-                CLIENT_INFO_META_KEY: _plain(client),
+                CLIENT_INFO_META_KEY: _dumped(client),
                 CLIENT_CAPABILITIES_META_KEY: self._capabilities,
             }
             if is_modern(protocol_version)
@@ -126,5 +305,5 @@ async def _bounded(method: str, timeout_s: float | None) -> AsyncIterator[None]:
         raise MCPError(REQUEST_TIMEOUT, f"Request {method!r} timed out") from None
 
 
-def _plain(model: Implementation | ClientCapabilities) -> dict[str, Any]:
+def _dumped(model: Implementation | ClientCapabilities) -> dict[str, Any]:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)

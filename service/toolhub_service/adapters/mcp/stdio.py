@@ -29,9 +29,9 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
 
 from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_of
+from toolhub_service.adapters.mcp.kind import StdioTerms
 from toolhub_service.adapters.mcp.lines import Lines, Tail, TooLong, later_messages
 from toolhub_service.adapters.mcp.reaper import REAPER
-from toolhub_service.adapters.mcp.terms import StdioTerms
 from toolhub_service.tools.process import Child, Program, spawn, within
 
 HELD_MAX = 256

@@ -110,7 +110,7 @@ class McpTasks:
         except MCPError as error:
             if error.error.code == _METHOD_NOT_FOUND:
                 return False
-        self._poller.hurry(mark.remote_id)
+        self._poller.poll_now(mark.remote_id)
         return True
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
@@ -174,7 +174,7 @@ class McpTasks:
             except MCPError:
                 return False
             wanted.gave(answers)
-            self._poller.hurry(mark.remote_id)
+            self._poller.poll_now(mark.remote_id)
         return answers is not None
 
     async def _lets_ask(self, call: GrantedCall, mark: RemoteMark) -> bool:

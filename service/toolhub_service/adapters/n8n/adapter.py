@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.n8n import failures
-from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.client import DiscoveryTerms, N8nTerms, WorkflowTerms, refused_url
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.job import POLLS, MissingTerms, N8nJob
@@ -20,7 +20,7 @@ from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_config import SourceValues, Value, request_headers, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
-from toolhub_service.adapters.upstream import RefCounted, TlsTerms
+from toolhub_service.adapters.upstream import RefCounted
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
@@ -40,14 +40,14 @@ class N8nOpener:
     """Implements `Opener`."""
 
     def __init__(self, deps: SourceDeps) -> None:
-        calling = Calling(
+        caller = WorkflowCaller(
             deps.redactor.text,
             deps.clock,
             desk=deps.artifacts,
             trace=deps.trace,
             keep_raw=deps.keep_raw,
         )
-        self.adapter = N8nAdapter(calling, deps.running, deps.clock, deps.randomness)
+        self.adapter = N8nAdapter(caller, deps.running, deps.clock, deps.randomness)
         self._deps = deps
 
     def endpoint(self, name: str, entry: N8nSource) -> str:
@@ -93,7 +93,7 @@ def _terms(name: str, entry: N8nSource, values: SourceValues) -> N8nTerms:
         discover=None if discover is None else DiscoveryTerms(discover.tags, discover.mode),
         api_path=plain_path(entry.api_path, "api_path"),
         webhook_path=plain_path(entry.webhook_path, "webhook_path"),
-        tls=TlsTerms(entry.tls.ca_file, entry.tls.certificate_file, entry.tls.key_file),
+        tls=entry.tls,
         connect_timeout_s=entry.connect_timeout_s,
         max_response_bytes=entry.max_response_bytes,
         capabilities=entry.capabilities,
@@ -138,14 +138,14 @@ class N8nAdapter(SourceAdapter):
 
     def __init__(
         self,
-        calling: Calling,
+        caller: WorkflowCaller,
         running: RunningJobs,
         clock: Clock,
         randomness: Randomness,
         terms: RemoteTerms | None = None,
         missing: MissingTerms | None = None,
     ) -> None:
-        self._calling = calling
+        self._caller = caller
         self._running = running
         self._clock = clock
         self._randomness = randomness
@@ -155,7 +155,7 @@ class N8nAdapter(SourceAdapter):
 
     def put(self, server: N8nServer, connections: RefCounted) -> None:
         """Add a source, or put another server in its place. Calls under way end where they began."""
-        jobs = N8nJob(server, self._calling, self._missing)
+        jobs = N8nJob(server, self._caller, self._missing)
         executor = RemoteExecutor(jobs, self._running, self._clock, self._randomness, self._terms)
         self._sources[server.name] = _Source(server, executor, connections)
 
@@ -175,7 +175,7 @@ class N8nAdapter(SourceAdapter):
         if workflow is None:
             raise failures.no_source(call)
         try:
-            return await self._calling.run(server, workflow, call)
+            return await self._caller.run(server, workflow, call)
         except (ToolFailure, asyncio.CancelledError):
             raise
         except Exception as defect:

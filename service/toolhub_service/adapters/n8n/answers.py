@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from toolhub_service.adapters.n8n.client import LARGE_BYTES, FailureSign, Reply, WorkflowTerms, quoted
-from toolhub_service.adapters.n8n.executions import id_of
 from toolhub_service.adapters.n8n.failures import as_text
+from toolhub_service.adapters.n8n.resources import id_of
 from toolhub_service.adapters.upstream import as_object
 from toolhub_service.domain.artifact import OCTETS, ArtifactDesk, ArtifactRef
 from toolhub_service.domain.call import Call
@@ -78,7 +78,7 @@ def read(answer: Reply) -> Read:
         return Read(None, answer.body)
 
 
-async def read_aside(answer: Reply) -> Read:
+async def read_in_thread(answer: Reply) -> Read:
     """The same, of a large body in a thread."""
     return read(answer) if len(answer.body) <= LARGE_BYTES else await in_thread(_read_bounded, answer)
 
@@ -140,14 +140,14 @@ async def _chunks(data: bytes) -> AsyncIterator[bytes]:
 
 def failure_in(terms: WorkflowTerms, value: JsonValue) -> str | None:
     """What the workflow says of its failure, perhaps nothing; None: it has not failed."""
-    sign = next((sign for sign in terms.fails_when if _shows(sign, value)), None)
+    sign = next((sign for sign in terms.fails_when if _matches(sign, value)), None)
     if sign is None:
         return None
     message = at(value, sign.message) if sign.message else None
     return "" if message is None else as_text(message)
 
 
-def _shows(sign: FailureSign, value: JsonValue) -> bool:
+def _matches(sign: FailureSign, value: JsonValue) -> bool:
     found = at(value, sign.at)
     if sign.equals is None:
         return found is not None and found is not False and found not in ("", [], {})
@@ -187,7 +187,7 @@ class Files:
     missing: list[str] = field(default_factory=list)
     """Those that are not kept, in words."""
 
-    def beside(self, value: JsonValue) -> JsonValue:
+    def merged(self, value: JsonValue) -> JsonValue:
         """The result; what an item that is nothing but files is in it is these files."""
         if isinstance(value, list):
             return [self._of(at, item) for at, item in enumerate(value)]
@@ -201,7 +201,7 @@ def files_in(items: Sequence[JsonObject]) -> list[ItemFile]:
     return [*_files(items)]
 
 
-async def kept_files(
+async def keep_files(
     found: Sequence[ItemFile], call: Call, desk: ArtifactDesk | None, redact: Redact, execution_id: str
 ) -> Files:
     """Each kept, or told why it is not."""
@@ -224,7 +224,7 @@ async def kept_files(
     if len(found) > FILES_MAX:
         files.missing.append(f"{len(found) - FILES_MAX} more")
     if files.missing:
-        files.evidence.append(_told_missing(files.missing, execution_id))
+        files.evidence.append(_missing_evidence(files.missing, execution_id))
     return files
 
 
@@ -265,7 +265,7 @@ def _evidence(ref: ArtifactRef, shown: str, about: dict[str, str]) -> Evidence:
     return Evidence(EvidenceType.FILE, ref.artifact_id, summary, sha256=ref.sha256, attributes=about)
 
 
-def _told_missing(missing: Sequence[str], execution_id: str) -> Evidence:
+def _missing_evidence(missing: Sequence[str], execution_id: str) -> Evidence:
     named = "; ".join(missing[:_NAMED_MAX]) + (f"; {len(missing) - _NAMED_MAX} more" if missing[_NAMED_MAX:] else "")
     summary = f"files that are not in the result: {named}. Look in n8n, at execution {execution_id}"
     return Evidence(EvidenceType.TOOL, execution_id, summary, attributes={"missing_files": str(len(missing))})

@@ -16,8 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from toolhub_service.adapters.n8n.client import LARGE_BYTES, N8nClient, N8nTerms, NoReply, Reply, said
-from toolhub_service.adapters.n8n.executions import Execution, execution_of, has_all_keys, id_of, keys_of
-from toolhub_service.adapters.n8n.webhooks import published
+from toolhub_service.adapters.n8n.resources import Execution, execution_of, has_all_keys, id_of, keys_of, published
 from toolhub_service.adapters.upstream import as_object, retry_after_s
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -37,7 +36,7 @@ _NO_EXECUTION: Final = "Not Found"
 _NOT_STOPPABLE: Final = "Only running or waiting executions can be stopped"
 
 
-class ApiTrouble(Exception):
+class ApiError(Exception):
     """The API does not help. `reason` is a sentence in the hub's words."""
 
     def __init__(self, reason: str, *, retry_after_s: float = 0.0) -> None:
@@ -46,11 +45,11 @@ class ApiTrouble(Exception):
         self.retry_after_s = retry_after_s
 
 
-class ApiRefused(ApiTrouble):
+class ApiRefused(ApiError):
     """It does not accept the key, or the key may not do this: nothing that passes by itself."""
 
 
-class Absent(Exception):
+class NotFound(Exception):
     """It says that it has no such thing."""
 
 
@@ -71,29 +70,29 @@ class N8nApi:
         self._headers = (("x-n8n-api-key", terms.api_key),)
         self._reading = asyncio.Semaphore(1)
 
-    async def execution(self, execution_id: str, *, with_data: bool, within_s: float = REQUEST_S) -> Execution:
+    async def execution(self, execution_id: str, *, with_data: bool, timeout_s: float = REQUEST_S) -> Execution:
         """Raises Absent; ApiTooLarge when what it brought is too large to be read."""
-        return await self._execution(execution_id, with_data, within_s, _whole)
+        return await self._execution(execution_id, with_data, timeout_s, _whole)
 
     async def judged(self, execution_id: str, judge: Callable[[Execution], Told]) -> Told:
         """What `judge` makes of an execution with its data, in a thread where they are large. Raises as `execution`."""
         return await self._execution(execution_id, True, REQUEST_S, judge)
 
     async def _execution(
-        self, execution_id: str, with_data: bool, within_s: float, judge: Callable[[Execution], Told]
+        self, execution_id: str, with_data: bool, timeout_s: float, judge: Callable[[Execution], Told]
     ) -> Told:
         def read(value: JsonValue) -> tuple[Told] | None:
             if (as_object(value) or {}).get("dataTooLargeToDisplay") is True:
                 return None
             execution = execution_of(value)
             if execution is None or execution.id != execution_id:
-                raise ApiTrouble("Its API tells of an execution in a way that cannot be understood.")
+                raise ApiError("Its API tells of an execution in a way that cannot be understood.")
             return (judge(execution),)
 
         path, query = f"/executions/{execution_id}", {"includeData": "true" if with_data else "false"}
-        found = await self._get(path, query, within_s, read)
+        found = await self._get(path, query, timeout_s, read)
         if found is None:  # of newer versions, which take this, too
-            found = await self._get(path, {**query, "ignoreDataSizeLimit": "true"}, within_s, read)
+            found = await self._get(path, {**query, "ignoreDataSizeLimit": "true"}, timeout_s, read)
         if found is None:
             raise ApiTooLarge("Its API does not hand the data of the execution out.")
         return found[0]
@@ -108,7 +107,7 @@ class N8nApi:
         page = await self._get("/executions", query, REQUEST_S, _fields)
         rows = page.get("data")
         if not isinstance(rows, list):
-            raise ApiTrouble("Its API lists executions in a way that cannot be understood.")
+            raise ApiError("Its API lists executions in a way that cannot be understood.")
         return [execution for execution in map(execution_of, rows[:limit]) if execution is not None]
 
     async def stop(self, execution_id: str) -> Stop:
@@ -120,16 +119,16 @@ class N8nApi:
         if _NOT_STOPPABLE in words:
             return Stop.OVER
         if answer.status == 404 and words == _NO_EXECUTION:
-            raise Absent
+            raise NotFound
         if answer.status in (404, 405, 501):
             return Stop.IMPOSSIBLE
-        raise _trouble(answer)
+        raise _error(answer)
 
     async def workflow(self, workflow_id: str) -> JsonObject:
         """As it answers calls, with its description, which lists do not tell. Raises Absent."""
         found = await self._get(f"/workflows/{workflow_id}", {}, REQUEST_S, _fields)
         if id_of(found.get("id")) != workflow_id:
-            raise ApiTrouble("Its API tells of a workflow in a way that cannot be understood.")
+            raise ApiError("Its API tells of a workflow in a way that cannot be understood.")
         return published(found)
 
     async def workflows(self, tags: Sequence[str] = ()) -> AsyncIterator[JsonObject]:
@@ -142,7 +141,7 @@ class N8nApi:
             page = await self._get("/workflows", query, REQUEST_S, _fields)
             rows = page.get("data")
             if not isinstance(rows, list):
-                raise ApiTrouble("Its API lists workflows in a way that cannot be understood.")
+                raise ApiError("Its API lists workflows in a way that cannot be understood.")
             for row in rows:
                 told = as_object(row)
                 if told is not None and seen < WORKFLOWS_MAX:
@@ -152,18 +151,18 @@ class N8nApi:
             if not cursor:
                 return
             if not isinstance(cursor, str) or len(cursor) > _CURSOR_MAX_CHARS or cursor in cursors:
-                raise ApiTrouble("Its list of workflows leads in circles and was not read to its end.")
+                raise ApiError("Its list of workflows leads in circles and was not read to its end.")
             cursors.add(cursor)
             query["cursor"] = cursor
-        raise ApiTrouble(f"Its list of workflows has more than {PAGES_MAX} pages and was not read to its end.")
+        raise ApiError(f"Its list of workflows has more than {PAGES_MAX} pages and was not read to its end.")
 
-    async def _get(self, path: str, query: dict[str, str], within_s: float, read: Callable[[JsonValue], Told]) -> Told:
+    async def _get(self, path: str, query: dict[str, str], timeout_s: float, read: Callable[[JsonValue], Told]) -> Told:
         """What `read` makes of the answer; of a large one in a thread, one at a time."""
-        answer = await self._ask("GET", f"{path}?{urlencode(query)}" if query else path, within_s)
+        answer = await self._ask("GET", f"{path}?{urlencode(query)}" if query else path, timeout_s)
         if answer.status == 404 and said(answer.body)[0] == _NO_EXECUTION:
-            raise Absent
+            raise NotFound
         if answer.status != 200:
-            raise _trouble(answer)
+            raise _error(answer)
         if answer.is_cut:
             raise ApiTooLarge("What its API tells is larger than `max_response_bytes`.")
         if len(answer.body) <= LARGE_BYTES:
@@ -171,17 +170,17 @@ class N8nApi:
         async with self._reading:
             return await in_thread(lambda: read(_value(answer.body)))
 
-    async def _ask(self, method: str, path: str, within_s: float) -> Reply:
-        deadline_s = inf if within_s == inf else asyncio.get_running_loop().time() + within_s
+    async def _ask(self, method: str, path: str, timeout_s: float) -> Reply:
+        deadline_s = inf if timeout_s == inf else asyncio.get_running_loop().time() + timeout_s
         try:
             return await self._client.send(method, f"{self._url}{path}", self._headers, deadline_s=deadline_s)
         except NoReply as broken:
-            raise ApiTrouble(f"Its API gave no answer. {broken.reason}") from None
+            raise ApiError(f"Its API gave no answer. {broken.reason}") from None
         except ToolFailure as failure:
-            raise ApiTrouble(failure.error.message) from failure
+            raise ApiError(failure.error.message) from failure
 
 
-class ApiTooLarge(ApiTrouble):
+class ApiTooLarge(ApiError):
     """What it tells is there, and more than may be read."""
 
 
@@ -189,7 +188,7 @@ def _value(body: bytes) -> JsonValue:
     try:
         return loads(body, max_bytes=len(body), max_depth=_DEPTH_MAX)
     except ToolFailure:
-        raise ApiTrouble("Its API answered with something that is not JSON, or nested too deeply.") from None
+        raise ApiError("Its API answered with something that is not JSON, or nested too deeply.") from None
 
 
 def _fields(value: JsonValue) -> JsonObject:
@@ -200,15 +199,15 @@ def _whole(execution: Execution) -> Execution:
     return execution
 
 
-def _trouble(answer: Reply) -> ApiTrouble:
+def _error(answer: Reply) -> ApiError:
     if answer.status == 401:
         return ApiRefused("Its API does not accept the `api_key`; an operator must correct it.")
     if answer.status == 403:
         return ApiRefused("Its API does not let the `api_key` do this; an operator must widen its scopes.")
     if answer.status == 404:
-        return ApiTrouble("Its API is not where `url` and `api_path` say; an operator must correct them.")
+        return ApiError("Its API is not where `url` and `api_path` say; an operator must correct them.")
     wait_s = retry_after_s(answer.headers.get("retry-after"))
-    return ApiTrouble(f"Its API answered with status {answer.status}.", retry_after_s=wait_s)
+    return ApiError(f"Its API answered with status {answer.status}.", retry_after_s=wait_s)
 
 
 # Which execution a call has begun, where its answer does not say, is found by the key that was sent along. n8n has no
@@ -256,7 +255,7 @@ class Lookup:
                 if listed.id in seen or len(seen) >= _READ_MAX or not self._may_be(listed, key, sent_at_unix_ms):
                     continue
                 seen.add(listed.id)
-                execution = await self._bearing(listed, key)
+                execution = await self._with_key(listed, key)
                 if execution is not None:
                     found[listed.id] = execution
         if not found:
@@ -268,7 +267,7 @@ class Lookup:
             return False
         return key in self._keys.get((listed.id, listed.started_at), (key,))
 
-    async def _bearing(self, listed: Execution, key: str) -> Execution | None:
+    async def _with_key(self, listed: Execution, key: str) -> Execution | None:
         """The execution with its data when it bears the key. Of any other they are dropped where they were read."""
 
         def judge(execution: Execution) -> tuple[Execution | None, frozenset[str] | None]:
@@ -277,7 +276,7 @@ class Lookup:
 
         try:
             execution, keys = await self._api.judged(listed.id, judge)
-        except (Absent, ApiTooLarge):
+        except (NotFound, ApiTooLarge):
             return None  # whose it was cannot be told
         if keys is not None and len(keys) <= _KEYS_MAX:
             self._keys[listed.id, listed.started_at] = keys

@@ -20,13 +20,21 @@ from toolhub_service.adapters.n8n.answers import (
     execution_named,
     failure_in,
     files_in,
+    keep_files,
     kept,
-    kept_files,
-    read_aside,
+    read_in_thread,
 )
-from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, Found, Lookup, N8nApi
+from toolhub_service.adapters.n8n.api import ApiError, Found, Lookup, N8nApi, NotFound
 from toolhub_service.adapters.n8n.client import NoReply
-from toolhub_service.adapters.n8n.executions import AnswerNotKept, Execution, NoData, answer_of, result_items, result_of
+from toolhub_service.adapters.n8n.resources import (
+    AnswerNotKept,
+    Execution,
+    NoData,
+    Webhook,
+    answer_of,
+    result_items,
+    result_of,
+)
 from toolhub_service.adapters.n8n.server import (
     N8nServer,
     Sent,
@@ -39,7 +47,6 @@ from toolhub_service.adapters.n8n.server import (
     run_evidence,
     send,
 )
-from toolhub_service.adapters.n8n.webhooks import Webhook
 from toolhub_service.adapters.upstream import kept_json
 from toolhub_service.domain.artifact import ArtifactDesk
 from toolhub_service.domain.call import GrantedCall
@@ -53,16 +60,16 @@ from toolhub_service.tools.egress.wire import is_large
 RAW_MAX_BYTES: Final = 64 * 1024
 RESERVE_S: Final = 5.0
 """Of a call's time, for looking up what became of it; at most a quarter of it."""
-STOP_S: Final = 2.0
+STOP_TIMEOUT_S: Final = 2.0
 """For finding and stopping what a caller has given up."""
-LOOKS_S: Final = 3.0
+LOOKUP_TIMEOUT_S: Final = 3.0
 """How long an execution that has ended is looked for: a list may miss it for a moment."""
 _PAUSE_S: Final = 0.2
 _NO_API: Final = "It could not be looked up, for the source has no `api_key`."
 _NOT_FOUND: Final = "Its execution was looked for by its key and not found, which proves nothing."
 
 
-class Calling:
+class WorkflowCaller:
     """How workflows are called: what is the same for all servers and calls."""
 
     def __init__(
@@ -74,11 +81,11 @@ class Calling:
         trace: Trace = no_trace,
         keep_raw: bool = False,
         pause_s: float = _PAUSE_S,
-        looks_s: float = LOOKS_S,
+        lookup_timeout_s: float = LOOKUP_TIMEOUT_S,
     ) -> None:
         """`desk`: where binary answers go; `keep_raw`: whether outcomes carry n8n's own answer (bounded).
 
-        `pause_s`: between two questions about one execution; `looks_s`: how long one is looked for.
+        `pause_s`: between two questions about one execution; `lookup_timeout_s`: how long one is looked for.
         """
         self.redact = redact
         self.trace = trace
@@ -86,7 +93,7 @@ class Calling:
         self._desk = desk
         self._keep_raw = keep_raw
         self._pause_s = pause_s
-        self.looks_s = looks_s
+        self.lookup_timeout_s = lookup_timeout_s
 
     async def run(self, server: N8nServer, workflow: Workflow, call: GrantedCall) -> Outcome:
         """Raises ToolFailure; cancelled, it has n8n stop what it can find."""
@@ -110,12 +117,12 @@ class Calling:
             raise failures.failed(call, execution, self.redact, known)
         if execution.was_cancelled:
             raise failures.cancelled(call, known)
-        value, found = _brought(workflow, call, execution)
+        value, found = _result_and_files(workflow, call, execution)
         value = server.mask.value(value)
         self._judge(workflow, call, value, known)
-        files = await kept_files(found, call.call, self._desk, self.redact, execution.id)
+        files = await keep_files(found, call.call, self._desk, self.redact, execution.id)
         return Outcome(
-            files.beside(value),
+            files.merged(value),
             (run_evidence(call, known, "ran in n8n"), *files.evidence),
             files.artifacts,
             truncated=bool(files.missing),
@@ -156,7 +163,7 @@ class Calling:
             raise failures.says_failed(call, words, self.redact, known)
 
 
-def _brought(
+def _result_and_files(
     workflow: Workflow | None, call: GrantedCall, execution: Execution
 ) -> tuple[JsonValue, Sequence[ItemFile]]:
     """Its result and its files. Raises NoData."""
@@ -172,7 +179,7 @@ def _brought(
 class _Run:
     """One call."""
 
-    def __init__(self, by: Calling, server: N8nServer, workflow: Workflow, call: GrantedCall) -> None:
+    def __init__(self, by: WorkflowCaller, server: N8nServer, workflow: Workflow, call: GrantedCall) -> None:
         self._by = by
         self._server = server
         self._workflow = workflow
@@ -188,13 +195,18 @@ class _Run:
         call = self._call
         try:
             sent = await send(
-                self._server, self._workflow, call, self._key, deadline_s=self._answer_by_s(), trace=self._by.trace
+                self._server,
+                self._workflow,
+                call,
+                self._key,
+                deadline_s=self._answer_deadline_s(),
+                trace=self._by.trace,
             )
         except NoReply as broken:
             if not broken.was_sent:
                 self._has_ended = True
                 raise failures.not_sent(call, broken) from None
-            return await self._in_doubt(broken.reason)
+            return await self._outcome_by_lookup(broken.reason)
         except ToolFailure:
             self._has_ended = True
             raise
@@ -207,7 +219,7 @@ class _Run:
         if self._has_ended or api is None or lookup is None:
             return
         asking = asyncio.create_task(self._stop_once(api, lookup))
-        await asyncio.wait({asking}, timeout=STOP_S)
+        await asyncio.wait({asking}, timeout=STOP_TIMEOUT_S)
         asking.cancel()
 
     async def _stop_once(self, api: N8nApi, lookup: Lookup) -> None:
@@ -218,7 +230,7 @@ class _Run:
                 execution_id = found.execution.id if found and not found.execution.is_over else ""
             if execution_id:
                 await api.stop(execution_id)
-        except (ApiTrouble, Absent):
+        except (ApiError, NotFound):
             return  # it goes on to its end, as without an API
 
     async def _read(self, sent: Sent) -> Outcome:
@@ -226,26 +238,26 @@ class _Run:
         if answer.is_cut:
             raise failures.too_large(call, self._server.terms.max_response_bytes, self._known())
         if failures.is_gateway(answer):
-            return await self._in_doubt(f"Something before n8n answered with status {answer.status}.")
+            return await self._outcome_by_lookup(f"Something before n8n answered with status {answer.status}.")
         if failures.is_in_workflow(answer):
-            raise await self._cause()
+            raise await self._workflow_failure()
         if answer.status == 409 and self._workflow.terms.deduplicates:
-            return await self._of_the_first(sent)
+            return await self._first_outcome(sent)
         if not 200 <= answer.status < 300:
             raise failures.refused(call, answer, self._by.redact)
         self._has_ended = True
         try:
-            value = await read_aside(answer)
+            value = await read_in_thread(answer)
         except Unreadable as unreadable:
             raise failures.unreadable(call, unreadable.why) from None
         self._execution_id = execution_named(answer, value.value, self._workflow.terms.execution_id)
         if not answer.body.strip() and not sent.webhook.answers_nothing:
-            return await self._of_nothing(sent)
+            return await self._outcome_of_empty(sent)
         took_ms = round((self._now_s() - self._began_s) * 1_000)
         known = self._known() | {"http_status": str(answer.status), "duration_ms": str(took_ms)}
         return await self._by.answered(self._server, self._workflow, call, sent, value, known)
 
-    async def _of_nothing(self, sent: Sent) -> Outcome:
+    async def _outcome_of_empty(self, sent: Sent) -> Outcome:
         """A success without a body: only its execution tells what that means."""
         found, looked = await self._look()
         if found is None:
@@ -262,7 +274,7 @@ class _Run:
             return Outcome(None, (proof,))
         raise failures.answered_nothing(self._call, looked, known)
 
-    async def _cause(self) -> ToolFailure:
+    async def _workflow_failure(self) -> ToolFailure:
         """Why the workflow failed, as its execution tells."""
         found, looked = await self._look()
         if found is None or not found.execution.has_failed:
@@ -270,22 +282,22 @@ class _Run:
         known = found_facts(self._server, self._webhook, found)
         return failures.failed(self._call, found.execution, self._by.redact, known, status=500)
 
-    async def _of_the_first(self, sent: Sent) -> Outcome:
+    async def _first_outcome(self, sent: Sent) -> Outcome:
         """The workflow knows the key: the answer is what its first run has come to."""
         found, _ = await self._look()
         if found is None or not found.others:
             raise failures.refused(self._call, sent.answer, self._by.redact)
-        return await self._followed(found, "It had been sent before under the same key.")
+        return await self._wait_for_end(found, "It had been sent before under the same key.")
 
-    async def _in_doubt(self, happened: str) -> Outcome:
+    async def _outcome_by_lookup(self, happened: str) -> Outcome:
         """It was sent, and there is no answer. Raises ToolFailure OUTCOME_UNKNOWN when its execution tells nothing."""
         found, looked = await self._look()
         if found is None:
             self._has_ended = True
             raise failures.unknown(self._call, happened, looked, self._known())
-        return await self._followed(found, happened)
+        return await self._wait_for_end(found, happened)
 
-    async def _followed(self, found: Found, happened: str) -> Outcome:
+    async def _wait_for_end(self, found: Found, happened: str) -> Outcome:
         """To the end of an execution, while there is time."""
         api = self._server.api
         assert api is not None  # else nothing was found
@@ -293,12 +305,12 @@ class _Run:
         execution = found.execution
         looked = "Its execution was found and goes on."
         try:
-            while not execution.is_over and self._left_s() > self._by_the_end_s():
+            while not execution.is_over and self._remaining_s() > self._stop_reserve_s():
                 await self._by.pause()
-                execution = await api.execution(execution.id, with_data=False, within_s=self._left_s())
+                execution = await api.execution(execution.id, with_data=False, timeout_s=self._remaining_s())
             if execution.is_over:
-                execution = await api.execution(execution.id, with_data=True, within_s=self._left_s())
-        except (ApiTrouble, Absent):
+                execution = await api.execution(execution.id, with_data=True, timeout_s=self._remaining_s())
+        except (ApiError, NotFound):
             looked = "Its execution was found, and then could not be followed to its end."
         known = found_facts(self._server, self._webhook, found._replace(execution=execution))
         if execution.is_over:
@@ -317,7 +329,9 @@ class _Run:
         lookup = self._server.lookup
         if lookup is None:
             return None, _NO_API
-        until_s = min(self._now_s() + self._by.looks_s, self._now_s() + self._left_s() - self._by_the_end_s())
+        until_s = min(
+            self._now_s() + self._by.lookup_timeout_s, self._now_s() + self._remaining_s() - self._stop_reserve_s()
+        )
         try:
             async with asyncio.timeout_at(max(until_s, self._now_s() + 0.05)):
                 while True:
@@ -325,8 +339,8 @@ class _Run:
                     if found is not None:
                         return found, ""
                     await self._by.pause()
-        except ApiTrouble as trouble:
-            return None, f"It could not be looked up. {trouble.reason}"
+        except ApiError as error:
+            return None, f"It could not be looked up. {error.reason}"
         except TimeoutError:
             return None, _NOT_FOUND
 
@@ -340,17 +354,17 @@ class _Run:
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         return inf if self._call.deadline_s == inf else self._call.deadline_s - self._now_s()
 
-    def _answer_by_s(self) -> float:
+    def _answer_deadline_s(self) -> float:
         """Until when the answer is waited for: then there is time left to look it up."""
         deadline_s = self._call.deadline_s
         if deadline_s == inf:
             return inf
         reserve_s = RESERVE_S if self._server.api is not None else 0.1
-        return deadline_s - min(reserve_s, self._left_s() / 4)
+        return deadline_s - min(reserve_s, self._remaining_s() / 4)
 
-    def _by_the_end_s(self) -> float:
+    def _stop_reserve_s(self) -> float:
         """What is left when it is time to give up following, and to ask for a stop."""
-        return min(0.5, self._left_s() / 10) if self._left_s() != inf else 0.0
+        return min(0.5, self._remaining_s() / 10) if self._remaining_s() != inf else 0.0

@@ -20,7 +20,8 @@ from typing import Final, Literal, NamedTuple
 import httpx
 
 from toolhub_service import __version__
-from toolhub_service.adapters.upstream import NO_TLS_FILES, TlsTerms, client_context
+from toolhub_service.adapters.source_config import NO_TLS_FILES, ClientTls
+from toolhub_service.adapters.upstream import client_context
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Resolver
@@ -94,7 +95,7 @@ class N8nTerms:
     discover: DiscoveryTerms | None = None
     api_path: str = "/api/v1"
     webhook_path: str = "/webhook"
-    tls: TlsTerms = NO_TLS_FILES
+    tls: ClientTls = NO_TLS_FILES
     connect_timeout_s: float = 10.0
     max_response_bytes: int = 8 * 1024 * 1024
     capabilities: tuple[str, ...] = ()
@@ -148,20 +149,20 @@ def said(body: bytes) -> tuple[str, JsonValue]:
     if isinstance(value, Mapping) and isinstance(value.get("message"), str):
         return str(value["message"]), value
     if value is not None:
-        return json.dumps(_bare(value, _DEPTH_MAX), ensure_ascii=False), value
+        return json.dumps(_without_traces(value, _DEPTH_MAX), ensure_ascii=False), value
     if "<" in text and text.lstrip()[:1] == "<":
         return " ".join(html.unescape(_TAGS.sub(" ", text)).split()), None
     return text, None
 
 
-def _bare(value: JsonValue, levels: int) -> JsonValue:
+def _without_traces(value: JsonValue, levels: int) -> JsonValue:
     if isinstance(value, Mapping):
         if not levels:
             return "…"
         members = [(name, member) for name, member in value.items() if name.lower() not in _TRACES]
-        return {name: _bare(member, levels - 1) for name, member in members[:_MEMBERS_MAX]}
+        return {name: _without_traces(member, levels - 1) for name, member in members[:_MEMBERS_MAX]}
     if isinstance(value, list):
-        return [_bare(item, levels - 1) for item in value[:_MEMBERS_MAX]] if levels else "…"
+        return [_without_traces(item, levels - 1) for item in value[:_MEMBERS_MAX]] if levels else "…"
     return value
 
 
@@ -271,7 +272,7 @@ def _broken(error: WireError) -> NoReply:
     return NoReply(f"{reason[:1].upper()}{reason[1:]}.", was_sent=error.was_sent)
 
 
-def _context(tls: TlsTerms, scheme: str) -> ssl.SSLContext | None:
+def _context(tls: ClientTls, scheme: str) -> ssl.SSLContext | None:
     """None: as everything else in the hub verifies servers. Where TLS is never spoken, one that trusts nobody."""
     if scheme == "http":
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -22,8 +22,9 @@ from toolhub_service.adapters.definitions import (
     unusable,
 )
 from toolhub_service.adapters.n8n.client import WITHOUT_BODY, DiscoveryTerms, N8nTerms, WorkflowTerms
-from toolhub_service.adapters.n8n.executions import WEBHOOK, id_of
-from toolhub_service.adapters.n8n.webhooks import Webhook, is_path, nodes_of, webhooks_of
+from toolhub_service.adapters.n8n.kind import N8nSource, N8nWorkflow, workflow_terms
+from toolhub_service.adapters.n8n.resources import WEBHOOK, Webhook, id_of, is_path, nodes_of, webhooks_of
+from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool, summary_of
 from toolhub_service.adapters.upstream import as_object, kept_text, one_line, shortened
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
@@ -37,6 +38,7 @@ from toolhub_service.domain.tool import (
 )
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.masking import Mask
+from toolhub_service.schema.compiled import compile_schema
 
 _TEXT_MAX_BYTES: Final = 16 * 1024
 _TAGS_MAX: Final = 50
@@ -102,9 +104,9 @@ def discovered(workflow: JsonObject, terms: DiscoveryTerms) -> Discovered | str 
 
 def restored(remote: JsonObject) -> Discovered | None:
     """From what a pin has kept; None when that cannot be."""
-    kept = as_object(remote.get("webhook")) or {}
+    keep = as_object(remote.get("webhook")) or {}
     name, description, tags = remote.get("name"), remote.get("description"), remote.get("tags")
-    method, path, mode, demanded = (kept.get(part) for part in _OF_WEBHOOK)
+    method, path, mode, demanded = (keep.get(part) for part in _OF_WEBHOOK)
     if not (isinstance(name, str) and isinstance(method, str) and isinstance(path, str)):
         return None
     webhook = Webhook(
@@ -296,3 +298,83 @@ def _is_scalar(schema: JsonValue) -> bool:
         return all(isinstance(kind, str) and kind in _SCALARS for kind in kinds)
     choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return isinstance(choices, list) and not any(isinstance(choice, Mapping | list) for choice in choices)
+
+
+# The check of `toolhub workflows check`, which asks no server: a stand-in for what only the hub knows.
+_SET: Final = "set"
+_HOST: Final = "http://n8n"
+
+
+def preview(name: str, source: N8nSource, _object_info: JsonObject | None = None) -> WorkflowReport:
+    """The tools that a source's configured workflows become, and what is wrong with them."""
+    notes: tuple[str, ...] = ()
+    if source.discover is not None:
+        note = f"what `discover` finds is known to a running hub only: `toolhub tools list --source {name}`"
+        notes = (f"sources.{name}: {note}",)
+    problems: tuple[str, ...] = ()
+    path = source.url.rstrip("/") if isinstance(source.url, str) else ""
+    if path.endswith(("/webhook", "/webhook-test", "/rest", source.api_path.rstrip("/") or "/api/v1")):
+        wrong = "it is the base of the server: leave out what follows the host (or the proxy's path)"
+        problems = (f"sources.{name}.url: {wrong}",)
+    return WorkflowReport(tuple(_previewed(name, source)), problems, notes)
+
+
+def _previewed(name: str, source: N8nSource) -> Iterator[WorkflowTool]:
+    terms = N8nTerms(
+        name,
+        _HOST,
+        api_key=_SET if source.api_key else "",
+        capabilities=source.capabilities,
+        timeout_s=source.timeout_s,
+    )
+    maker = DefinitionMaker(terms, _HOST, Overrides(source.tools), compile_schema)
+    for own_name, workflow in source.workflows.items():
+        place = f"sources.{name}.workflows.{own_name}"
+        try:
+            made = maker.configured(own_name, workflow_terms(workflow))
+        except Unnamed as unnamed:
+            yield WorkflowTool(own_name, "n8n", place, problems=(unnamed.problem,))
+            continue
+        if made is None:
+            continue
+        called = f"the webhook of workflow {workflow.workflow_id}"
+        if workflow.webhook:
+            called = f"{source.webhook_path.rstrip('/')}/{workflow.webhook.strip('/')}"
+        yield WorkflowTool(
+            made.spec.name,
+            "n8n",
+            place,
+            made.spec.version,
+            made.spec.description,
+            workflow.mode,
+            tuple(sorted(made.spec.capabilities)),
+            summary_of(workflow.input_schema or {}),
+            summary_of(workflow.output_schema),
+            {"calls": f"{workflow.method} {called}"},
+            tuple(filter(None, (made.problem, _path_problem(workflow.webhook)))),
+            tuple(_warnings(source, workflow)),
+        )
+
+
+def _path_problem(webhook: str) -> str:
+    """What is wrong with a path that was copied from n8n's editor; empty when nothing is."""
+    if "webhook-test" in webhook.split("/"):
+        return (
+            "`webhook` is the address of a test run, which works once after a click in the editor: activate the "
+            "workflow and name the path of its Production URL"
+        )
+    if webhook.strip("/").startswith("webhook/"):
+        return "`webhook` begins after `/webhook/`, which the hub puts before it: leave that out"
+    return ""
+
+
+def _warnings(source: N8nSource, workflow: N8nWorkflow) -> Iterator[str]:
+    if not workflow.description:
+        yield "it has no description, by which models choose tools: say what it does and when to use it"
+    schema = workflow.input_schema
+    if schema is None:
+        yield "it has no input_schema, so it takes any object: say what the workflow reads, and all else is refused"
+    elif "additionalProperties" not in schema and "unevaluatedProperties" not in schema:
+        yield "its input_schema lets any other argument through to n8n: say `additionalProperties: false`"
+    if not source.api_key:
+        yield "without `api_key` an answer that says nothing, or that is lost, cannot be looked up in n8n"

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, NoReply, Reply, quoted, said
-from toolhub_service.adapters.n8n.executions import Execution, error_of
+from toolhub_service.adapters.n8n.resources import Execution, error_of
 from toolhub_service.adapters.upstream import retry_after_s
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse

@@ -15,11 +15,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from toolhub_service.adapters.n8n import failures
-from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, read_aside
-from toolhub_service.adapters.n8n.api import Absent, ApiRefused, ApiTooLarge, ApiTrouble, Lookup, N8nApi, Stop
-from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.answers import Unreadable, execution_named, read_in_thread
+from toolhub_service.adapters.n8n.api import ApiError, ApiRefused, ApiTooLarge, Lookup, N8nApi, NotFound, Stop
+from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.client import NoReply
-from toolhub_service.adapters.n8n.executions import ID, Execution, NoData, is_of_another_call
+from toolhub_service.adapters.n8n.resources import ID, Execution, NoData, is_of_another_call
 from toolhub_service.adapters.n8n.server import N8nServer, Sent, Workflow, facts, found_facts, send
 from toolhub_service.adapters.remote_polling import Answer, PollTerms, Unreachable
 from toolhub_service.domain.call import GrantedCall
@@ -43,15 +43,15 @@ class MissingTerms:
     """How long an execution may be missing: n8n may tell of it only a moment after it has named it."""
 
     looks: int = 4
-    within_s: float = 3.0
+    timeout_s: float = 3.0
 
 
 class N8nJob:
     """`RemoteJob` over the executions of one server."""
 
-    def __init__(self, server: N8nServer, calling: Calling, missing: MissingTerms | None = None) -> None:
+    def __init__(self, server: N8nServer, caller: WorkflowCaller, missing: MissingTerms | None = None) -> None:
         self._server = server
-        self._calling = calling
+        self._caller = caller
         self._missing = missing or MissingTerms()
 
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
@@ -60,7 +60,7 @@ class N8nJob:
             raise failures.no_source(call)
         until_s = min(call.deadline_s, asyncio.get_running_loop().time() + START_S)
         try:
-            sent = await send(self._server, workflow, call, mark.key, deadline_s=until_s, trace=self._calling.trace)
+            sent = await send(self._server, workflow, call, mark.key, deadline_s=until_s, trace=self._caller.trace)
         except NoReply as broken:
             if not broken.was_sent:
                 raise failures.not_sent(call, broken) from None
@@ -73,8 +73,8 @@ class N8nJob:
         sent_at = mark.details.get(_SENT_AT, "")
         try:
             found = await self._lookup().find(workflow_id, mark.key, int(sent_at) if sent_at.isdecimal() else 0)
-        except ApiTrouble as trouble:
-            raise RemoteUnclear(trouble.reason) from trouble
+        except ApiError as error:
+            raise RemoteUnclear(error.reason) from error
         if found is not None:
             known = found_facts(self._server, workflow.webhook if workflow else None, found)
             return _marked(mark, found.execution.id, known)
@@ -83,7 +83,7 @@ class N8nJob:
         raise RemoteUnclear("Its execution was looked for by its key and not found, which proves nothing.")
 
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
-        look = _Look(self._api(), mark.remote_id, self._missing)
+        look = _ExecutionPoll(self._api(), mark.remote_id, self._missing)
         async for progress in self._server.poller.poll(look, key=mark.remote_id):
             yield progress
 
@@ -93,11 +93,11 @@ class N8nJob:
             stop = await self._api().stop(_checked(mark.remote_id))
         except ApiRefused as refused:
             raise refuse(ErrorKind.UPSTREAM_ERROR, refused.reason, retryable=False) from refused
-        except ApiTrouble as trouble:
-            raise RemoteUnclear(trouble.reason) from trouble
-        except Absent:
+        except ApiError as error:
+            raise RemoteUnclear(error.reason) from error
+        except NotFound:
             raise RemoteUnclear(f"n8n does not know the execution any more. {_SAVED}") from None
-        self._server.poller.hurry(mark.remote_id)
+        self._server.poller.poll_now(mark.remote_id)
         return stop is not Stop.IMPOSSIBLE
 
     async def collect(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
@@ -106,19 +106,19 @@ class N8nJob:
         workflow = self._server.workflows.get(call.spec.resource_id)
         known = dict(mark.details) | facts(self._server, workflow.webhook if workflow else None, execution)
         try:
-            return await self._calling.outcome(self._server, workflow, call, execution, known)
+            return await self._caller.outcome(self._server, workflow, call, execution, known)
         except NoData:
             raise RemoteUnclear(f"It ended with {execution.status}, and n8n does not tell what it brought.") from None
 
     async def _result(self, call: GrantedCall, mark: RemoteMark) -> Answer[Execution]:
         try:
             execution = await self._api().execution(_checked(mark.remote_id), with_data=True)
-        except Absent:
+        except NotFound:
             raise RemoteUnclear(f"n8n does not know the execution any more. {_SAVED}") from None
         except ApiTooLarge:
             raise failures.too_large(call, self._server.terms.max_response_bytes, mark.details) from None
-        except ApiTrouble as trouble:
-            raise Unreachable(trouble.retry_after_s) from trouble
+        except ApiError as error:
+            raise Unreachable(error.retry_after_s) from error
         return Answer(execution, is_over=True)
 
     async def _own(self, call: GrantedCall, mark: RemoteMark) -> None:
@@ -149,9 +149,9 @@ class N8nJob:
         if failures.is_in_workflow(answer) or answer.is_cut:
             raise RemoteUnclear("n8n answered that the workflow failed, or at such length that it was not read.")
         if not 200 <= answer.status < 300:
-            raise failures.refused(call, answer, self._calling.redact)
+            raise failures.refused(call, answer, self._caller.redact)
         try:
-            execution_id = execution_named(answer, (await read_aside(answer)).value, workflow.terms.execution_id)
+            execution_id = execution_named(answer, (await read_in_thread(answer)).value, workflow.terms.execution_id)
         except Unreadable:
             execution_id = ""
         if not execution_id:
@@ -169,7 +169,7 @@ class N8nJob:
         return self._server.lookup
 
 
-class _Look:
+class _ExecutionPoll:
     """Questions how one execution fares; called by the poller."""
 
     def __init__(self, api: N8nApi, execution_id: str, missing: MissingTerms) -> None:
@@ -184,33 +184,33 @@ class _Look:
         """Raises Unreachable, and RemoteUnclear when n8n does not know it."""
         try:
             execution = await self._api.execution(self._execution_id, with_data=False)
-        except Absent:
-            return self._absent()
+        except NotFound:
+            return self._not_found()
         except ApiRefused as refused:
             return Answer(_progress(refused.reason), retry_after_s=_REFUSED_PAUSE_S)
-        except ApiTrouble as trouble:
-            return self._silence(trouble)
+        except ApiError as error:
+            return self._no_reply(error)
         self._missed = self._silent = 0
-        return Answer(_told(execution), is_over=execution.is_over)
+        return Answer(_progress_of(execution), is_over=execution.is_over)
 
-    def _silence(self, trouble: ApiTrouble) -> Answer[Progress]:
+    def _no_reply(self, error: ApiError) -> Answer[Progress]:
         """Once is nothing; what lasts is told. Raises Unreachable."""
         self._silent += 1
         if self._silent < _SILENT_LOOKS:
-            raise Unreachable(trouble.retry_after_s) from trouble
-        told = f"{trouble.reason} n8n is asked again."
-        return Answer(_progress(told), retry_after_s=trouble.retry_after_s)
+            raise Unreachable(error.retry_after_s) from error
+        told = f"{error.reason} n8n is asked again."
+        return Answer(_progress(told), retry_after_s=error.retry_after_s)
 
-    def _absent(self) -> Answer[Progress]:
+    def _not_found(self) -> Answer[Progress]:
         now_s = asyncio.get_running_loop().time()
         self._missed_since_s = self._missed_since_s if self._missed else now_s
         self._missed += 1
-        if self._missed >= self._terms.looks and now_s - self._missed_since_s >= self._terms.within_s:
+        if self._missed >= self._terms.looks and now_s - self._missed_since_s >= self._terms.timeout_s:
             raise RemoteUnclear(f"n8n does not know the execution any more. {_SAVED}")
         raise Unreachable
 
 
-def _told(execution: Execution) -> Progress:
+def _progress_of(execution: Execution) -> Progress:
     if execution.status == "waiting":
         until = f" until {execution.wait_till}" if execution.wait_till else " for something outside"
         return _progress(f"waiting{until}")

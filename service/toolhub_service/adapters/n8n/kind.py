@@ -213,7 +213,7 @@ N8N = SourceKind(
     _check,
     "toolhub_service.adapters.n8n.adapter:N8nOpener",
     values=_values,
-    preview="toolhub_service.adapters.n8n.preview:preview",
+    preview="toolhub_service.adapters.n8n.definitions:preview",
     options=(
         SourceOption("api_key", "--api-key", "API key of n8n's public API.", "VALUE", is_secret=True),
         SourceOption(

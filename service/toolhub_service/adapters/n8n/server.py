@@ -12,10 +12,9 @@ from urllib.parse import urlencode
 import orjson
 
 from toolhub_service.adapters.n8n import failures
-from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, Found, Lookup, N8nApi
+from toolhub_service.adapters.n8n.api import ApiError, Found, Lookup, N8nApi, NotFound
 from toolhub_service.adapters.n8n.client import WITHOUT_BODY, N8nClient, N8nTerms, Reply, WorkflowTerms
-from toolhub_service.adapters.n8n.executions import Execution
-from toolhub_service.adapters.n8n.webhooks import Webhook, webhooks_of
+from toolhub_service.adapters.n8n.resources import Execution, Webhook, webhooks_of
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -65,7 +64,7 @@ class N8nServer:
     def url_of(self, webhook: Webhook) -> str:
         return f"{self.terms.url}{self.terms.webhook_path}/{webhook.path}"
 
-    async def looked_up(self, own_name: str, workflow: Workflow) -> Webhook | None:
+    async def find_webhook(self, own_name: str, workflow: Workflow) -> Webhook | None:
         """The webhook of a workflow named by its id, as it is now; None when it has none, or several.
 
         Raises ApiTrouble, Absent.
@@ -119,10 +118,10 @@ async def webhook_of(server: N8nServer, workflow: Workflow, call: GrantedCall) -
     if workflow.webhook is not None:
         return workflow.webhook
     try:
-        webhook = await server.looked_up(call.spec.resource_id, workflow)
-    except ApiTrouble as trouble:
-        raise failures.no_webhook(call, trouble.reason) from None
-    except Absent:
+        webhook = await server.find_webhook(call.spec.resource_id, workflow)
+    except ApiError as error:
+        raise failures.no_webhook(call, error.reason) from None
+    except NotFound:
         raise failures.no_webhook(call, "n8n has no workflow of that id.") from None
     if webhook is None:
         raise failures.no_webhook(call, "The workflow is not active in n8n, or has not exactly one webhook.")
@@ -138,8 +137,8 @@ async def send(
     if workflow.terms.webhook or not workflow.terms.workflow_id or not failures.is_not_registered(answer):
         return Sent(answer, webhook)
     try:
-        moved = await server.looked_up(call.spec.resource_id, workflow)
-    except (ApiTrouble, Absent):
+        moved = await server.find_webhook(call.spec.resource_id, workflow)
+    except (ApiError, NotFound):
         return Sent(answer, webhook)
     if moved is None or (moved.method, moved.path) == (webhook.method, webhook.path):
         return Sent(answer, webhook)

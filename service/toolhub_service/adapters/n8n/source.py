@@ -13,12 +13,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from toolhub_service.adapters.definitions import Unnamed
-from toolhub_service.adapters.n8n.api import Absent, ApiTrouble, N8nApi
+from toolhub_service.adapters.n8n.api import ApiError, N8nApi, NotFound
 from toolhub_service.adapters.n8n.client import WorkflowTerms
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker, Discovered, description_of, discovered, restored
-from toolhub_service.adapters.n8n.executions import id_of
+from toolhub_service.adapters.n8n.resources import Webhook, id_of, webhooks_of
 from toolhub_service.adapters.n8n.server import N8nServer, Workflow, named_webhook
-from toolhub_service.adapters.n8n.webhooks import Webhook, webhooks_of
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust
@@ -38,7 +37,7 @@ class Compared(NamedTuple):
     """Why it cannot be called at all, with what to do."""
 
 
-def is_at(workflow: JsonObject, paths: set[str]) -> bool:
+def has_webhook_at(workflow: JsonObject, paths: set[str]) -> bool:
     """Whether one of its webhooks stands at one of these paths."""
     return any(webhook.path in paths for webhook in webhooks_of(workflow))
 
@@ -134,7 +133,7 @@ class N8nToolSource:
         self._trust = trust
         self._reading = asyncio.Lock()
         self._last: tuple[Discovered, ...] = ()
-        self._trouble = ""
+        self._error = ""
         self._descriptions: dict[tuple[str, str], str] = {}
         """By workflow and version: lists do not tell them."""
 
@@ -170,7 +169,7 @@ class N8nToolSource:
             reading = await self._read()
             definitions, problems = await self._definitions(reading)
             told = [self._redact(problem) for problem in (*reading.problems, *problems)]
-            return Discovery(definitions, _some(told), server="n8n")
+            return Discovery(definitions, _truncated(told), server="n8n")
 
     def listen(self, changed: Callable[[], None]) -> None:
         """n8n does not tell of changes."""
@@ -178,7 +177,7 @@ class N8nToolSource:
     def diagnostics(self) -> Sequence[str]:
         api = "with an api_key" if self._server.api is not None else "without an api_key"
         asked = f"executions: {self._server.poller.asking} are being followed"
-        return tuple(map(self._redact, (f"api: {self._trouble}" if self._trouble else f"api: {api}", asked)))
+        return tuple(map(self._redact, (f"api: {self._error}" if self._error else f"api: {api}", asked)))
 
     async def start(self) -> None:
         """Connections are made as they are needed."""
@@ -195,11 +194,11 @@ class N8nToolSource:
             return reading
         try:
             fresh = await self._read_all(api)
-        except ApiTrouble as trouble:
-            self._trouble = trouble.reason
-            reading.problems.append(trouble.reason)
+        except ApiError as error:
+            self._error = error.reason
+            reading.problems.append(error.reason)
             return reading
-        self._trouble = ""
+        self._error = ""
         self._last = tuple(fresh.offered)
         return fresh
 
@@ -216,7 +215,7 @@ class N8nToolSource:
         for workflow_id in sorted(wanted - reading.named.keys()):
             try:
                 reading.named[workflow_id] = await api.workflow(workflow_id)
-            except Absent:
+            except NotFound:
                 continue
         reading.offered = [await self._described(api, found) for found in reading.offered]
         self._descriptions = {_version(found): found.description for found in reading.offered}
@@ -227,13 +226,13 @@ class N8nToolSource:
         if known is None:
             try:
                 known = description_of(await api.workflow(found.webhook.workflow_id))
-            except Absent:
+            except NotFound:
                 known = found.description
         return replace(found, description=known)
 
     def _take(self, reading: _Reading, workflow: JsonObject, wanted: set[str], paths: set[str]) -> None:
         own_id, terms = id_of(workflow.get("id")), self._server.terms
-        is_named = own_id in wanted or is_at(workflow, paths)
+        is_named = own_id in wanted or has_webhook_at(workflow, paths)
         if is_named:
             reading.named[own_id] = workflow
         elif terms.discover is not None:
@@ -248,7 +247,7 @@ class N8nToolSource:
         problems: list[str] = []
         unique: dict[str, Definition] = {}
         workflows: dict[str, Workflow] = {}
-        knows = self._server.api is not None and not self._trouble
+        knows = self._server.api is not None and not self._error
         for own_name, terms in sorted(self._server.terms.workflows.items()):
             told: Compared = compared(terms, reading.named) if knows else Compared(self._known(own_name))
             if told.note:
@@ -286,7 +285,7 @@ def _version(found: Discovered) -> tuple[str, str]:
     return found.webhook.workflow_id, found.webhook.version
 
 
-def _some(problems: list[str]) -> tuple[str, ...]:
+def _truncated(problems: list[str]) -> tuple[str, ...]:
     if len(problems) <= PROBLEMS_MAX:
         return tuple(problems)
     return (*problems[: PROBLEMS_MAX - 1], f"And {len(problems) - PROBLEMS_MAX + 1} more.")

@@ -16,7 +16,7 @@ import pytest
 
 from tests.fakes import frame_worker
 from tests.fakes.langchain_source import gone
-from toolhub_service.adapters.langchain.frames import FrameTooLarge, encode
+from toolhub_service.adapters.langchain.worker import FrameTooLarge, encode
 from toolhub_service.adapters.langchain.worker_process import (
     PoolClosed,
     WorkerFailed,
@@ -227,7 +227,7 @@ def _threads() -> int:
 
 _HUB = """
 import asyncio, os, sys
-from toolhub_service.adapters.langchain.frames import encode
+from toolhub_service.adapters.langchain.worker import encode
 from toolhub_service.adapters.langchain.worker_process import WorkerTerms, start_worker
 
 async def main():

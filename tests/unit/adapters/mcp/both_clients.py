@@ -12,8 +12,8 @@ from tests.fakes.mcp_servers.scripted import INFO, MODERN
 from tests.fakes.mcp_stage import McpStage, stage_of, started
 from tests.unit.adapters.mcp.stage import soon
 from tests.unit.adapters.mcp.test_http import Answer, answering, http
-from toolhub_service.adapters.mcp.fast_client import FastClient
-from toolhub_service.adapters.mcp.terms import HttpTerms
+from toolhub_service.adapters.mcp.kind import HttpTerms
+from toolhub_service.adapters.mcp.requests import FastClient
 
 WAYS = ["fast", "sdk"]
 

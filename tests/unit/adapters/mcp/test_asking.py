@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.mcp_servers.scripted import Script
 from tests.fakes.mcp_stage import McpStage, over_http, over_stdio
 from toolhub_service.adapters.mcp.asking import Asking, begins_anew, go_on
-from toolhub_service.adapters.mcp.terms import Elicitation
+from toolhub_service.adapters.mcp.kind import Elicitation
 from toolhub_service.domain.call import Question, QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonObject

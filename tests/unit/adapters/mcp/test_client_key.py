@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.unit.adapters.mcp.test_auth import AS, URL, World, post
 from toolhub_service.adapters.mcp.auth import ASSERTION_TYPE, AuthorizedTransport, ClientKey, Tokens
-from toolhub_service.adapters.mcp.terms import HttpTerms, McpTerms, OAuthTerms
+from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms
 
 TOKEN_URL = f"{AS}/token"
 P256 = ec.generate_private_key(ec.SECP256R1())

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from tests.fakes.mcp_stage import McpStage, stage_of, started
 from tests.fakes.outcomes import outcome_of
 from tests.servers import node_program
-from toolhub_service.adapters.mcp.terms import StdioTerms
+from toolhub_service.adapters.mcp.kind import StdioTerms
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome

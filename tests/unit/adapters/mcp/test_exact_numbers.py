@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.mcp_servers.hostile import hostile_http, stdio_command
 from tests.unit.adapters.mcp.stage import at, linked, soon
-from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
+from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 
 LARGE = 2**90 + 1
 

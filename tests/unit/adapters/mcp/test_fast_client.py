@@ -19,7 +19,7 @@ from tests.overtaken import overtaken
 from tests.unit.adapters.mcp.both_clients import WAYS, answered, by, events, modern, over, response, said
 from tests.unit.adapters.mcp.stage import plain_http, soon, until, within
 from tests.unit.adapters.mcp.test_http import answering, http
-from toolhub_service.adapters.mcp.terms import HttpTerms, OAuthTerms
+from toolhub_service.adapters.mcp.kind import HttpTerms, OAuthTerms
 from toolhub_service.domain.call import QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome

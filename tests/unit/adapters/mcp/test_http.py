@@ -28,7 +28,7 @@ from tests.unit.adapters.mcp.stage import (
 )
 from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
-from toolhub_service.adapters.upstream import TlsTerms
+from toolhub_service.adapters.source_config import ClientTls
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 KILLS = 50
@@ -219,7 +219,7 @@ async def test_tls_trusts_the_named_ca_alone(tmp_path: Path) -> None:
                 await link.session(soon())
             assert "certificate is not trusted" in failure.value.error.message
         named = url.replace("127.0.0.1", "localhost")
-        async with linked(at(named, protocol="2025-11-25", tls=TlsTerms(ca_file="/no/such.pem"))) as link:
+        async with linked(at(named, protocol="2025-11-25", tls=ClientTls(ca_file="/no/such.pem"))) as link:
             with pytest.raises(ToolFailure) as failure:
                 await link.session(soon())
             assert "TLS file" in failure.value.error.message
@@ -232,9 +232,9 @@ async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
     server.verify_mode = ssl.CERT_REQUIRED
     async with answering(fails, server) as url:
         named = url.replace("127.0.0.1", "localhost")
-        shown = TlsTerms(ca_file=pem, certificate_file=pem, key_file=pem)
+        shown = ClientTls(ca_file=pem, certificate_file=pem, key_file=pem)
         assert await broken_call(named, tls=shown) is Breakage.STATUS
-        async with linked(at(named, protocol="2025-11-25", tls=TlsTerms(ca_file=pem))) as link:
+        async with linked(at(named, protocol="2025-11-25", tls=ClientTls(ca_file=pem))) as link:
             with pytest.raises(ToolFailure):
                 await within(30, link.session(soon()))
 

@@ -26,8 +26,8 @@ from tests.unit.adapters.mcp.stage import (
 )
 from toolhub_service.adapters.mcp.asking import answer_by_defaults, answering
 from toolhub_service.adapters.mcp.connection import CAP_S, FLOOR_S, LASTED_S, Backoff
+from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink
-from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 PLAIN = ("-m", "tests.fakes.mcp_servers.plain")

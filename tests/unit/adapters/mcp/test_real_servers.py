@@ -11,8 +11,8 @@ from tests.servers import node_program
 from tests.servers import program as installed_program
 from tests.unit.adapters.mcp.stage import at, call, group_members, kill, linked, pid_of, soon, text_of, until, within
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
+from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpSession
-from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
 from toolhub_service.domain.errors import ToolFailure
 
 

@@ -14,7 +14,7 @@ from tests.fakes.mcp_servers.scripted import EXTENSION, Script, serving
 from tests.fakes.mcp_stage import over_http, stage_of, started
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.calling import PAUSE_S, Reporter
-from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms
+from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms
 from toolhub_service.domain.result import Chunk, Progress
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"

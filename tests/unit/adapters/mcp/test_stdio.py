@@ -31,9 +31,9 @@ from tests.unit.adapters.mcp.stage import (
     within,
 )
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
+from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.lines import BYTES_MAX, LINES_MAX, Lines, Tail, TooLong
 from toolhub_service.adapters.mcp.reaper import REAPER
-from toolhub_service.adapters.mcp.terms import McpTerms, StdioTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 KILLS = 50

@@ -13,7 +13,7 @@ from tests.fakes.mcp_servers.scripted import Script, question
 from tests.fakes.mcp_stage import WITHIN_S, McpStage, over_http, over_stdio, stage_of, started
 from tests.fakes.outcomes import outcome_of
 from tests.fakes.running_jobs import KeptMarks
-from toolhub_service.adapters.mcp.terms import Elicitation, HttpTerms
+from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms
 from toolhub_service.domain.call import QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark

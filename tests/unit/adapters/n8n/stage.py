@@ -18,7 +18,7 @@ from tests.ports.adapter_suite import granted
 from tests.unit.adapters.n8n.flows import FLOWS, Flow
 from toolhub_service.adapters.definitions import Overrides, ToolTermsLike
 from toolhub_service.adapters.n8n.adapter import N8nAdapter
-from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.client import DiscoveryTerms, N8nTerms, WorkflowTerms
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.job import MissingTerms
@@ -39,7 +39,7 @@ WITHIN_S = 20.0
 """Longer than anything here takes: what hangs fails by name."""
 KEY_HEADER = "x-idempotency-key"
 JOB_ID = "job-1"
-QUICK_MISSING = MissingTerms(looks=3, within_s=0.01)
+QUICK_MISSING = MissingTerms(looks=3, timeout_s=0.01)
 SYNC = WorkflowTerms()
 ASYNC = WorkflowTerms(is_async=True)
 
@@ -148,13 +148,13 @@ async def against(
     desk: ArtifactDesk | None = None,
     running: FakeRunningJobs | None = None,
     discover: DiscoveryTerms | None = None,
-    looks_s: float = WITHIN_S,
+    lookup_timeout_s: float = WITHIN_S,
     missing: MissingTerms = QUICK_MISSING,
     **more: Any,
 ) -> AsyncIterator[Stage]:
     """A source before whatever is there. Workflows that say neither webhook nor id are called by their own names.
 
-    `looks_s`: short where nothing is to be found.
+    `lookup_timeout_s`: short where nothing is to be found.
     """
     named = {
         name: terms if terms.webhook or terms.workflow_id else replace(terms, webhook=name)
@@ -168,8 +168,8 @@ async def against(
     source = N8nToolSource(server, maker, redact, connections.close)
     jobs = running or FakeRunningJobs()
     clock, chance = LoopClock(), FixedRandomness()
-    calling = Calling(redact, clock, desk=desk, pause_s=0.002, looks_s=looks_s)
-    adapter = N8nAdapter(calling, jobs, clock, chance, BRISK, missing)
+    caller = WorkflowCaller(redact, clock, desk=desk, pause_s=0.002, lookup_timeout_s=lookup_timeout_s)
+    adapter = N8nAdapter(caller, jobs, clock, chance, BRISK, missing)
     adapter.put(server, connections)
     try:
         yield Stage(FakeN8n("2.8.4", {}), server, source, adapter, jobs)

@@ -303,7 +303,7 @@ class TestNoAnswer:
     @pytest.mark.promise("workflow.never-twice")
     @pytest.mark.parametrize("how", [How.DROP, How.BAD_GATEWAY])
     async def test_one_that_is_not_found_may_still_have_run(self, how: How) -> None:
-        async with staged(ALL, looks_s=0.05) as stage:
+        async with staged(ALL, lookup_timeout_s=0.05) as stage:
             stage.n8n.fails("/webhook/*", how)
             error = await stage.failure("echo")
         assert (error.kind, error.is_retryable) == (ErrorKind.OUTCOME_UNKNOWN, False)

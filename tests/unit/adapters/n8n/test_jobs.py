@@ -250,7 +250,7 @@ class TestFollowing:
         assert (await job.outcome()).value == {"echo": {"a": 1}}
 
     async def test_one_that_is_missing_for_a_moment_is_waited_for(self) -> None:
-        async with holding(missing=MissingTerms(looks=3, within_s=WITHIN_S)) as stage:
+        async with holding(missing=MissingTerms(looks=3, timeout_s=WITHIN_S)) as stage:
             job = await begun(stage, args={"a": 1})
             execution = await job.began()
             await job.sink.said("running")

@@ -9,8 +9,8 @@ import pytest
 from tests.fakes.n8n import FOREVER, How
 from tests.unit.adapters.n8n.flows import code, flow
 from tests.unit.adapters.n8n.stage import SYNC, Stage, staged
-from toolhub_service.adapters.n8n.api import ApiTrouble, Found
-from toolhub_service.adapters.n8n.executions import Execution
+from toolhub_service.adapters.n8n.api import ApiError, Found
+from toolhub_service.adapters.n8n.resources import Execution
 
 MUCH = flow("much", "lastNode", code("Much"))
 
@@ -104,5 +104,5 @@ async def test_a_large_answer_that_is_no_json_is_trouble() -> None:
         stage.n8n.code("Much", lambda items, _: [{"json": {"text": "x" * 200_000}}])
         await stage.value("much")
         stage.n8n.fails("/api/v1/executions/*", How.TRUNCATED, times=FOREVER)
-        with pytest.raises(ApiTrouble, match="not JSON"):
+        with pytest.raises(ApiError, match="not JSON"):
             await found_by(stage, "ours", "much")

@@ -12,9 +12,18 @@ from tests.fixtures import load_json
 from tests.unit.adapters.n8n.stage import redact
 from toolhub_service.adapters.n8n.answers import Unreadable, at, execution_named, read
 from toolhub_service.adapters.n8n.client import Reply, quoted, said
-from toolhub_service.adapters.n8n.executions import NoData, bears, error_of, execution_of, id_of, result_of, unix_ms
 from toolhub_service.adapters.n8n.failures import is_in_workflow, is_not_registered
-from toolhub_service.adapters.n8n.webhooks import is_path, webhooks_of
+from toolhub_service.adapters.n8n.resources import (
+    NoData,
+    error_of,
+    execution_of,
+    has_key,
+    id_of,
+    is_path,
+    result_of,
+    unix_ms,
+    webhooks_of,
+)
 
 CALLS = ("transcript_calls.json", "transcript_calls2.json")
 
@@ -67,8 +76,8 @@ class TestRecorded:
         (one,) = _recorded("GET /api/v1/executions/15?includeData=true")
         webhook = one["resp"].partition('"Webhook":')[2].partition(',"Respond":')[0]
         execution = _execution({"resultData": {"runData": {"Webhook": json.loads(webhook)}}})
-        assert bears(execution, "k-9")
-        assert not bears(execution, "k-8")
+        assert has_key(execution, "k-9")
+        assert not has_key(execution, "k-8")
 
     def test_answers_of_webhooks_are_json_by_their_content(self) -> None:
         values = [read(_answer(one)).value for one in _recorded("POST /webhook/hub-") if one["status"] < 300]
@@ -114,9 +123,9 @@ def _execution(data: Any, **more: Any) -> Any:
 class TestExecutions:
     def test_a_key_is_found_before_anything_has_run_and_in_custom_data(self) -> None:
         entry = {"data": {"main": [[{"json": {"headers": {"x-idempotency-key": "k-1"}}}]]}}
-        assert bears(_execution({"executionData": {"nodeExecutionStack": [entry]}}), "k-1")
-        assert bears(_execution({}, customData={"idem": "k-1"}), "k-1")
-        assert not bears(_execution({}, customData={"idem": "k-2"}), "k-1")
+        assert has_key(_execution({"executionData": {"nodeExecutionStack": [entry]}}), "k-1")
+        assert has_key(_execution({}, customData={"idem": "k-1"}), "k-1")
+        assert not has_key(_execution({}, customData={"idem": "k-2"}), "k-1")
 
     @pytest.mark.parametrize(
         ("outputs", "expected"), [([[]], None), ([[], [{"json": {"b": 1}}]], {"b": 1}), ([None], None)]

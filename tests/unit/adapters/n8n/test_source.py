@@ -11,7 +11,7 @@ from tests.fakes.n8n import FOREVER, How, fake_n8n
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, flow, wait
 from tests.unit.adapters.n8n.stage import ASYNC, SYNC, Terms, before, staged
 from toolhub_service.adapters.n8n.client import DiscoveryTerms, WorkflowTerms
-from toolhub_service.adapters.n8n.webhooks import published, webhooks_of
+from toolhub_service.adapters.n8n.resources import published, webhooks_of
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import IdempotencyMode
 

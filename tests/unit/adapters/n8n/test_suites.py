@@ -14,7 +14,7 @@ from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
 from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.n8n.flows import dedupes
 from tests.unit.adapters.n8n.stage import JOB_ID, QUICK_MISSING, SYNC, LoopClock, Stage, redact, staged
-from toolhub_service.adapters.n8n.calling import Calling
+from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.client import DiscoveryTerms, WorkflowTerms
 from toolhub_service.adapters.n8n.job import N8nJob
 from toolhub_service.domain.call import GrantedCall
@@ -34,7 +34,7 @@ class Held(asyncio.Event):
             self._n8n.release(execution.id)
 
 
-class Brittle(Calling):
+class Brittle(WorkflowCaller):
     """Breaks over what the workflow `crashes` answers."""
 
     def _judge(self, workflow: Any, call: GrantedCall, value: Any, known: Any) -> None:
@@ -48,7 +48,7 @@ class TestN8nAdapter(AdapterSuite):
     async def prepared(self) -> AsyncIterator[Prepared]:
         named = {"echo": SYNC, "breaks": SYNC, "slow": SYNC, "crashes": WorkflowTerms(webhook="echo")}
         async with staged(named, time_scale=None) as stage:
-            stage.adapter._calling = Brittle(redact, LoopClock(), pause_s=0.002)
+            stage.adapter._caller = Brittle(redact, LoopClock(), pause_s=0.002)
             specs = {own: made.spec for own, made in (await stage.definitions()).items()}
             started, stopped, let_go = asyncio.Event(), asyncio.Event(), Held(stage.n8n)
             watch = asyncio.create_task(_watch(stage.n8n, started, stopped))
@@ -85,7 +85,7 @@ class N8nStage:
     """Implements `RemoteStage`. The workflow knows its keys, so that one that is not there may be started again."""
 
     def __init__(self, stage: Stage, call: GrantedCall) -> None:
-        self.remote = N8nJob(stage.server, stage.adapter._calling, QUICK_MISSING)
+        self.remote = N8nJob(stage.server, stage.adapter._caller, QUICK_MISSING)
         self.call = call
         self._n8n = stage.n8n
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.adapters.n8n.executions import (
+from toolhub_service.adapters.n8n.resources import (
     RESPOND,
     AnswerNotKept,
     Execution,

@@ -1,15 +1,15 @@
-"""Executions as n8n's public API tells of them: how they fare, what they brought, why they failed, whose key they bear.
+"""Workflows and executions as n8n's public API describes them: webhooks, results, errors, and idempotency keys.
 
     result   data.resultData.runData[lastNodeExecuted][-1].data.main[0][*].json: one is the object
-             itself, several are an array; beside `json` stands `binary`, the item's files (binary_items.py)
+             itself, several are an array; beside `json` stands `binary`, the item's files (answers.py)
     error    data.resultData.error.message and .node.name; `finished` stays false on errors, so `status` counts
     answer   of a Respond node with a body of its own: nowhere, for its data are its input, the request with its headers
     start    createdAt: an execution that has waited has the startedAt of its resumption, and a stoppedAt while it waits
     key      header x-idempotency-key among the webhook's data: in runData once it has run, in the stack of what is to
              run before that; or any value of customData
 
-Everything in it was written by a workflow or by whoever called it, and is read as such. So of keys only those in the
-data of the node that nothing ran before count: n8n itself has written these, and later ones may be a caller's words.
+A webhook's responseMode: `onReceived` answers at once, `lastNode` with the last node's result, `responseNode` when a
+Respond node runs, which may be long before the end.
 """
 
 from __future__ import annotations
@@ -22,6 +22,109 @@ from typing import Final
 
 from toolhub_service.adapters.upstream import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
+
+_PATH: Final = re.compile(r"[A-Za-z0-9_~.-]+(?:/[A-Za-z0-9_~.-]+)*", re.ASCII)
+_PATH_MAX_CHARS: Final = 512
+_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+_WORD: Final = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
+_ID_EXPRESSION: Final = "$execution.id"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where a workflow is called in production."""
+
+    method: str
+    path: str
+    """Below `/webhook/`."""
+    workflow_id: str = ""
+    version: str = ""
+    """Of the workflow, as n8n names it; empty: not known."""
+    response_mode: str = ""
+    """Empty: not known."""
+    answers_nothing: bool = False
+    """Whether an empty answer is what it is set to give."""
+    names_execution: bool = False
+    """Whether it answers before its end, with the execution's id."""
+    authentication: str = ""
+    """What n8n demands of callers; empty: not known."""
+
+
+def is_path(path: str) -> bool:
+    """Whether it can be a webhook's path: plain words between slashes, none of them `.` or `..`."""
+    words = path.split("/")
+    return len(path) <= _PATH_MAX_CHARS and bool(_PATH.fullmatch(path)) and not {".", ".."} & set(words)
+
+
+def published(workflow: JsonObject) -> JsonObject:
+    """The workflow as it answers calls: not as somebody is just editing it."""
+    # Version 2 knows drafts: what answers calls are the nodes of `activeVersion`, where there is one.
+    active = as_object(workflow.get("activeVersion"))
+    if active is None or not isinstance(active.get("nodes"), list):
+        return workflow
+    return {**workflow, "nodes": active["nodes"], "connections": active.get("connections")}
+
+
+def webhooks_of(workflow: JsonObject) -> Sequence[Webhook]:
+    """Its webhooks that can be called; those that are switched off, or whose path has parameters, cannot."""
+    version = id_of(workflow.get("activeVersionId")) or id_of(workflow.get("versionId"))
+    own_id = id_of(workflow.get("id"))
+    return [
+        webhook
+        for node in nodes_of(workflow, WEBHOOK)
+        if (webhook := _webhook(workflow, node, own_id, version)) is not None
+    ]
+
+
+def nodes_of(workflow: JsonObject, kind: str) -> Iterator[JsonObject]:
+    nodes = workflow.get("nodes")
+    for node in nodes if isinstance(nodes, list) else ():
+        told = as_object(node)
+        if told is not None and told.get("type") == kind and told.get("disabled") is not True:
+            yield told
+
+
+def _webhook(workflow: JsonObject, node: JsonObject, own_id: str, version: str) -> Webhook | None:
+    said = as_object(node.get("parameters")) or {}
+    options = as_object(said.get("options")) or {}
+    method, path = said.get("httpMethod", "GET"), said.get("path")
+    if not isinstance(method, str) or method not in _METHODS or not isinstance(path, str):
+        return None
+    path = path.strip("/")
+    if not is_path(path):
+        return None
+    mode, demanded = said.get("responseMode", "onReceived"), said.get("authentication", "none")
+    mode = mode if isinstance(mode, str) else ""
+    return Webhook(
+        method,
+        path,
+        own_id,
+        version,
+        mode,
+        answers_nothing=options.get("noResponseBody") is True or said.get("responseData") == "noData",
+        names_execution=_names_execution(workflow, mode, options),
+        authentication=demanded if isinstance(demanded, str) and _WORD.fullmatch(demanded) else "other",
+    )
+
+
+def _names_execution(workflow: JsonObject, mode: str, options: JsonObject) -> bool:
+    if mode == "onReceived":
+        return _ID_EXPRESSION in str(options.get("responseData", ""))
+    return mode == "responseNode" and any(_responds_early(workflow, node) for node in nodes_of(workflow, RESPOND))
+
+
+def _responds_early(workflow: JsonObject, respond: JsonObject) -> bool:
+    """Whether a Respond node names the execution, and something runs after it."""
+    if _ID_EXPRESSION not in str(respond.get("parameters", ""))[:10_000]:
+        return False
+    name = respond.get("name")
+    outputs = as_object((as_object(workflow.get("connections")) or {}).get(name if isinstance(name, str) else ""))
+    return outputs is not None and _has_successor(outputs.get("main"))
+
+
+def _has_successor(outputs: JsonValue) -> bool:
+    return isinstance(outputs, list) and any(isinstance(output, list) and output for output in outputs)
+
 
 WEBHOOK: Final = "n8n-nodes-base.webhook"
 RESPOND: Final = "n8n-nodes-base.respondToWebhook"
@@ -122,7 +225,7 @@ def result_items(execution: Execution) -> list[JsonObject]:
     runs = _at(execution.data, "data", "resultData", "runData").get(last)
     if not isinstance(runs, Sequence) or not runs:
         raise NoData
-    if _answered_by_itself(execution, last):
+    if _has_own_response(execution, last):
         raise AnswerNotKept
     return _items(runs[-1])
 
@@ -146,7 +249,7 @@ def error_of(execution: Execution) -> tuple[str, str]:
     return message if isinstance(message, str) else "", node if isinstance(node, str) else _last_node(execution)
 
 
-def bears(execution: Execution, key: str) -> bool:
+def has_key(execution: Execution, key: str) -> bool:
     """Whether it was started by the call that was sent under the key."""
     return key in keys_of(execution)
 
@@ -166,7 +269,7 @@ def is_of_another_call(execution: Execution, key: str, workflow_id: str) -> bool
     """Whether it is certainly not what was started under the key. `workflow_id`: of the call's own; empty: unknown."""
     if workflow_id and execution.workflow_id and execution.workflow_id != workflow_id:
         return True
-    return bool(_keys(execution)) and not bears(execution, key)
+    return bool(_keys(execution)) and not has_key(execution, key)
 
 
 def unix_ms(text: str) -> int | None:
@@ -181,7 +284,7 @@ def _last_node(execution: Execution) -> str:
     return last if isinstance(last, str) else ""
 
 
-def _answered_by_itself(execution: Execution, name: str) -> bool:
+def _has_own_response(execution: Execution, name: str) -> bool:
     """Whether the node has given the caller something else than what it passes on."""
     for node in _nodes(execution):
         if node.get("name") == name and node.get("type") == RESPOND:
@@ -196,12 +299,14 @@ def _nodes(execution: Execution) -> list[JsonObject]:
 
 
 def _keys(execution: Execution) -> frozenset[str]:
-    """Under which it was called."""
-    found = (_at(item, "headers").get(KEY_HEADER) for item in _beginnings(_at(execution.data, "data")))
+    """The keys that its trigger was called with."""
+    # A workflow, or whoever called it, may write a key anywhere in the data. n8n itself has written only those in the
+    # data of the nodes that nothing ran before, so no others count.
+    found = (_at(item, "headers").get(KEY_HEADER) for item in _trigger_items(_at(execution.data, "data")))
     return frozenset(key for key in found if isinstance(key, str) and key)
 
 
-def _beginnings(data: JsonObject) -> Iterator[JsonObject]:
+def _trigger_items(data: JsonObject) -> Iterator[JsonObject]:
     """The first items of the nodes that nothing ran before: those that have run, and those that are to run."""
     for runs in _at(data, "resultData", "runData").values():
         if isinstance(runs, list) and runs:
