@@ -16,7 +16,7 @@ import yaml
 from tests.e2e.command_line import CommandLine
 from toolhub_service.app import files
 from toolhub_service.app.files import KeyFile
-from toolhub_service.stores.audit.keyring import open_keyring
+from toolhub_service.stores.audit.chain import open_keyring
 
 MAKES_KEYS = (
     "import sys; from pathlib import Path; from toolhub_service.app.files import KeyFile\n"

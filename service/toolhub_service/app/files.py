@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from toolhub_service.stores.audit.keyring import sync_folder
+from toolhub_service.stores.audit.chain import sync_folder
 from toolhub_service.transport.interceptors.auth import KEY_PREFIX, StoredKey
 
 _SIZE_BYTES = 32

@@ -29,7 +29,7 @@ from toolhub_service.runtime.steps import apply_defaults, validate_input
 from toolhub_service.schema.defaults import for_tool
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import known_secrets
-from toolhub_service.stores.audit.keyring import open_keyring, rotate
+from toolhub_service.stores.audit.chain import open_keyring, rotate
 from toolhub_service.stores.audit.sqlite import page
 from toolhub_service.stores.audit.verify import verify_log
 

@@ -24,14 +24,12 @@ from toolhub_service.domain.verdict import SharedCounts
 from toolhub_service.registry.usage_index import KEEP
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.stores.blobs_disk import DiskBlobs
-from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryPins, MemoryUsage
+from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryKeys, MemoryPins, MemoryUsage
 from toolhub_service.stores.memory_jobs import MemoryJobs
-from toolhub_service.stores.memory_keys import MemoryKeys
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_keys import SqliteKeys
-from toolhub_service.stores.sqlite_records import SqliteApprovals, SqliteArtifacts, SqlitePins
-from toolhub_service.stores.sqlite_usage import SqliteUsage
+from toolhub_service.stores.sqlite_records import SqliteApprovals, SqliteArtifacts, SqlitePins, SqliteUsage
 
 
 class Opened(Protocol):
@@ -101,12 +99,11 @@ def _own(deps: Deps) -> Stores:
 
 def _shared(deps: Deps) -> Stores:
     try:
-        from toolhub_service.stores.redis_counts import RedisCounts
         from toolhub_service.stores.redis_jobs import RedisJobs
         from toolhub_service.stores.redis_keys import RedisKeys
         from toolhub_service.stores.redis_link import RedisLink
         from toolhub_service.stores.redis_records import RedisApprovals, RedisArtifacts, RedisPins
-        from toolhub_service.stores.redis_usage import RedisUsage
+        from toolhub_service.stores.redis_usage import RedisCounts, RedisUsage
     except ModuleNotFoundError as missing:
         raise not_installed("stores.redis_url", "redis") from missing
     settings = deps.settings

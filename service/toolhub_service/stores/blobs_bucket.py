@@ -28,7 +28,7 @@ from obstore.store import ObjectStore, S3Store
 
 from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.stores.blobs_refusals import CHUNK_BYTES, SETTLE_S, gone
+from toolhub_service.stores.blobs_disk import CHUNK_BYTES, SETTLE_S, gone
 
 # Where a blob lies in a bucket, and what a caller is told when the bucket says no.
 

@@ -24,7 +24,6 @@ from toolhub_service.domain.key import KeyRecord
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.source import Pin
 from toolhub_service.domain.tool import ToolUse
-from toolhub_service.stores.codec_json import encode_json
 from toolhub_service.stores.codec_records import (
     AnsweringRecord,
     ApprovalRecord,
@@ -37,6 +36,7 @@ from toolhub_service.stores.codec_records import (
     QuestionPart,
     ResultRecord,
     StatusRecord,
+    encode_json,
     error_of,
     error_part,
     object_of,

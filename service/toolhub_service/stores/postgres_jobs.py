@@ -1,25 +1,194 @@
 """Jobs and their histories in PostgreSQL, shared by all hubs of one schema.
 
-Compare-and-set, the new entry and its news are one statement; statements of many callers are one group. News are told
-in the order of commits, which the server's queue of notifications keeps; what this process wrote itself is told with
-the entry at hand, but only when its notification comes back, so that it never overtakes another process's.
+Compare-and-set, the new entry and its news are one statement; statements of many callers are one group, and so one
+transaction, in which rows are locked in the order of their ids: two groups never wait for one another in a circle. News
+are told in the order of commits, which the server's queue of notifications keeps; what this process wrote itself is
+told with the entry at hand, but only when its notification comes back, so that it never overtakes another process's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, LiteralString, TypeAlias
+from typing import Any, Final, Literal, LiteralString, NamedTuple, TypeAlias
 
 from psycopg import AsyncConnection
 
-from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobNews, JobStatus, JobTally
+from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobNews, JobStatus, JobTally, may_follow
 from toolhub_service.domain.result import JobState
-from toolhub_service.stores import postgres_jobs_sql as sql
-from toolhub_service.stores.codec import decode_status, readable
-from toolhub_service.stores.postgres_jobs_sql import Written, columns, job_of, terms_of, text, written
+from toolhub_service.schema.canonical_json import dumps
+from toolhub_service.stores.codec import (
+    decode_args,
+    decode_job_frame,
+    decode_status,
+    encode_args,
+    encode_job_frame,
+    encode_status,
+    readable,
+)
 from toolhub_service.stores.postgres_link import BatchWriter, PostgresFeed, PostgresLink
+
+# The states that each state may follow.
+_BEFORE: Final = {then: " ".join(now.value for now in JobState if may_follow(now, then)) for then in JobState}
+
+
+class _Written(NamedTuple):
+    """A job ready to be written."""
+
+    job: Job
+    id: str
+    """As the columns hold it."""
+    key_digest: bytes | None
+    """Of principal, tool and idempotency key; None without a key."""
+    changing: tuple[Any, ...]
+    """The columns that every change writes, in the statements' order."""
+    lasting: tuple[Any, ...]
+    """Those that only a new job has."""
+
+
+def _written(job: Job, *, new: bool = False) -> _Written:
+    """Raises ValueError for what cannot be written."""
+    call, status, job_id = job.call, job.status, text(job.job_id)
+    key = dumps([call.principal.id, call.tool, call.idempotency_key]) if new and call.idempotency_key else b""
+    key_digest = hashlib.sha256(key).digest() if key else None
+    until = (status.at_unix_ms, job.deadline_unix_ms, job.expires_at_unix_ms)
+    standing = (job.version, status.sequence, status.state.value, status.state.is_final, text(job.runner))
+    changing = (job_id, *standing, *until, encode_job_frame(job), encode_status(status))
+    if not new:
+        return _Written(job, job_id, None, changing, ())
+    found_by = map(text, (call.principal.id, call.tool, call.context.request_id, call.context.task_id))
+    lasting = (job.created_at_unix_ms, *found_by, key_digest, encode_args(call.args))
+    return _Written(job, job_id, key_digest, changing, lasting)
+
+
+def columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def job_of(row: Sequence[Any]) -> Job:
+    """Raises UnreadableRecord."""
+    frame, status, args = row
+    return decode_job_frame(frame, decode_status(status), decode_args(args))
+
+
+def text(value: str) -> str:
+    """As a column holds it, each text in a way of its own: PostgreSQL's text has no NUL."""
+    return value.replace("\\", "\\\\").replace("\0", "\\0") if "\\" in value or "\0" in value else value
+
+
+def terms_of(where: JobFilter, tools: Sequence[str] | None) -> tuple[LiteralString, list[Any]]:
+    """The filter as a WHERE clause with its parameters. `tools`: what its glob matches; None where it has none."""
+    terms: LiteralString = "TRUE"
+    parameters: list[Any] = []
+    wanted: tuple[tuple[LiteralString, str], ...] = (
+        ("principal", where.principal),
+        ("tool", where.tool if tools is None else ""),
+        ("request_id", where.request_id),
+        ("task_id", where.task_id),
+    )
+    for column, value in wanted:
+        if value:
+            terms += f" AND {column} = %s"
+            parameters.append(text(value))
+    if tools is not None:
+        terms += " AND tool = ANY (%s)"
+        parameters.append(list(tools))
+    if where.states:
+        terms += " AND state = ANY (%s)"
+        parameters.append([state.value for state in where.states])
+    return terms, parameters
+
+
+_WHOLE: Final = "SELECT jobs.frame, job_entries.status, jobs.args FROM jobs JOIN job_entries USING (job_id, sequence)"
+
+_CHANGING: Final = """job_id, version, sequence, state, is_final, runner,
+        entered_at_unix_ms, deadline_unix_ms, expires_at_unix_ms, frame"""
+_LASTING: Final = "created_at_unix_ms, principal, tool, request_id, task_id, key_digest, args"
+_TYPED: Final = """%b::text[], %b::bigint[], %b::bigint[], %b::text[], %b::bool[], %b::text[],
+        %b::bigint[], %b::bigint[], %b::bigint[], %b::bytea[], %b::bytea[]"""
+
+_CREATE: Final = f"""
+WITH given AS (
+    SELECT * FROM unnest({_TYPED},
+        %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bytea[], %b::bytea[]
+    ) AS given ({_CHANGING}, status, {_LASTING})),
+kept AS (
+    INSERT INTO jobs ({_CHANGING}, {_LASTING}) SELECT {_CHANGING}, {_LASTING} FROM given ORDER BY key_digest, job_id
+    ON CONFLICT DO NOTHING
+    RETURNING job_id),
+appended AS (
+    INSERT INTO job_entries (job_id, sequence, status)
+    SELECT job_id, sequence, status FROM given JOIN kept USING (job_id))
+SELECT job_id, pg_notify(%b, job_id || ' ' || sequence || ' ' || %b) FROM given JOIN kept USING (job_id)"""  # noqa: S608 — fixed
+
+# Each job that was changed, and whether its entry is new; then each that stood, with its version before. No join but by
+# the key of `jobs`, so that the plan fits a group of any size.
+_PUT: Final = f"""
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest({_TYPED}, %b::text[]) AS given ({_CHANGING}, status, may_follow)),
+existing AS MATERIALIZED (
+    SELECT given.*, jobs.version AS existing_version, jobs.sequence AS standing_sequence, jobs.state AS standing_state
+    FROM given JOIN jobs ON jobs.job_id = given.job_id
+    ORDER BY jobs.job_id FOR UPDATE OF jobs),
+changed AS (
+    UPDATE jobs SET version = s.version, sequence = s.sequence, state = s.state, is_final = s.is_final,
+        runner = s.runner, entered_at_unix_ms = s.entered_at_unix_ms, deadline_unix_ms = s.deadline_unix_ms,
+        expires_at_unix_ms = s.expires_at_unix_ms, frame = s.frame,
+        args = CASE WHEN s.is_final THEN '{{}}'::bytea ELSE jobs.args END
+    FROM existing s
+    WHERE jobs.job_id = s.job_id AND s.existing_version = s.version - 1 AND (s.sequence = s.standing_sequence
+        OR (s.sequence = s.standing_sequence + 1 AND s.standing_state = ANY (string_to_array(s.may_follow, ' '))))
+    RETURNING s.job_id, s.sequence, s.status, s.sequence > s.standing_sequence AS is_new),
+appended AS (
+    INSERT INTO job_entries (job_id, sequence, status) SELECT job_id, sequence, status FROM changed WHERE is_new)
+SELECT job_id, NULL, is_new,
+    CASE WHEN is_new THEN pg_notify(%b, job_id || ' ' || sequence || ' ' || %b) END FROM changed
+UNION ALL
+SELECT job_id, existing_version, NULL, NULL FROM existing"""  # noqa: S608 — fixed
+
+_EXISTING: Final = """
+SELECT job_id, key_digest, jobs.frame, job_entries.status, jobs.args FROM jobs JOIN job_entries USING (job_id, sequence)
+WHERE job_id = ANY (%b) OR key_digest = ANY (%b)"""
+
+
+_UNATTENDED: Final = f"""{_WHOLE}
+WHERE NOT is_final AND state <> 'AWAITING_APPROVAL' AND (deadline_unix_ms <= %(now)s
+    OR (state = 'QUEUED' AND entered_at_unix_ms < %(queued_before)s)
+    OR (state IN ('RUNNING', 'CANCELLING') AND NOT EXISTS (
+        SELECT FROM runners WHERE runners.runner = jobs.runner AND alive_until_unix_ms > %(now)s)))
+ORDER BY state = 'QUEUED', entered_at_unix_ms, job_id LIMIT %(limit)s"""
+
+_AWAITING: Final = f"""{_WHOLE}
+WHERE NOT is_final AND state = 'AWAITING_APPROVAL' AND (entered_at_unix_ms, job_id) > (%s, %s)
+ORDER BY entered_at_unix_ms, job_id LIMIT %s"""
+
+_BEAT: Final = """
+INSERT INTO runners VALUES (%s, %s)
+ON CONFLICT (runner) DO UPDATE SET alive_until_unix_ms = excluded.alive_until_unix_ms"""
+
+_FORGET: Final = """
+WITH expired AS (
+    SELECT job_id FROM jobs WHERE is_final AND expires_at_unix_ms BETWEEN 1 AND %(now)s
+    ORDER BY expires_at_unix_ms LIMIT %(limit)s FOR UPDATE SKIP LOCKED),
+entries AS (DELETE FROM job_entries USING expired WHERE job_entries.job_id = expired.job_id),
+dead AS (DELETE FROM runners WHERE alive_until_unix_ms <= %(now)s)
+DELETE FROM jobs USING expired WHERE jobs.job_id = expired.job_id"""
+
+_TALLY: Final = """
+SELECT state, count(*), (array_agg(created_at_unix_ms ORDER BY entered_at_unix_ms, created_at_unix_ms))[1]
+FROM jobs WHERE NOT is_final GROUP BY state"""
+
+# From tool to tool along the index, instead of over all jobs.
+_TOOLS: Final = """
+WITH RECURSIVE tools AS (
+    (SELECT tool FROM jobs ORDER BY tool LIMIT 1)
+    UNION ALL
+    SELECT (SELECT jobs.tool FROM jobs WHERE jobs.tool > tools.tool ORDER BY jobs.tool LIMIT 1)
+    FROM tools WHERE tools.tool IS NOT NULL)
+SELECT tool FROM tools WHERE tool IS NOT NULL"""
+
 
 _GLOB: Final = "*?["
 _Place: TypeAlias = tuple[str, int]
@@ -31,10 +200,10 @@ class PostgresJobs:
 
     def __init__(self, link: PostgresLink) -> None:
         self._link = link
-        self._creating: BatchWriter[Written, Job | None] = BatchWriter(
+        self._creating: BatchWriter[_Written, Job | None] = BatchWriter(
             link, self._create_all, key=lambda each: each.id, repeatable=True
         )
-        self._putting: BatchWriter[Written, bool] = BatchWriter(
+        self._putting: BatchWriter[_Written, bool] = BatchWriter(
             link, self._put_all, key=lambda each: each.id, repeatable=False
         )
         self._on_event: Callable[[JobNews], None] | None = None
@@ -44,17 +213,22 @@ class PostgresJobs:
         """Entries of this process whose notification has not come back yet."""
 
     async def create(self, job: Job) -> Job | None:
-        return await self._creating.put(written(job, new=True))
+        return await self._creating.put(_written(job, new=True))
 
     async def get(self, job_id: str) -> Job | None:
-        rows = await self._rows(f"{sql.WHOLE} WHERE job_id = %s", text(job_id))
+        rows = await self._rows(f"{_WHOLE} WHERE job_id = %s", text(job_id))
         return job_of(rows[0]) if rows else None
 
     async def put(self, job: Job) -> bool:
-        return await self._putting.put(written(job))
+        return await self._putting.put(_written(job))
 
     async def history(self, job_id: str, after_sequence: int, limit: int) -> Sequence[JobStatus]:
-        rows = await self._rows(sql.HISTORY, text(job_id), after_sequence, max(0, limit))
+        rows = await self._rows(
+            "SELECT status FROM job_entries WHERE job_id = %s AND sequence > %s ORDER BY sequence LIMIT %s",
+            text(job_id),
+            after_sequence,
+            max(0, limit),
+        )
         return [decode_status(status) for (status,) in rows]
 
     async def page(self, where: JobFilter, *, after: tuple[int, str] | None, limit: int) -> tuple[Sequence[Job], int]:
@@ -64,31 +238,35 @@ class PostgresJobs:
             terms += " AND (created_at_unix_ms, job_id) < (%s, %s)"
             parameters += (after[0], text(after[1]))
         order: LiteralString = "ORDER BY created_at_unix_ms DESC, job_id DESC LIMIT %s"
-        rows = await self._rows(f"{sql.WHOLE} WHERE {terms} {order}", *parameters, max(0, limit))
+        rows = await self._rows(f"{_WHOLE} WHERE {terms} {order}", *parameters, max(0, limit))
         return readable(rows, job_of), count
 
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
         if alive_until_unix_ms:
-            await self._run(sql.BEAT, (text(runner), alive_until_unix_ms))
+            await self._run(_BEAT, (text(runner), alive_until_unix_ms))
         else:
-            await self._run(sql.LEFT, (text(runner),))
+            await self._run("DELETE FROM runners WHERE runner = %s", (text(runner),))
 
     async def unattended(self, now_unix_ms: int, queued_before_unix_ms: int, limit: int) -> Sequence[Job]:
         bounds = {"now": now_unix_ms, "queued_before": queued_before_unix_ms, "limit": max(0, limit)}
-        return readable((await self._run(sql.UNATTENDED, bounds))[1], job_of)
+        return readable((await self._run(_UNATTENDED, bounds))[1], job_of)
 
     async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
         at_unix_ms, job_id = after or (-1, "")
-        return readable(await self._rows(sql.AWAITING, at_unix_ms, text(job_id), max(0, limit)), job_of)
+        return readable(await self._rows(_AWAITING, at_unix_ms, text(job_id), max(0, limit)), job_of)
 
     async def is_alive(self, runner: str, now_unix_ms: int) -> bool:
-        return bool(await self._rows(sql.IS_ALIVE, text(runner), now_unix_ms))
+        return bool(
+            await self._rows(
+                "SELECT 1 FROM runners WHERE runner = %s AND alive_until_unix_ms > %s", text(runner), now_unix_ms
+            )
+        )
 
     async def forget(self, now_unix_ms: int, limit: int) -> int:
-        return (await self._run(sql.FORGET, {"now": now_unix_ms, "limit": max(0, limit)}))[0]
+        return (await self._run(_FORGET, {"now": now_unix_ms, "limit": max(0, limit)}))[0]
 
     async def tally(self) -> JobTally:
-        rows = await self._rows(sql.TALLY)
+        rows = await self._rows(_TALLY)
         oldest = {state: created for state, _, created in rows}
         return JobTally({JobState(state): count for state, count, _ in rows}, oldest.get(JobState.QUEUED.value))
 
@@ -109,14 +287,16 @@ class PostgresJobs:
 
     # Writing
 
-    async def _create_all(self, connection: AsyncConnection, wanted: Sequence[Written]) -> list[Job | None | Exception]:
+    async def _create_all(
+        self, connection: AsyncConnection, wanted: Sequence[_Written]
+    ) -> list[Job | None | Exception]:
         expected = self._expect(wanted)
         kept: set[str] = set()
         try:
             parameters = columns([(*each.changing, *each.lasting) for each in wanted])
             told = (self._link.channel("jobs"), self._origin)
             # Not prepared: a plan made for any number of jobs would take the square of the time for many.
-            cursor = await connection.execute(sql.CREATE, (*parameters, *told), prepare=False)
+            cursor = await connection.execute(_CREATE, (*parameters, *told), prepare=False)
             kept = {job_id for job_id, _ in await cursor.fetchall()}
         finally:
             self._disown(place for place in expected if place[0] not in kept)
@@ -125,11 +305,11 @@ class PostgresJobs:
         return [None if each.id in kept else existing[each.id] for each in wanted]
 
     async def _existing(
-        self, connection: AsyncConnection, refused: Sequence[Written]
+        self, connection: AsyncConnection, refused: Sequence[_Written]
     ) -> dict[str, Job | None | Exception]:
         """The job that stands under each one's key or id; None for one that stands itself, when an answer was lost."""
         wanted = [[each.id for each in refused], [each.key_digest for each in refused if each.key_digest]]
-        rows = await (await connection.execute(sql.EXISTING, wanted, binary=True)).fetchall()
+        rows = await (await connection.execute(_EXISTING, wanted, binary=True)).fetchall()
         by_id = {job_id: job_of(parts) for job_id, _, *parts in rows}
         answers: dict[str, Job | None | Exception] = {
             each.id: None if by_id[each.id] == each.job else by_id[each.id] for each in refused if each.id in by_id
@@ -143,12 +323,12 @@ class PostgresJobs:
             answers |= zip([each.id for each in again], await self._create_all(connection, again), strict=True)
         return answers
 
-    async def _put_all(self, connection: AsyncConnection, wanted: Sequence[Written]) -> list[bool | Exception]:
+    async def _put_all(self, connection: AsyncConnection, wanted: Sequence[_Written]) -> list[bool | Exception]:
         expected = self._expect(wanted)
         changed: dict[str, bool] = {}
         try:
-            parameters = columns([(*each.changing, each.before) for each in wanted])
-            cursor = await connection.execute(sql.PUT, (*parameters, self._link.channel("jobs"), self._origin))
+            parameters = columns([(*each.changing, _BEFORE[each.job.state]) for each in wanted])
+            cursor = await connection.execute(_PUT, (*parameters, self._link.channel("jobs"), self._origin))
             rows = await cursor.fetchall()
             changed = {job_id: is_new for job_id, version, is_new, _ in rows if version is None}
         finally:
@@ -158,7 +338,7 @@ class PostgresJobs:
 
     # Telling
 
-    def _expect(self, written: Sequence[Written]) -> list[_Place]:
+    def _expect(self, written: Sequence[_Written]) -> list[_Place]:
         """What of this may come back, before it can. What is expected already is there to stay: it was committed."""
         if self._on_event is None:
             return []
@@ -194,7 +374,7 @@ class PostgresJobs:
         """Those that a glob matches; None when it is none."""
         if not any(sign in pattern for sign in _GLOB):
             return None
-        return [tool for (tool,) in await self._rows(sql.TOOLS) if fnmatchcase(tool, pattern)]
+        return [tool for (tool,) in await self._rows(_TOOLS) if fnmatchcase(tool, pattern)]
 
     async def _rows(self, statement: LiteralString, *parameters: Any) -> list[Any]:
         return (await self._run(statement, parameters))[1]

@@ -24,8 +24,7 @@ from toolhub_service.stores.codec import (
     readable,
 )
 from toolhub_service.stores.redis_job_scripts import AWAITING, CREATE, FORGET, PUT, READ, TALLY, UNATTENDED
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_pages import Facts, RedisPages
+from toolhub_service.stores.redis_link import Facts, RedisLink, RedisPages
 
 _OPEN_STATES = tuple(state for state in JobState if state not in FINAL_STATES)
 _BEFORE = {then: f" {' '.join(now.value for now in JobState if may_follow(now, then))} " for then in JobState}

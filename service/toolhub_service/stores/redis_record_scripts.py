@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolhub_service.stores.record_store import Row
-from toolhub_service.stores.redis_link import RedisScript
-from toolhub_service.stores.redis_pages import AT_DIGITS, Facts
+from toolhub_service.stores.redis_link import AT_DIGITS, Facts, RedisScript
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.stores.codec import UnreadableRecord, readable
 from toolhub_service.stores.record_store import Kept, Key, Place, Row, Table, Where
 from toolhub_service.stores.records import APPROVALS, ARTIFACTS, OPEN_STATES, PINS, Approvals, Artifacts, Pins
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_pages import AT_DIGITS, Facts, MemberPages, RedisPages
+from toolhub_service.stores.redis_link import AT_DIGITS, Facts, MemberPages, RedisLink, RedisPages
 from toolhub_service.stores.redis_record_scripts import Layout, Scripts
 
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""Records in the hub's own file, shared by its processes: implements `RecordStore` for any `Table`.
+"""Records and uses of tools in the hub's own file, shared by its processes: `RecordStore` for any `Table`.
 
 A table of the file has the columns of the rows and `record`. Every change is logged in a second one where somebody may
 listen, and counted in a third where somebody asks for the revision.
@@ -10,13 +10,15 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import orjson
+from msgspec.structs import astuple
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.source import Pin
+from toolhub_service.domain.tool import ToolUse
 from toolhub_service.stores.codec import readable
 from toolhub_service.stores.record_store import Kept, Key, Place, Row, Table, Where
 from toolhub_service.stores.records import APPROVALS, ARTIFACTS, PINS, Approvals, Artifacts, Pins
@@ -258,3 +260,65 @@ class SqliteArtifacts(Artifacts):
 class SqlitePins(Pins):
     def __init__(self, file: SqliteFile) -> None:
         super().__init__(SqliteRecords[Pin](file, PINS, revision="pin_revision"))
+
+
+# What tools were used for. A row's number is its place in the order:
+# AUTOINCREMENT uses none twice, and one writer at a time makes their order that of the commits.
+
+_TRIM: Final = """
+    DELETE FROM tool_uses WHERE row IN (
+        SELECT row FROM tool_uses WHERE tenant = ? AND tool = ? ORDER BY row DESC LIMIT -1 OFFSET ?)"""
+_FORGET: Final = """
+    DELETE FROM tool_uses WHERE row IN (
+        SELECT row FROM tool_uses WHERE at_unix_ms < ? ORDER BY at_unix_ms, row LIMIT ?)"""
+_AFTER: Final = "SELECT row, tenant, tool, agent, purpose, at_unix_ms FROM tool_uses WHERE row > ? ORDER BY row LIMIT ?"
+
+
+class _Added(NamedTuple):
+    uses: Sequence[ToolUse]
+    keep: int
+
+
+class SqliteUsage:
+    """Implements `UsageStore`. The file is started before and closed after it."""
+
+    def __init__(self, file: SqliteFile, keep: int) -> None:
+        self._file = file
+        self._keep = keep
+
+    async def add(self, uses: Sequence[ToolUse]) -> None:
+        if uses:
+            await self._file.change(_ADDING, _Added(uses, self._keep))
+
+    async def after(self, cursor: int, limit: int) -> tuple[Sequence[ToolUse], int]:
+        return await self._file.read(partial(_after, cursor=cursor, limit=limit))
+
+    async def forget(self, before_unix_ms: int, limit: int) -> int:
+        return await self._file.change(_FORGETTING, (before_unix_ms, limit))
+
+    async def start(self) -> None:
+        """The file is open."""
+
+    async def close(self) -> None:
+        """The file is closed by its owner."""
+
+
+def _add_all(connection: sqlite3.Connection, batches: Sequence[_Added]) -> list[None]:
+    for uses, keep in batches:
+        insert(connection, "tool_uses (tenant, tool, agent, purpose, at_unix_ms)", [astuple(use) for use in uses])
+        grown = {(use.tenant, use.tool) for use in uses}
+        connection.executemany(_TRIM, [(tenant, tool, keep) for tenant, tool in grown])
+    return [None] * len(batches)
+
+
+def _forget_all(connection: sqlite3.Connection, bounds: Sequence[tuple[int, int]]) -> list[int]:
+    return [connection.execute(_FORGET, each).rowcount for each in bounds]
+
+
+def _after(connection: sqlite3.Connection, cursor: int, limit: int) -> tuple[list[ToolUse], int]:
+    rows = connection.execute(_AFTER, (cursor, limit)).fetchall()
+    return [ToolUse(*columns) for _, *columns in rows], rows[-1][0] if rows else cursor
+
+
+_ADDING: Change[_Added, None] = Change(_add_all)
+_FORGETTING: Change[tuple[int, int], int] = Change(_forget_all)

@@ -16,9 +16,8 @@ from toolhub_service.app.wiring_stores import Stores, make_stores
 from toolhub_service.app.wiring_telemetry import open_observing
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryPins, MemoryUsage
+from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryKeys, MemoryPins, MemoryUsage
 from toolhub_service.stores.memory_jobs import MemoryJobs
-from toolhub_service.stores.memory_keys import MemoryKeys
 
 
 def _deps(folder: Path, **sections: Any) -> Deps:

@@ -46,8 +46,7 @@ from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.steps import enforce
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.stores.memory import MemoryArtifacts
-from toolhub_service.stores.memory_keys import MemoryKeys
+from toolhub_service.stores.memory import MemoryArtifacts, MemoryKeys
 
 POLICY = """
 extends: none

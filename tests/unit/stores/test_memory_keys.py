@@ -8,7 +8,7 @@ from tests.fakes.clock import ManualClock
 from tests.ports.key_store_suite import CAPACITY, KEY, RESULT, TTL_S, KeyStoreSuite, a_record, in_ttl
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.ports import KeyStore
-from toolhub_service.stores.memory_keys import MemoryKeys
+from toolhub_service.stores.memory import MemoryKeys
 
 
 @pytest.fixture

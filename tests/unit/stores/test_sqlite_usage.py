@@ -9,7 +9,7 @@ from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import UsageStore
 from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_usage import SqliteUsage
+from toolhub_service.stores.sqlite_records import SqliteUsage
 
 __all__ = ["file", "other_file"]
 

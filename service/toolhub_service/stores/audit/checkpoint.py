@@ -21,9 +21,8 @@ from typing import Final
 
 import orjson
 
-from toolhub_service.stores.audit.chain import GENESIS
+from toolhub_service.stores.audit.chain import GENESIS, Keyring, sync_folder
 from toolhub_service.stores.audit.events import tampered
-from toolhub_service.stores.audit.keyring import Keyring, sync_folder
 
 OPEN: Final = "open"
 PERIODIC: Final = "periodic"

@@ -39,6 +39,21 @@ def tampered(what: str) -> HubFailure:
     return HubFailure(StartReason.AUDIT_LOG_CHANGED, f"{what}. {_REMEDY}")
 
 
+def check_chain(writer: str, count: int, head: str, own: tuple[int, int, int] | None, tag: str | None) -> None:
+    """Raises HubFailure AUDIT_LOG_CHANGED where a writer's chain is not the `count` events that end with `head`.
+
+    `own`: how many events are there, their first sequence and their last; None where nobody else can have changed
+    them. `tag`: of the event at `count`; None where there is none.
+    """
+    if own is not None:
+        held, first, last = own
+        # The start of a chain may have been pruned, all of it too.
+        if held and (last != count or held != last - first + 1):
+            raise tampered(f"Events of the audit log were removed: {held} of {count} are there of {writer}")
+    if tag != head:
+        raise tampered(f"The last event of {writer} in the audit log was removed or changed")
+
+
 class EventTable(Protocol):
     """An open connection that writes; used by one thread. Each method raises one of `EventStore.errors`."""
 

@@ -21,7 +21,16 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.ports import Clock
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.stores.audit.chain import GENESIS, Chain, are_clean, canonical, encodable, presentable
+from toolhub_service.stores.audit.chain import (
+    GENESIS,
+    Chain,
+    Keyring,
+    are_clean,
+    canonical,
+    encodable,
+    open_keyring,
+    presentable,
+)
 from toolhub_service.stores.audit.checkpoint import OPEN, CheckpointFile, read_lines
 from toolhub_service.stores.audit.events import (
     TAIL_LIMIT,
@@ -34,7 +43,6 @@ from toolhub_service.stores.audit.events import (
     page_of,
     tampered,
 )
-from toolhub_service.stores.audit.keyring import Keyring, open_keyring
 from toolhub_service.stores.audit.sqlite import SqliteEvents
 from toolhub_service.stores.audit.verify import adopt, attest_events, prune, verify_events
 from toolhub_service.stores.audit.writer import GroupWriter, Rhythm

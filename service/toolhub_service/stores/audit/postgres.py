@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import orjson
 import psycopg
@@ -25,24 +25,100 @@ from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import Event, EventFilter
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.guards.masking import postgres_target
-from toolhub_service.stores.audit import postgres_sql as sql
-from toolhub_service.stores.audit.events import Row, condition, tampered
+from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, tampered
 from toolhub_service.stores.audit.log import ChainedAuditLog
+
+# Ids that callers choose are indexed by hash: a B-tree refuses a long one, and with it the whole group of events.
+
+_LOCK: Final = "pg_advisory_xact_lock(hashtext('toolhub audit'), hashtext(current_schema()))"
+# Channels belong to the database, tables to a schema.
+_CHANNEL: Final = "'toolhub_audit_' || left(md5(current_schema()), 16)"
+
+_CONFIGURE: Final = """
+SELECT set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
+    set_config('lock_timeout', %s, false)"""
+
+# Joined with pg_class, whose lock makes the server look up names anew: one that was not found before another process
+# made the tables stays not found in a transaction, however long that has waited since.
+_MISSING: Final = """
+SELECT name FROM unnest(ARRAY['audit_events', 'audit_checkpoints']) AS name
+LEFT JOIN pg_class ON pg_class.oid = to_regclass(name) WHERE pg_class.oid IS NULL"""
+
+_SCHEMA: Final = (
+    """CREATE TABLE audit_events (
+        arrival bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        writer text COLLATE "C" NOT NULL, sequence bigint NOT NULL, at_unix_ms bigint NOT NULL, type text NOT NULL,
+        principal text NOT NULL, tool text NOT NULL, call_id text NOT NULL, request_id text NOT NULL,
+        body text NOT NULL, previous_mac text NOT NULL, mac text NOT NULL, key_id text NOT NULL,
+        UNIQUE (writer, sequence))""",
+    "CREATE INDEX audit_events_by_time ON audit_events (at_unix_ms, writer, sequence)",
+    "CREATE INDEX audit_events_by_call ON audit_events USING hash (call_id)",
+    "CREATE INDEX audit_events_by_request ON audit_events USING hash (request_id)",
+    """CREATE TABLE audit_checkpoints (
+        site text COLLATE "C" NOT NULL, number bigint NOT NULL, line text NOT NULL, PRIMARY KEY (site, number))""",
+)
+
+_NUMBERS: Final = frozenset({"sequence", "at_unix_ms"})
+_GIVEN: Final = ", ".join(["json_array_elements_text(%s)"] * len(COLUMNS.split(", ")))
+_TYPED: Final = ", ".join(f"{name}::bigint" if name in _NUMBERS else name for name in COLUMNS.split(", "))
+# A JSON array for each column: arrays of psycopg's own take four times as long to write.
+_INSERT: Final = f"""
+WITH alone AS MATERIALIZED (SELECT {_LOCK}),
+kept AS (
+    INSERT INTO audit_events ({COLUMNS})
+    SELECT {_TYPED} FROM alone, ROWS FROM ({_GIVEN}) WITH ORDINALITY AS given ({COLUMNS}, place)
+    ORDER BY place
+    ON CONFLICT (writer, sequence) DO NOTHING
+    RETURNING arrival)
+SELECT count(*), coalesce(max(arrival), 0) FROM kept"""  # noqa: S608 — fixed text
+
+_SAME: Final = """
+SELECT count(*), coalesce(max(arrival), 0)
+FROM audit_events JOIN unnest(%s::text[], %s::bigint[], %s::text[]) AS given (writer, sequence, mac)
+USING (writer, sequence, mac)"""
+
+# The news need not survive a crash, so nobody waits for the disk while the server holds its queue of news.
+_ANNOUNCE: Final = f"SELECT set_config('synchronous_commit', 'off', true), pg_notify({_CHANNEL}, %s)"
+# Triggers and rules: what could swallow a row.
+_TRIGGERS: Final = """
+SELECT tgname FROM pg_trigger
+WHERE NOT tgisinternal AND tgrelid IN (to_regclass('audit_events'), to_regclass('audit_checkpoints'))
+UNION ALL SELECT rulename FROM pg_rewrite
+WHERE ev_class IN (to_regclass('audit_events'), to_regclass('audit_checkpoints'))"""
+_LAST_ROW: Final = "SELECT coalesce(max(arrival), 0) FROM audit_events"
+_PAGE: Final = f"SELECT {COLUMNS} FROM audit_events WHERE {{terms}} ORDER BY at_unix_ms, writer, sequence LIMIT %s"  # noqa: S608 — fixed
+_NEWS: Final = f"SELECT arrival, {COLUMNS} FROM audit_events WHERE arrival > %s ORDER BY arrival LIMIT %s"  # noqa: S608 — fixed
+_BEYOND: Final = f"SELECT {COLUMNS} FROM audit_events WHERE writer = %s AND sequence > %s ORDER BY sequence"  # noqa: S608 — fixed
+
+# From writer to writer along the index, instead of over all events.
+_ENDS: Final = """
+WITH RECURSIVE writers AS (
+    (SELECT writer FROM audit_events ORDER BY writer LIMIT 1)
+    UNION ALL
+    SELECT (SELECT e.writer FROM audit_events e WHERE e.writer > w.writer ORDER BY e.writer LIMIT 1)
+    FROM writers w WHERE w.writer IS NOT NULL)
+SELECT writer, (SELECT max(sequence) FROM audit_events e WHERE e.writer = w.writer)
+FROM writers w WHERE writer IS NOT NULL"""
+
+_OLD_ENDS: Final = """
+SELECT e.writer, e.sequence, e.mac FROM audit_events e JOIN (
+    SELECT writer, coalesce(min(sequence) FILTER (WHERE at_unix_ms >= %s) - 1, max(sequence)) AS last
+    FROM audit_events GROUP BY writer) old
+ON e.writer = old.writer AND e.sequence = old.last AND e.at_unix_ms < %s"""
 
 _ITEMS: Final = 1_000
 _CHOSEN_BY_CALLERS: Final = ("principal", "tool", "call_id", "request_id")
 
 
-def without_nul(event: Event) -> Event:
-    """With U+FFFD for the one character that PostgreSQL's text cannot hold; the body carries it escaped."""
-    mended = _mended(event)
-    return replace(event, **mended) if mended else event
-
-
 def _mended(named: Event | EventFilter) -> dict[str, Any]:
-    """The fields that had the character, without it."""
+    """The fields with the one character that PostgreSQL's text cannot hold, with U+FFFD instead."""
     found = {name: text for name in _CHOSEN_BY_CALLERS if "\0" in (text := getattr(named, name))}
     return {name: text.replace("\0", "\ufffd") for name, text in found.items()}
+
+
+def _missing(connection: psycopg.Connection) -> list[str]:
+    """The tables that are not there."""
+    return [name for (name,) in connection.execute(_MISSING).fetchall()]
 
 
 class PostgresEvents:
@@ -55,16 +131,14 @@ class PostgresEvents:
         psycopg.InternalError,
         ValueError,
     )
-    poll_s = 2.0
-    """For news whose notification was lost."""
+    poll_s = 2.0  # for news whose notification was lost
     check_s = 30.0
-    is_made_with_key = False
-    """Hubs on new machines are given the key that those of the log have."""
+    is_made_with_key = False  # hubs on new machines are given the key that those of the log have
 
     def __init__(self, url: str, site: str, *, patience_s: float = 10.0) -> None:
         """`patience_s`: how long a lock is waited for that somebody else holds. Raises HubFailure."""
         self.target = postgres_target(url, application="toolhub audit")
-        self._site = site
+        self.site = site
         self._patience_s = patience_s
         self._last_row = 0
 
@@ -77,10 +151,6 @@ class PostgresEvents:
             raise
         return table
 
-    @property
-    def site(self) -> str:
-        return self._site
-
     def last_row(self) -> int:
         """As far as this process knows: a watcher may be shown what another one wrote a moment before."""
         return self._last_row
@@ -92,7 +162,7 @@ class PostgresEvents:
         """Raises HubFailure AUDIT_UNREACHABLE."""
         try:
             connection = psycopg.connect(self.target.conninfo, autocommit=True)
-            connection.execute(sql.CONFIGURE, (str(round(self._patience_s * 1_000)),))
+            connection.execute(_CONFIGURE, (str(round(self._patience_s * 1_000)),))
         except psycopg.OperationalError as error:
             raise self.unreachable() from error
         return connection
@@ -103,13 +173,13 @@ class PostgresEvents:
 
     def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
         terms, parameters = condition(replace(where, **_mended(where)), after, "%s", "strpos")
-        query: Composed = SQL(sql.PAGE).format(terms=SQL(terms))  # columns and marks
+        query: Composed = SQL(_PAGE).format(terms=SQL(terms))  # columns and marks
         with self._reading() as connection:
             return connection.execute(query, (*parameters, limit)).fetchall()
 
     def exists(self) -> bool:
         with self._reading() as connection:
-            return _is_prepared(connection)
+            return not _missing(connection)
 
     @contextmanager
     def snapshot(self) -> Iterator[_Snapshot]:
@@ -117,7 +187,7 @@ class PostgresEvents:
             connection.set_autocommit(False)
             connection.set_isolation_level(IsolationLevel.REPEATABLE_READ)
             connection.set_read_only(True)
-            yield _Snapshot(connection, self._site)
+            yield _Snapshot(connection, self.site)
 
     @contextmanager
     def _reading(self) -> Iterator[psycopg.Connection]:
@@ -142,33 +212,31 @@ class PostgresEventTable:
         """
         if not create:
             self._look_at_tables()
-        elif not _is_prepared(self._connection):
+        elif _missing(self._connection):
             self._make_tables()
-        self._events.note_row(self._all(sql.LAST_ROW)[0][0])
+        self._events.note_row(self._all(_LAST_ROW)[0][0])
 
     def _make_tables(self) -> None:
         with self._connection.transaction():
-            self._connection.execute(sql.ALONE)
-            found = [name for (name,) in self._connection.execute(sql.FOUND).fetchall()]
+            self._connection.execute(f"SELECT {_LOCK}")
+            missing = _missing(self._connection)
             # One without the other is no new log but what is left of one, which hubs elsewhere may have written: a
             # machine that joins them has no checkpoint of its own yet that could tell.
-            if len(found) == 1:
-                raise tampered(
-                    f"PostgreSQL has {found[0]} of an audit log without its other table: rename what is left"
-                )
-            if not found:
-                for statement in sql.SCHEMA:
+            if len(missing) == 1:
+                raise tampered(f"The table {missing[0]} of the audit log is missing in PostgreSQL: rename what is left")
+            if missing:
+                for statement in _SCHEMA:
                     self._connection.execute(statement)
 
     def is_empty(self) -> bool:
-        return not self._all(sql.ANY)
+        return not self._all("SELECT 1 FROM audit_events LIMIT 1")
 
     def insert(self, rows: list[Row]) -> None:
         """Raises IntegrityError when somebody else's rows stand where these belong."""
         columns = [list(column) for column in zip(*rows, strict=True)]
-        ((inserted, last_row),) = self._all(sql.INSERT, [orjson.dumps(column).decode() for column in columns])
+        ((inserted, last_row),) = self._all(_INSERT, [orjson.dumps(column).decode() for column in columns])
         if inserted < len(rows):
-            ((same, last_row),) = self._all(sql.SAME, (columns[0], columns[1], columns[10]))
+            ((same, last_row),) = self._all(_SAME, (columns[0], columns[1], columns[10]))
             if same < len(rows):
                 raise psycopg.IntegrityError("other events stand in this writer's chain")
         self._events.note_row(last_row)
@@ -177,44 +245,45 @@ class PostgresEventTable:
         self._look_at_tables()
         if not count:
             return
-        ((held, first, last),) = self._all(sql.OWN, (writer,))
-        if held and (last != count or held != last - first + 1):
-            raise tampered(f"Events of the audit log were removed: {held} of {count} are there of {writer}")
-        if self._all(sql.TAG, (writer, count)) != [(head,)]:
-            raise tampered(f"The last event of {writer} in the audit log was removed or changed")
+        own = "SELECT count(*), min(sequence), max(sequence) FROM audit_events WHERE writer = %s"
+        tag = self._all("SELECT mac FROM audit_events WHERE writer = %s AND sequence = %s", (writer, count))
+        check_chain(writer, count, head, self._all(own, (writer,))[0], tag[0][0] if tag else None)
 
     def _look_at_tables(self) -> None:
-        if self._all(sql.IS_PREPARED) != [(True,)]:
-            raise tampered("A table of the audit log is missing in PostgreSQL")
-        if foreign := self._all(sql.TRIGGERS):
+        if missing := self._all(_MISSING):
+            raise tampered(f"The table {missing[0][0]} of the audit log is missing in PostgreSQL")
+        if foreign := self._all(_TRIGGERS):
             raise tampered(f"The audit log's tables in PostgreSQL have a trigger, {foreign[0][0]}, which no hub made")
 
     def announce(self) -> None:
         with suppress(psycopg.OperationalError):  # The events are written, and watchers look by themselves too.
-            self._connection.execute(sql.ANNOUNCE, (str(self._events.last_row()),))
+            self._connection.execute(_ANNOUNCE, (str(self._events.last_row()),))
 
     def tidy(self) -> None:
         """Nothing: the server does that by itself."""
 
     def keep_copy(self, number: int, line: str) -> None:
-        self._do(sql.KEEP_COPY, (self._events.site, number, line))
+        self._do(
+            "INSERT INTO audit_checkpoints VALUES (%s, %s, %s) ON CONFLICT (site, number) DO NOTHING",
+            (self._events.site, number, line),
+        )
 
     def ends(self) -> Sequence[tuple[Any, Any]]:
-        return self._all(sql.ENDS)
+        return self._all(_ENDS)
 
     def beyond(self, writer: str, sequence: int) -> Iterable[tuple[Any, ...]]:
         with self._connection.transaction(), self._connection.cursor(name="beyond") as cursor:
             cursor.itersize = _ITEMS
-            yield from cursor.execute(sql.BEYOND, (writer, sequence))
+            yield from cursor.execute(_BEYOND, (writer, sequence))
 
     def old_ends(self, before_unix_ms: int) -> Sequence[tuple[str, int, str]]:
-        return self._all(sql.OLD_ENDS, (before_unix_ms, before_unix_ms))
+        return self._all(_OLD_ENDS, (before_unix_ms, before_unix_ms))
 
     def remove(self, writer: str, sequence: int) -> int:
-        return self._do(sql.REMOVE, (writer, sequence)).rowcount
+        return self._do("DELETE FROM audit_events WHERE writer = %s AND sequence <= %s", (writer, sequence)).rowcount
 
     def news(self, after_row: int, limit: int) -> Sequence[tuple[Any, ...]]:
-        rows = self._all(sql.NEWS, (after_row, limit))
+        rows = self._all(_NEWS, (after_row, limit))
         if rows:
             self._events.note_row(rows[-1][0])
         return rows
@@ -222,10 +291,10 @@ class PostgresEventTable:
     def close(self) -> None:
         self._connection.close()
 
-    def _all(self, statement: sql.Statement, parameters: Sequence[Any] = ()) -> list[Any]:
+    def _all(self, statement: LiteralString, parameters: Sequence[Any] = ()) -> list[Any]:
         return self._do(statement, parameters).fetchall()
 
-    def _do(self, statement: sql.Statement, parameters: Sequence[Any] = ()) -> psycopg.Cursor:
+    def _do(self, statement: LiteralString, parameters: Sequence[Any] = ()) -> psycopg.Cursor:
         """Each statement is a transaction, and none does harm when it is repeated after an answer that was lost."""
         try:
             return self._connection.execute(statement, parameters)
@@ -241,32 +310,28 @@ class _Snapshot:
 
     def __init__(self, connection: psycopg.Connection, site: str) -> None:
         self._connection = connection
-        self._site = site
+        self.site = site
 
     def copies(self) -> list[tuple[Any, Any]]:
-        return self._connection.execute(sql.COPIES, (self._site,)).fetchall()
+        return self._connection.execute(
+            "SELECT number, line FROM audit_checkpoints WHERE site = %s ORDER BY number", (self.site,)
+        ).fetchall()
 
     def foreign(self) -> list[Any]:
-        return [line for (line,) in self._connection.execute(sql.FOREIGN, (self._site,)).fetchall()]
+        statement = "SELECT line FROM audit_checkpoints WHERE site <> %s ORDER BY site, number"
+        return [line for (line,) in self._connection.execute(statement, (self.site,)).fetchall()]
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         with self._connection.cursor(name="verify") as cursor:
             cursor.itersize = _ITEMS
-            yield from cursor.execute(sql.IN_ORDER)
+            yield from cursor.execute(f"SELECT {COLUMNS} FROM audit_events ORDER BY writer, sequence")  # noqa: S608 — fixed
 
     def problems(self) -> Iterator[str]:
         """None that could be asked for: pages that a disk has changed cannot be read (with data checksums on)."""
         return iter(())
 
 
-def _is_prepared(connection: psycopg.Connection) -> bool:
-    return connection.execute(sql.IS_PREPARED).fetchone() == (True,)
-
-
-# The audit log in PostgreSQL, which many hubs may share: the calls of all in one place, a chain for each writer.
-#
-# The chain, the group commit in a thread of its own and the checkpoint file are those of every audit log. What differs:
-# whoever watches is woken by NOTIFY, and looks by itself every few seconds in case that was lost.
+# The log itself: whoever watches is woken by NOTIFY, and looks by itself every few seconds in case that was lost.
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
@@ -302,13 +367,15 @@ class PostgresAuditLog(ChainedAuditLog):
         await super().close()
 
     def _sealed(self, event: Event) -> Row:
-        return super()._sealed(without_nul(event))
+        mended = _mended(event)  # the body carries the character escaped
+        return super()._sealed(replace(event, **mended) if mended else event)
 
     async def _keep_listening(self) -> None:
         retry_s = _FIRST_RETRY_S
         while True:
             try:
-                async with await self._connection() as connection:
+                conninfo = self._shared.target.conninfo
+                async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
                     retry_s = _FIRST_RETRY_S
                     await self._listen(connection)
             except (psycopg.Error, OSError):
@@ -316,13 +383,10 @@ class PostgresAuditLog(ChainedAuditLog):
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _LAST_RETRY_S)
 
-    async def _connection(self) -> psycopg.AsyncConnection:
-        return await psycopg.AsyncConnection.connect(self._shared.target.conninfo, autocommit=True)
-
     async def _listen(self, connection: psycopg.AsyncConnection) -> None:
-        ((channel,),) = await (await connection.execute(sql.CHANNEL)).fetchall()
+        ((channel,),) = await (await connection.execute(f"SELECT {_CHANNEL}")).fetchall()
         await connection.execute(SQL("LISTEN {}").format(Identifier(channel)))
-        ((last_row,),) = await (await connection.execute(sql.LAST_ROW)).fetchall()
+        ((last_row,),) = await (await connection.execute(_LAST_ROW)).fetchall()
         self._on_news(last_row)
         async for news in connection.notifies():
             if news.payload.isdecimal():

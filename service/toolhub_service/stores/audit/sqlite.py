@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolhub_service.domain.event import ChainedEvent, EventFilter
-from toolhub_service.stores.audit.events import COLUMNS, Row, condition, page_of, tampered
+from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, page_of, tampered
 
 _SCHEMA: Final = (
     """CREATE TABLE events (
@@ -224,14 +224,11 @@ class SqliteEventTable:
         self._look_at_files()
         self._look_at_schema()
         others_seen = self._pragma("data_version")
-        if count and others_seen != self._others_seen:  # somebody else has committed since
-            held, first, last = self._connection.execute(_OWN, (writer,)).fetchone()
-            if held and (last != count or held != last - first + 1):
-                raise tampered(f"Events of the audit log were removed: {held} of {count} are there of {writer}")
         if count:
-            row = self._connection.execute(_TAG, (writer, count)).fetchone()
-            if row is None or row[0] != head:
-                raise tampered(f"The last event of {writer} in the audit log was removed or changed")
+            changed = others_seen != self._others_seen  # by somebody else, who has committed since
+            own = self._connection.execute(_OWN, (writer,)).fetchone() if changed else None
+            tag = self._connection.execute(_TAG, (writer, count)).fetchone()
+            check_chain(writer, count, head, own, tag and tag[0])
         self._others_seen = others_seen
 
     def _look_at_files(self) -> None:

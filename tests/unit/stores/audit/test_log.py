@@ -14,8 +14,7 @@ import pytest
 from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import HubFailure
-from toolhub_service.stores.audit.chain import parse, sealed
-from toolhub_service.stores.audit.keyring import Mac, key_id, open_keyring, rotate
+from toolhub_service.stores.audit.chain import Mac, key_id, open_keyring, parse, rotate, sealed
 from toolhub_service.stores.audit.log import Rhythm
 
 

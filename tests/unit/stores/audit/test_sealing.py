@@ -16,13 +16,13 @@ from toolhub_service.stores.audit.chain import (
     LABELS_CHARS,
     SUMMARY_BYTES,
     Chain,
+    Keyring,
     are_clean,
     canonical,
     encodable,
     parse,
     presentable,
 )
-from toolhub_service.stores.audit.keyring import Keyring
 from toolhub_service.stores.audit.log import Rhythm
 
 SECRET = '{"password":"hunter22"}'
