@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 
 class ManualClock:
     """`domain.ports.Clock`."""
@@ -35,3 +38,10 @@ class FixedRandomness:
     def token_hex(self, size_bytes: int) -> str:
         self._tokens += 1
         return f"{self._tokens:0{2 * size_bytes}x}"
+
+
+async def next_millisecond() -> None:
+    """Until the wall clock shows another one: what is stamped now is older than what is stamped from then on."""
+    shown_ms = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 <= shown_ms:  # noqa: ASYNC110 - clocks tell nobody
+        await asyncio.sleep(0)

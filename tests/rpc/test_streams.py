@@ -34,7 +34,7 @@ class Stage:
         self.running, self.waits, self.writes = running, waits, writes
 
     def stream(self, tool: str, args: dict[str, Any] | None = None, **fields: Any) -> Any:
-        timeout_s = fields.pop("timeout_s", 20)
+        timeout_s = fields.pop("timeout_s", 60)
         return self.running.stub.InvokeStream(
             request(tool, args, message=pb.InvokeStreamRequest, **fields), timeout=timeout_s
         )

@@ -40,7 +40,7 @@ async def test_a_source_that_is_taken_away_or_opened_anew_leaves_no_thread_behin
             await hub.read()
             await hub.write()
             for thread in first | (resolving() - before):
-                thread.join(20)
+                thread.join(60)
             assert resolving() <= before
 
 

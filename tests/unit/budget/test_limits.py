@@ -8,6 +8,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.counts_alone import CountsAlone
 from tests.ports.counts_suite import CountsSuite
 from toolhub_service.budget.limits import Counter
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Limit
 
 
@@ -38,3 +39,16 @@ def test_where_hubs_share_the_counts_a_counter_keeps_its_slots_alone() -> None:
     counter.check(0.0)
     assert counter.slots is not None
     assert counter.slots.limit == 3
+
+
+@pytest.mark.parametrize(
+    "limit", [Limit("l", rate_per_s=2.0, burst=1), Limit("l", quota=1, quota_window_s=0.5)], ids=["rate", "quota"]
+)
+def test_a_wait_of_less_than_a_second_is_a_wait_too(limit: Limit) -> None:
+    counter = Counter(limit)
+    counter.check(0.0)
+    counter.take(0.0)
+    with pytest.raises(ToolFailure) as refused:
+        counter.check(0.25)
+    assert (refused.value.error.kind, refused.value.error.retry_after_s) == (ErrorKind.RATE_LIMITED, 0.25)
+    counter.check(0.5)

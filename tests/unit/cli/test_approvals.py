@@ -234,7 +234,7 @@ class TestWatch:
         async with contextlib.AsyncExitStack() as stack:
             async with approval_hub(door) as hub:
                 connection = stack.enter_context(connection_to(hub.address))
-                follower = Follower(connection, disconnected=told_lost, pause=lambda _: is_back.wait(20))
+                follower = Follower(connection, disconnected=told_lost, pause=lambda _: is_back.wait(60))
                 kept, decided = await door.ask("kept"), await door.ask("decided")
                 assert set(await follower.next(2)) == {(kept, "PENDING"), (decided, "PENDING")}
                 going_on = asyncio.create_task(follower.next(2))
@@ -262,7 +262,7 @@ class TestWatch:
             await seen(screen, "0 pending")
             screen.type(b"\x03")
             text = await asyncio.to_thread(screen.rest)
-            assert await asyncio.to_thread(process.wait, 20) == 0
+            assert await asyncio.to_thread(process.wait, 60) == 0
         assert "Traceback" not in text
 
 

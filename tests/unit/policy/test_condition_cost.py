@@ -38,6 +38,11 @@ def test_what_may_cost_more_than_the_limit_is_not_evaluated(text: str) -> None:
         answer(text, NUMBERS)
 
 
+def test_what_costs_more_than_the_limit_to_hand_over_is_not_evaluated() -> None:
+    with pytest.raises(ConditionFault, match="cost limit"):
+        answer("size(args.a) == 130000", {"a": [0] * 130_000})
+
+
 @pytest.mark.parametrize(
     ("text", "args"),
     [

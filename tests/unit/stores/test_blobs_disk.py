@@ -113,7 +113,7 @@ async def test_process_killed_while_writing_leaves_nothing_after_the_next_start(
     written = context.Event()
     victim = context.Process(target=_write_half, args=(str(tmp_path), written))
     victim.start()
-    assert await asyncio.to_thread(written.wait, 30)
+    assert await asyncio.to_thread(written.wait, 60)
     victim.kill()
     victim.join()
     assert len(files(tmp_path / ".incoming")) == 1

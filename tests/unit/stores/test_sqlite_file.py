@@ -38,7 +38,7 @@ class Notes:
 
     def _apply(self, connection: sqlite3.Connection, names: Sequence[str]) -> list[int]:
         self.entered.set()
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         self.runs.append(list(names))
         connection.execute("CREATE TABLE IF NOT EXISTS notes (name TEXT UNIQUE, size BLOB)")
         for name in names:
@@ -54,7 +54,7 @@ async def test_what_is_asked_while_a_commit_runs_goes_together_into_the_next(fil
     notes = Notes()
     notes.go.clear()
     first = asyncio.create_task(file.change(notes.change, "first"))
-    await asyncio.to_thread(notes.entered.wait, 20)
+    await asyncio.to_thread(notes.entered.wait, 60)
     others = [asyncio.create_task(file.change(notes.change, "x" * size)) for size in range(50)]
     await asyncio.sleep(0)
     notes.go.set()
@@ -96,7 +96,7 @@ async def test_reads_do_not_wait_for_a_writer(file: SqliteFile) -> None:
     notes.entered.clear()
     notes.go.clear()
     writing = asyncio.create_task(file.change(notes.change, "b"))
-    await asyncio.to_thread(notes.entered.wait, 20)
+    await asyncio.to_thread(notes.entered.wait, 60)
     assert await file.read(names) == ["a"]
     notes.go.set()
     await writing
@@ -107,7 +107,7 @@ async def test_slow_read_holds_up_neither_the_loop_nor_another_read(file: Sqlite
     notes = Notes()
     await file.change(notes.change, "a")
     go = threading.Event()
-    slow = asyncio.create_task(file.read(lambda connection: go.wait(20)))
+    slow = asyncio.create_task(file.read(lambda connection: go.wait(60)))
     assert await file.read(names) == ["a"]
     await file.change(notes.change, "b")
     go.set()

@@ -261,6 +261,18 @@ async def test_watch_of_a_job_that_vanished_behind_a_gap_ends(scene: Scene) -> N
             await watcher.task
 
 
+async def test_who_has_seen_the_newest_entry_costs_one_request_where_nothing_was_missed(scene: Scene) -> None:
+    watcher = Watcher(scene, scene.job, 2)
+    watcher.let(1)
+    for _ in range(9):
+        await turn()
+    assert scene.store.asked == ["history"], "whether the job is there still is asked only behind a gap"
+    watcher.let(END)
+    await scene.tell(await scene.end())
+    await watcher.task
+    assert watcher.seen == [3]
+
+
 async def test_end_is_seen_from_memory_when_the_job_is_forgotten(scene: Scene) -> None:
     watcher = Watcher(scene, scene.job, 2)
     watcher.let(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,25 @@ class KilledBeforeRemoval:
 class KilledEvents(SqliteEvents):
     def open(self, *, create: bool) -> Any:
         return KilledBeforeRemoval(super().open(create=create))
+
+
+async def test_a_checkpoint_is_written_while_no_other_process_can_write_one(tmp_path: Path) -> None:
+    await (await started_log(tmp_path)).close()
+    _, checkpoints, key = files_in(tmp_path)
+    refused: list[bool] = []
+
+    def unix_ms() -> int:
+        """Asked for once the last line has been read."""
+        with checkpoints.open() as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                refused.append(True)
+        return 1
+
+    file = CheckpointFile(checkpoints, open_keyring(key, create=False), unix_ms)
+    file.append("periodic", "writer", 1, "0" * 64)
+    assert refused == [True]
 
 
 async def test_a_prune_that_was_cut_off_is_no_tampering_and_can_be_finished(tmp_path: Path) -> None:

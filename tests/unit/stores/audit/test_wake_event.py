@@ -17,7 +17,7 @@ def test_whoever_waits_is_woken() -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     wake.set()
-    thread.join(30)
+    thread.join(60)
     assert woken.is_set()
 
 
