@@ -31,9 +31,9 @@ from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.jobs.accept import Acceptance, Submission
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
-from toolhub_service.runtime.jobs.reconcile import Decisions, Reconciler, Unwaited
-from toolhub_service.runtime.jobs.run import JobRuns, Life
-from toolhub_service.runtime.jobs.watch import Desk, JobWatch
+from toolhub_service.runtime.jobs.reconcile import Decisions, OrphanedApprovals, Reconciler
+from toolhub_service.runtime.jobs.run import Heartbeat, JobRuns
+from toolhub_service.runtime.jobs.watch import JobWatch, PrincipalJobs
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
@@ -53,12 +53,12 @@ class LongWork:
     engine: JobEngine
     runs: JobRuns
     watch: JobWatch
-    desk: Desk
+    desk: PrincipalJobs
     acceptance: Acceptance
     approvals: Approvals
     approval_news: ApprovalNews
     reconciler: Reconciler
-    life: Life
+    heartbeat: Heartbeat
     stores: Stores
     _reconciling: asyncio.Task[None] | None = field(default=None)
 
@@ -69,7 +69,7 @@ class LongWork:
 
     async def start(self) -> None:
         """Jobs are run from here on, those of processes that died, too."""
-        await self.life.beat()
+        await self.heartbeat.beat()
         await self.engine.start(self.runs.run)
         self._reconciling = asyncio.create_task(self.reconciler.run())
 
@@ -84,7 +84,7 @@ class LongWork:
         if self._reconciling is not None:
             self._reconciling.cancel()
             await asyncio.wait({self._reconciling})
-            await self.life.leave()
+            await self.heartbeat.leave()
 
 
 def make_long_work(
@@ -99,19 +99,19 @@ def make_long_work(
     terms, clock, observing = _job_terms(deps), deps.clock, deps.observing
     observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
     ledger = JobLedger(stores.jobs, audit, observer, clock, approvals.withdraw)
-    life = Life(stores.jobs, observer, clock, f"runner_{deps.randomness.token_hex(8)}", terms)
-    runs = JobRuns(ledger, life, deps.redactor, terms, describe)
+    heartbeat = Heartbeat(stores.jobs, observer, clock, f"runner_{deps.randomness.token_hex(8)}", terms)
+    runs = JobRuns(ledger, heartbeat, deps.redactor, terms, describe)
     watch = JobWatch(stores.jobs, observer)
 
     def heard(news: JobNews) -> None:
-        watch.heard(news)
-        runs.heard(news)
+        watch.on_event(news)
+        runs.on_event(news)
 
     stores.jobs.listen(heard)
     engine = _engine(deps)
     decisions = Decisions(ledger, engine, stores.approvals, terms)
     approval_news = ApprovalNews(stores.approvals)
-    approval_news.listen(decisions.heard)
+    approval_news.listen(decisions.on_event)
     approval_news.listen(approvals.heard)
     acceptance = Acceptance(
         ledger, engine, clock, deps.randomness, terms, deps.redactor, trace_parent=current_traceparent
@@ -119,17 +119,17 @@ def make_long_work(
     reconciler = Reconciler(
         stores.jobs,
         engine,
-        life,
+        heartbeat,
         observer,
         clock,
         terms,
-        awaiting=decisions.look_after,
+        awaiting=decisions.check,
         give_up=runs.give_up,
         each_time=[approvals.sweep],
-        tidy=[*tidy, Unwaited(stores.approvals, ledger).withdraw],
+        tidy=[*tidy, OrphanedApprovals(stores.approvals, ledger).withdraw],
     )
-    desk = Desk(ledger, engine, terms)
-    return LongWork(engine, runs, watch, desk, acceptance, approvals, approval_news, reconciler, life, stores)
+    desk = PrincipalJobs(ledger, engine, terms)
+    return LongWork(engine, runs, watch, desk, acceptance, approvals, approval_news, reconciler, heartbeat, stores)
 
 
 def _engine(deps: Deps) -> JobEngine:

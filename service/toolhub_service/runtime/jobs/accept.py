@@ -32,18 +32,18 @@ async def deliver(engine: JobEngine, job_id: str, observer: JobObserver) -> None
         observer.troubled(job_id, away)
 
 
-# Room for one more job: a bound on the open jobs of the whole store, of which one principal can fill but a half.
+# A quota of open jobs in the whole store, of which one principal can fill but a half.
 #
 # Counting costs a question to the store, so that a count may be a second old; what this process has let in since is
-# added to it. Whose jobs they are is asked only while more than half of the room is taken: before, nobody can have
+# added to it. Whose jobs they are is asked only while more than half of the quota is used: before, nobody can have
 # too many.
 
-SEEN_FOR_S = 1.0
+COUNT_TTL_S = 1.0
 """How old a count of open jobs may be."""
 _OPEN = frozenset(JobState) - FINAL_STATES
 
 
-class Room:
+class OpenJobLimit:
     def __init__(self, store: JobStore, clock: Clock, max_open: int) -> None:
         """`max_open`: jobs that are not finished, in the whole store."""
         self._store = store
@@ -58,8 +58,8 @@ class Room:
         self._coming: Counter[str] = Counter()
         """Let in, and perhaps not in the store yet; by principal."""
 
-    async def take(self, principal_id: str) -> None:
-        """Room for a job that `came` is told of once it is in the store, or will not be.
+    async def reserve(self, principal_id: str) -> None:
+        """Count one more job; `confirm` is called once it is in the store, or will not be.
 
         Raises ToolFailure RATE_LIMITED when more jobs are open than the hub, or the principal, may have.
         """
@@ -74,7 +74,7 @@ class Room:
             if principal_id in self._of:
                 self._of[principal_id] += 1
 
-    def came(self, principal_id: str) -> None:
+    def confirm(self, principal_id: str) -> None:
         """One job that was let in counts in the store from now on."""
         self._coming[principal_id] -= 1
         if not self._coming[principal_id]:
@@ -82,7 +82,7 @@ class Room:
 
     async def _count(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s - self._counted_at_s >= SEEN_FOR_S:
+        if now_s - self._counted_at_s >= COUNT_TTL_S:
             coming = self._coming.total()
             self._open = coming + sum((await self._store.tally()).by_state.values())
             self._of.clear()
@@ -123,7 +123,7 @@ class Acceptance:
         self._terms = terms
         self._trace_parent = trace_parent
         self._redactor = redactor
-        self._room = Room(ledger.store, clock, terms.max_open)
+        self._limit = OpenJobLimit(ledger.store, clock, terms.max_open)
 
     def new_job_id(self, call: Call) -> str:
         """Sorts by time and cannot be guessed; under an idempotency key always the same, so that a submission that
@@ -137,19 +137,19 @@ class Acceptance:
         key = effect_key(planned)
         if key is not None:
             call = call._replace(idempotency_key=key.key)
-        await self._room.take(call.principal.id)
+        await self._limit.reserve(call.principal.id)
         job = self._job(call, planned.spec, JobState.QUEUED, None)
         job = replace(job, args_digest=planned.args_digest)
         try:
-            standing = await self._keep(job)
+            existing = await self._keep(job)
         except ToolFailure as failure:
             if failure.error.kind is ErrorKind.TOOL_UNAVAILABLE and not call.idempotency_key:
                 raise _unclear(job) from failure
             raise
         finally:
-            self._room.came(call.principal.id)
-        if standing is not None:
-            return standing, True
+            self._limit.confirm(call.principal.id)
+        if existing is not None:
+            return existing, True
         await deliver(self._engine, job.job_id, self._ledger.observer)
         return job, False
 
@@ -170,28 +170,28 @@ class Acceptance:
         job = self._job(call._replace(approval_id=approval_id), spec, JobState.AWAITING_APPROVAL, None)
         job = replace(job, args_digest=str(asked.details.get("args_digest", "")))
         try:
-            standing = await self._keep(job)
+            existing = await self._keep(job)
         except ToolFailure as refused:
             if refused.error.kind is ErrorKind.IDEMPOTENCY_CONFLICT:
                 await self._ledger.withdraw(job, approval_id)
             raise
-        if standing is None:
+        if existing is None:
             return job
-        if standing.approval_id != approval_id or standing.state.is_final:
-            await self._ledger.withdraw(standing, approval_id)  # it does not wait for what was asked just now
-        return standing
+        if existing.approval_id != approval_id or existing.state.is_final:
+            await self._ledger.withdraw(existing, approval_id)  # it does not wait for what was asked just now
+        return existing
 
     async def _keep(self, job: Job) -> Job | None:
-        standing = await self._ledger.create(job)
-        if standing is not None and standing.args_digest and standing.args_digest != job.args_digest:
+        existing = await self._ledger.create(job)
+        if existing is not None and existing.args_digest and existing.args_digest != job.args_digest:
             raise refuse(
                 ErrorKind.IDEMPOTENCY_CONFLICT,
                 f"This idempotency_key was used for a job of {job.call.tool} with other arguments. Send a new key for "
                 "a new effect, or the first arguments for the first job.",
                 differs="args",
-                job_id=standing.job_id,
+                job_id=existing.job_id,
             )
-        return standing
+        return existing
 
     def _job(self, call: Call, spec: ToolSpec | None, state: JobState, result: ToolResult | None) -> Job:
         now_unix_ms = self._clock.unix_ms()

@@ -32,8 +32,8 @@ _TEXT_MAX = 500
 """Characters of a reason or a message."""
 
 
-def attributes_of(before: Job | None, job: Job, told: Mapping[str, str]) -> dict[str, str]:
-    """Of the event that tells of `job`, which came after `before`. `told`: what the records do not show."""
+def attributes_of(before: Job | None, job: Job, attributes: Mapping[str, str]) -> dict[str, str]:
+    """Of the audit event of a change from `before` to `job`, with `attributes` that the records do not show."""
     facts = {"job_id": job.job_id, "state": job.state.value, "runs": str(job.runs)}
     if before is not None:
         facts |= _change(before, job)
@@ -44,7 +44,7 @@ def attributes_of(before: Job | None, job: Job, told: Mapping[str, str]) -> dict
     result = job.status.result
     if result is not None and result.error is not None:
         facts |= {"cause": cause_of(result.error), "message": result.error.message}
-    return {name: value[:_TEXT_MAX] for name, value in (facts | dict(told)).items() if value}
+    return {name: value[:_TEXT_MAX] for name, value in (facts | dict(attributes)).items() if value}
 
 
 def was_taken_over(before: Job, job: Job) -> bool:
@@ -67,7 +67,7 @@ def _change(before: Job, job: Job) -> dict[str, str]:
     return facts
 
 
-# How long jobs may take and are remembered, and how the death of a process is told.
+# How long jobs may take and are remembered, and when a process counts as dead.
 
 
 RETRY_S = 1.0
@@ -116,40 +116,42 @@ class JobLedger:
     async def create(self, job: Job) -> Job | None:
         """As `JobStore.create`; a job that is there already, because its confirmation was lost, counts as created."""
         try:
-            standing = await self.store.create(job)
+            existing = await self.store.create(job)
         except ToolFailure:
-            if not _is(await self.store.get(job.job_id), job):
+            if not _is_same(await self.store.get(job.job_id), job):
                 raise
-            standing = None
-        if standing is None:
+            existing = None
+        if existing is None:
             self.observer.accepted(job)
-            self._remember(EventType.JOB_SUBMITTED, None, job, _NOTHING)
-        return standing
+            self._audit_event(EventType.JOB_SUBMITTED, None, job, _NOTHING)
+        return existing
 
-    async def put(self, before: Job, job: Job, *, again: bool = False, told: Mapping[str, str] = _NOTHING) -> bool:
+    async def put(
+        self, before: Job, job: Job, *, again: bool = False, attributes: Mapping[str, str] = _NOTHING
+    ) -> bool:
         """As `JobStore.put`. `again`: this very record was sent before, and whether it was kept is not known.
-        `told`: what the audit log is told of the change that the records do not show."""
-        kept = await self.store.put(job) or (again and _is(await self.store.get(job.job_id), job))
+        `attributes`: what the audit event says of the change besides, which the records do not show."""
+        kept = await self.store.put(job) or (again and _is_same(await self.store.get(job.job_id), job))
         if kept and job.state is not before.state:
             self.observer.changed(before, job)
         if kept and (job.state is not before.state or was_taken_over(before, job)):
-            self._remember(EventType.JOB_STATE, before, job, told)
+            self._audit_event(EventType.JOB_STATE, before, job, attributes)
         if kept and job.approval_id and _waits_no_more(before, job):
             await self.withdraw(job, job.approval_id)
         return kept
 
     async def change(
-        self, job_id: str, step: Callable[[Job], Job | None], told: Mapping[str, str] = _NOTHING
+        self, job_id: str, step: Callable[[Job], Job | None], attributes: Mapping[str, str] = _NOTHING
     ) -> Job | None:
         """Apply `step` to the record as it stands, anew while others are faster; None from it leaves all as it is.
 
-        The job as it stands afterwards; None when there is none. `told` as in `put`.
+        The job as it stands afterwards; None when there is none. `attributes` as in `put`.
         """
         while (job := await self.store.get(job_id)) is not None:
             after = step(job)
             if after is None:
                 return job
-            if await self.put(job, after, told=told):
+            if await self.put(job, after, attributes=attributes):
                 return after
         return None
 
@@ -160,7 +162,7 @@ class JobLedger:
         except ToolFailure as away:
             self.observer.troubled(job.job_id, away)
 
-    def _remember(self, type: EventType, before: Job | None, job: Job, told: Mapping[str, str]) -> None:
+    def _audit_event(self, type: EventType, before: Job | None, job: Job, attributes: Mapping[str, str]) -> None:
         """An audit log that is broken refuses calls; it must not cost a job its state."""
         result, context = job.status.result, job.call.context
         event = Event(
@@ -173,7 +175,7 @@ class JobLedger:
             request_id=context.request_id,
             args_digest=job.args_digest,
             outcome="" if result is None else "ok" if result.error is None else result.error.kind.value,
-            attributes=attributes_of(before, job, told),
+            attributes=attributes_of(before, job, attributes),
             user_id=context.user_id,
             agent_id=context.agent_id,
             task_id=context.task_id,
@@ -202,9 +204,9 @@ def _why_withdrawn(job: Job) -> str:
     return "The job that asked for it does not wait for it any more."
 
 
-def _is(standing: Job | None, job: Job) -> bool:
-    """Whether the store has this very record, told by what no other writer would have put beside this version."""
-    return standing is not None and _facts(standing) == _facts(job)
+def _is_same(existing: Job | None, job: Job) -> bool:
+    """Whether the store has this very record, recognised by what no other writer would have put beside this version."""
+    return existing is not None and _facts(existing) == _facts(job)
 
 
 def _facts(job: Job) -> tuple[object, ...]:
@@ -216,7 +218,7 @@ def _facts(job: Job) -> tuple[object, ...]:
 # A job in this process's hands: its changes happen one at a time, and stop when it is no longer ours.
 #
 # What was sent to a store that did not answer may have been kept or not. So the same change, tried again, sends the
-# very same record, which is known again when it stands: nothing is put down twice, and nothing that was goes untold.
+# very same record, which is recognised when it is there: nothing is written twice, and nothing goes unaudited.
 
 Step = Callable[[Job], Job]
 
@@ -236,12 +238,12 @@ class LiveJob:
         self.job = job
         """As this process knows it."""
         self.stopping = asyncio.Event()
-        self.heeds_stop = job.remote is not None
+        self.stops_itself = job.remote is not None
         """Whether the adapter ends by itself when `stopping` is set. What may run on a remote side already is stopped
-        by its adapter and by nobody else, which must be reached first."""
+        by its adapter alone, so the work must get as far as that."""
         self.work: asyncio.Task[Any] | None = None
-        """The walk of its call."""
-        self.is_cut_off = False
+        """The pipeline's run of its call."""
+        self.is_cancelled = False
         """Whether the work was cancelled."""
         self.ending: Step | None = None
         """The last entry, once it is known."""
@@ -251,7 +253,7 @@ class LiveJob:
         self._ledger = ledger
         self._one_at_a_time = asyncio.Lock()
         self._sent: _Sent | None = None
-        self._heard_of = 0
+        self._latest_sequence = 0
         self._has_missed = False
 
     async def change(self, step: Step, cause: str = "") -> Job:
@@ -259,15 +261,15 @@ class LiveJob:
         async with self._one_at_a_time:
             while True:
                 before, (after, again) = self.job, self._next(step)
-                if await self._ledger.put(before, after, again=again, told={"cause": cause} if cause else {}):
+                if await self._ledger.put(before, after, again=again, attributes={"cause": cause} if cause else {}):
                     self._sent, self.job = None, after
                     return after
                 self._sent = None
-                await self._look()
+                await self._reload()
 
-    def hears(self, news: JobNews) -> None:
-        """The store tells of an entry; without a status, or without an id, one must look."""
-        self._heard_of = max(self._heard_of, news.sequence)
+    def on_event(self, news: JobNews) -> None:
+        """Note an entry that the store announced; without a status, or without an id, `catch_up` must read it."""
+        self._latest_sequence = max(self._latest_sequence, news.sequence)
         self._has_missed = self._has_missed or not news.job_id
         if news.status is not None and news.status.state is JobState.CANCELLING:
             self.stop()
@@ -275,32 +277,32 @@ class LiveJob:
     @property
     def is_behind(self) -> bool:
         """Whether the store may have more than is known here."""
-        return self._has_missed or self._heard_of > self.job.status.sequence
+        return self._has_missed or self._latest_sequence > self.job.status.sequence
 
     async def catch_up(self) -> None:
-        """Look at the store unless what was heard of was our own doing. Raises as `change`."""
+        """Read the record, unless the announced entry was this process's own. Raises as `change`."""
         async with self._one_at_a_time:
             if not self.is_behind:
                 return
-            self._has_missed, heard_of = False, self._heard_of
+            self._has_missed, latest_sequence = False, self._latest_sequence
             try:
-                await self._look()
+                await self._reload()
             except ToolFailure:
                 self._has_missed = True
                 raise
-            if self._heard_of == heard_of:
-                self._heard_of = 0
+            if self._latest_sequence == latest_sequence:
+                self._latest_sequence = 0
 
     def stop(self) -> None:
         """Cancellation was asked for."""
         self.stopping.set()
-        if not self.heeds_stop:
-            self.cut_off()
+        if not self.stops_itself:
+            self.cancel_work()
 
-    def cut_off(self) -> None:
-        """Cancel the work, once: a second time would cut off what it does to end well."""
-        if self.work is not None and not self.is_cut_off:
-            self.is_cut_off = True
+    def cancel_work(self) -> None:
+        """Cancel the work, once: a second cancellation would interrupt its cleanup."""
+        if self.work is not None and not self.is_cancelled:
+            self.is_cancelled = True
             self.work.cancel()
 
     def _next(self, step: Step) -> tuple[Job, bool]:
@@ -311,14 +313,14 @@ class LiveJob:
         self._sent = _Sent(step, self.job, step(self.job))
         return self._sent.after, False
 
-    async def _look(self) -> None:
+    async def _reload(self) -> None:
         job = await self._ledger.store.get(self.job.job_id)
         if job is None or job.state.is_final or job.runner != self._runner:
-            self.heeds_stop = False
+            self.stops_itself = False
             self.stop()
             raise Superseded
         self.job = job
-        if job.state is JobState.CANCELLING:  # whoever looks learns it: the news of it may count as old by now
+        if job.state is JobState.CANCELLING:  # its announcement may count as old by now
             self.stop()
 
 

@@ -2,8 +2,8 @@
 
 A process gives a sign of life every heartbeat; beside that, however long it takes, it looks at the store twice in the
 time in which a death is noticed, and removes the expired once a minute. Every process does it; compare-and-set lets one
-of them win. What fails is told and leaves the rest as it is: one job that cannot be looked after is not to hold up the
-others.
+of them win. A failure is reported and leaves the rest as it is: one job that cannot be
+looked after must not hold up the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import JobState
 from toolhub_service.runtime.jobs.accept import deliver
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
-from toolhub_service.runtime.jobs.run import Life
+from toolhub_service.runtime.jobs.run import Heartbeat
 from toolhub_service.runtime.jobs.settle import ended, final_state, out_of_reach, without_answer
 
 # Approvals that were asked for by jobs which have ended since: withdrawn, where the job's own end could not do it.
@@ -35,7 +35,7 @@ _APPROVALS_A_PAGE = 256
 _PENDING = ApprovalFilter(states=frozenset({ApprovalState.PENDING}))
 
 
-class Unwaited:
+class OrphanedApprovals:
     def __init__(self, approvals: ApprovalStore, ledger: JobLedger) -> None:
         self._approvals = approvals
         self._ledger = ledger
@@ -59,31 +59,31 @@ class Unwaited:
 
 
 class Decisions:
-    """Carries what was decided to the jobs that wait for it. What it misses, the sweep brings to `look_after`."""
+    """Carries what was decided to the jobs that wait for it. What it misses, the sweep brings to `check`."""
 
     def __init__(self, ledger: JobLedger, engine: JobEngine, approvals: ApprovalStore, terms: JobTerms) -> None:
         self._ledger = ledger
         self._engine = engine
         self._approvals = approvals
         self._terms = terms
-        self._carrying: set[asyncio.Task[None]] = set()
+        self._applying: set[asyncio.Task[None]] = set()
 
-    def heard(self, approval: Approval | None) -> None:
+    def on_event(self, approval: Approval | None) -> None:
         """For the listener of the approvals' store."""
         if approval is None or not approval.binding.job_id or approval.state is ApprovalState.PENDING:
             return
-        carrying = asyncio.get_running_loop().create_task(self._carry(approval))
-        self._carrying.add(carrying)
-        carrying.add_done_callback(self._carrying.discard)
+        applying = asyncio.get_running_loop().create_task(self._apply(approval))
+        self._applying.add(applying)
+        applying.add_done_callback(self._applying.discard)
 
     async def decide(self, approval: Approval) -> None:
         """An approval was decided or has lapsed: its job goes on, or ends."""
-        told = {"cause": approval.state.value, "decided_by": approval.decided_by}
-        job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval), told)
+        attributes = {"cause": approval.state.value, "decided_by": approval.decided_by}
+        job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval), attributes)
         if job is not None and job.state in (JobState.QUEUED, JobState.CANCELLING):
             await deliver(self._engine, job.job_id, self._ledger.observer)
 
-    async def look_after(self, job: Job) -> None:
+    async def check(self, job: Job) -> None:
         """A job that waits for a person, seen by the sweep: was the decision missed?"""
         approval = await self._approvals.get(job.approval_id)
         now_unix_ms = self._ledger.clock.unix_ms()
@@ -122,7 +122,7 @@ class Decisions:
         result = without_answer(job, error if job.remote is None else out_of_reach(job, error), now_unix_ms)
         return ended(job, final_state(job, result, now_unix_ms), result, now_unix_ms, self._terms.keep_ms)
 
-    async def _carry(self, approval: Approval) -> None:
+    async def _apply(self, approval: Approval) -> None:
         try:
             await self.decide(approval)
         except Exception as away:  # noqa: BLE001 - the sweep comes back to it
@@ -138,7 +138,7 @@ class Reconciler:
         self,
         store: JobStore,
         engine: JobEngine,
-        life: Life,
+        heartbeat: Heartbeat,
         observer: JobObserver,
         clock: Clock,
         terms: JobTerms,
@@ -152,7 +152,7 @@ class Reconciler:
         run, or says False; `each_time` is what else a sweep does; each of `tidy` removes what has expired at a time."""
         self._store = store
         self._engine = engine
-        self._life = life
+        self._heartbeat = heartbeat
         self._observer = observer
         self._clock = clock
         self._terms = terms
@@ -161,41 +161,41 @@ class Reconciler:
         self._each_time = each_time
         self._tidy = tidy
         self._awaiting_after: tuple[int, str] | None = None
-        """How far the looks at jobs that wait for a person have come: they go round and round, a batch a sweep."""
+        """Where the next batch of jobs that wait for a person begins: a batch a sweep, round and round."""
 
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._live())
-            both.create_task(self._look_after())
+            both.create_task(self._beat())
+            both.create_task(self._sweep_forever())
 
     async def sweep(self) -> int:
         """Have every unattended job delivered; how many there were. Counts the open ones, too."""
         for work in self._each_time:
-            await self._watched("", work)
+            await self._guarded("", work)
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)
-        await self._watched("", partial(self._deliver, jobs))
-        await self._watched("", self._look_after_awaiting)
+        await self._guarded("", partial(self._deliver, jobs))
+        await self._guarded("", self._check_awaiting)
         self._observer.tallied(await self._store.tally())
         return len(jobs)
 
     async def tidy(self) -> None:
         """Remove what has expired."""
         now_unix_ms = self._clock.unix_ms()
-        await self._watched("", partial(self._forget, now_unix_ms))
+        await self._guarded("", partial(self._forget, now_unix_ms))
         for remove in self._tidy:
-            await self._watched("", partial(remove, now_unix_ms))
+            await self._guarded("", partial(remove, now_unix_ms))
 
-    async def _live(self) -> None:
+    async def _beat(self) -> None:
         while True:
-            await self._life.beat()
+            await self._heartbeat.beat()
             await asyncio.sleep(self._terms.heartbeat_s)
 
-    async def _look_after(self) -> None:
+    async def _sweep_forever(self) -> None:
         tidied_at_s = float("-inf")
         while True:
-            await self._watched("", self.sweep)
+            await self._guarded("", self.sweep)
             if self._clock.monotonic_s() - tidied_at_s >= _TIDY_S:
                 tidied_at_s = self._clock.monotonic_s()
                 await self.tidy()
@@ -203,7 +203,7 @@ class Reconciler:
 
     async def _deliver(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            is_ours_to_judge = job.state is JobState.QUEUED or self._life.may_judge
+            is_ours_to_judge = job.state is JobState.QUEUED or self._heartbeat.may_judge
             if is_ours_to_judge and not await self._has_ended(job):
                 await self._engine.enqueue(job.job_id)  # when it cannot be reached, it cannot be for the others
 
@@ -214,18 +214,18 @@ class Reconciler:
             self._observer.troubled(job.job_id, problem)
             return False
 
-    async def _look_after_awaiting(self) -> None:
+    async def _check_awaiting(self) -> None:
         jobs = await self._store.awaiting(self._awaiting_after, _BATCH)
         is_round = len(jobs) < _BATCH
         self._awaiting_after = None if is_round else (jobs[-1].status.at_unix_ms, jobs[-1].job_id)
         for job in jobs:
-            await self._watched(job.job_id, partial(self._awaiting, job))
+            await self._guarded(job.job_id, partial(self._awaiting, job))
 
     async def _forget(self, now_unix_ms: int) -> None:
         while await self._store.forget(now_unix_ms, _BATCH) == _BATCH:
             pass
 
-    async def _watched(self, job_id: str, work: Callable[[], Awaitable[object]]) -> None:
+    async def _guarded(self, job_id: str, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
         except Exception as problem:  # noqa: BLE001 - the other work must go on, whatever fails

@@ -1,8 +1,9 @@
-"""One delivery of a job: take it, walk its call through the pipeline, put its end down.
+"""One delivery of a job: claim it, run its call through the pipeline, persist how it ended.
 
-A delivery may come twice and to several processes at once: whoever takes the job has it. The end of a run is put down
-until the store takes it; a process that is stopped hands over what can be run again. What was given to a remote side by
-an earlier run is followed again: such a run is refused by nothing that passes, and gets a last look after its deadline.
+A delivery may come twice and to several processes at once: the claim decides by compare-and-set. The end of a run is
+retried until the store has it; a process that is stopped requeues what can be run again. Work that an earlier run gave
+to a remote side is followed again: a passing refusal does not end such a run, and it gets a last look after its
+deadline.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from toolhub_service.domain.result import JobState, Plan, ToolResult
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, JobTerms, LiveJob, Step, Superseded, not_ours
 from toolhub_service.runtime.jobs.settle import (
+    JobSettlement,
     JobSink,
-    Settling,
     ended,
     never_ran,
     runner_died,
@@ -31,11 +32,9 @@ from toolhub_service.runtime.jobs.settle import (
 )
 from toolhub_service.schema.strict_json import has_many_values
 
-# A process's signs of life, by which others tell whether its jobs are still in somebody's hands.
 
-
-class Life:
-    """Beats for one runner, and knows whether this process may judge that others are dead."""
+class Heartbeat:
+    """One runner's signs of life, and whether this process may judge that other runners are dead."""
 
     def __init__(self, store: JobStore, observer: JobObserver, clock: Clock, runner: str, terms: JobTerms) -> None:
         self.runner = runner
@@ -83,72 +82,70 @@ class Life:
         return now_unix_ms < self._alive_until_unix_ms - self._terms.dead_after_ms // 2
 
 
-# Taking a job that nobody runs.
+# Claiming a job that nobody runs.
 #
-#     QUEUED                       take it and run
+#     QUEUED                       claim it and run
 #     its runner lives             somebody else's: nothing to do
 #     its runner is dead
 #         before its effect, safe to repeat, or marked on a remote side    run it again, or re-attach
 #         otherwise                                                        LOST, with the reason
 #
-# Whoever puts RUNNING down first has it. A store that goes away meanwhile is waited for: it may have kept what it did
-# not confirm, and such a job would have a runner that lives and does not run it.
+# Whoever writes RUNNING first has it. A store that goes away meanwhile is waited for: it may have kept what it did not
+# confirm, and such a job would have a runner that lives and does not run it.
 
 
-class Taking:
-    def __init__(self, ledger: JobLedger, life: Life, terms: JobTerms) -> None:
+class JobClaims:
+    def __init__(self, ledger: JobLedger, heartbeat: Heartbeat, terms: JobTerms) -> None:
         self._ledger = ledger
-        self._life = life
+        self._heartbeat = heartbeat
         self._terms = terms
 
-    async def take(self, job_id: str) -> Job | None:
+    async def claim(self, job_id: str) -> Job | None:
         """The job, now this process's; None when there is nothing to run."""
         sent: tuple[Job, Job] | None = None
         while True:
             try:
-                pair = sent or await self._look(job_id)
+                pair = sent or await self._next(job_id)
                 if pair is None:
                     return None
                 again, sent = sent is not None, pair
                 if await self._ledger.put(*pair, again=again):
-                    return self._mine(*pair)
+                    before, job = pair
+                    if job.state.is_final:
+                        return None
+                    if before.runner:
+                        self._ledger.observer.taken_over(job)
+                    return job
                 sent = None
             except ToolFailure as away:
                 self._ledger.observer.troubled(job_id, away)
                 await asyncio.sleep(RETRY_S)
 
     async def give_up(self, job: Job) -> bool:
-        """Put down the end of a job that nobody runs and of which nothing is left to be run. False: it is somebody's,
+        """Persist the end of a job that nobody runs and of which nothing is left to be run. False: it is somebody's,
         or must be delivered. Raises ToolFailure."""
         if job.runner and await self._is_held(job):
             return False
-        after = self._taken(job)
+        after = self._claimed(job)
         return after.state.is_final and await self._ledger.put(job, after)
 
-    async def _look(self, job_id: str) -> tuple[Job, Job] | None:
-        """The job as it stands and as it is to be taken; None when it is not to be."""
+    async def _next(self, job_id: str) -> tuple[Job, Job] | None:
+        """The job as it is and as it is to be claimed; None when it is not to be."""
         job = await self._ledger.store.get(job_id)
         if job is None or job.state.is_final or job.state is JobState.AWAITING_APPROVAL:
             return None
         if job.runner and await self._is_held(job):
             return None
-        return job, self._taken(job)
-
-    def _mine(self, before: Job, job: Job) -> Job | None:
-        if job.state.is_final:
-            return None
-        if before.runner:
-            self._ledger.observer.taken_over(job)
-        return job
+        return job, self._claimed(job)
 
     async def _is_held(self, job: Job) -> bool:
         """Whether somebody runs it, as far as this process may judge; of its own it knows."""
-        if job.runner == self._life.runner:
+        if job.runner == self._heartbeat.runner:
             return False
         is_alive = await self._ledger.store.is_alive(job.runner, self._ledger.clock.unix_ms())
-        return is_alive or not self._life.may_judge
+        return is_alive or not self._heartbeat.may_judge
 
-    def _taken(self, job: Job) -> Job:
+    def _claimed(self, job: Job) -> Job:
         """The record after the one in the store, of a job that nobody runs."""
         now_unix_ms = self._ledger.clock.unix_ms()
         is_over = now_unix_ms >= job.deadline_unix_ms
@@ -159,7 +156,7 @@ class Taking:
         if is_over and job.remote is None:
             return self._ended(job, JobState.TIMED_OUT, too_late(job))
         state = job.state if job.state is JobState.CANCELLING else JobState.RUNNING
-        return moved(job, state, now_unix_ms, runner=self._life.runner, runs=job.runs + 1)
+        return moved(job, state, now_unix_ms, runner=self._heartbeat.runner, runs=job.runs + 1)
 
     def _ended(self, job: Job, state: JobState, error: ToolError) -> Job:
         now_unix_ms = self._ledger.clock.unix_ms()
@@ -179,7 +176,7 @@ class JobRuns:
     def __init__(
         self,
         ledger: JobLedger,
-        life: Life,
+        heartbeat: Heartbeat,
         redactor: Redactor,
         terms: JobTerms,
         describe: Callable[[str], Principal],
@@ -189,11 +186,11 @@ class JobRuns:
         self._redactor = redactor
         self._describe = describe
         self._clock = ledger.clock
-        self._runner = life.runner
-        self._taking = Taking(ledger, life, terms)
-        self._settling = Settling(ledger, terms)
+        self._runner = heartbeat.runner
+        self._claims = JobClaims(ledger, heartbeat, terms)
+        self._settlement = JobSettlement(ledger, terms)
         self._delivered: dict[str, bool] = {}
-        """Whether something was heard of the job before it was in our hands."""
+        """Whether an event of the job came before it was claimed."""
         self._live: dict[str, LiveJob] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
         self.invoker: Invoker | None = None
@@ -205,7 +202,7 @@ class JobRuns:
             return
         self._delivered[job_id] = False
         try:
-            job = await self._taking.take(job_id)
+            job = await self._claims.claim(job_id)
             if job is not None:
                 await self._run(job)
         except (ToolFailure, Superseded, ForbiddenTransition) as passing:
@@ -216,15 +213,15 @@ class JobRuns:
             del self._delivered[job_id]
 
     async def give_up(self, job: Job) -> bool:
-        """As `Taking.give_up`: a job's end needs no room among those that run, for which it might wait long."""
-        return job.job_id not in self._delivered and await self._taking.give_up(job)
+        """As `JobClaims.give_up`: a job's end needs no room among those that run, for which it might wait long."""
+        return job.job_id not in self._delivered and await self._claims.give_up(job)
 
-    def heard(self, news: JobNews) -> None:
+    def on_event(self, news: JobNews) -> None:
         """For the store's listener: cancellation may be asked for, and jobs be taken, in any process."""
         for job_id in [news.job_id] if news.job_id else list(self._delivered):
             live = self._live.get(job_id)
             if live is not None:
-                self._tell(live, news)
+                self._notify(live, news)
             elif job_id in self._delivered and (news.status is None or news.status.state is JobState.CANCELLING):
                 self._delivered[job_id] = True
 
@@ -234,7 +231,7 @@ class JobRuns:
     async def asks(self, job_id: str) -> None:
         job = self._held(job_id).job
         if job.begun or job.remote is not None:
-            await self._change(job_id, lambda job: amended(job, begun=False, remote=_taken(job.remote)))
+            await self._change(job_id, lambda job: amended(job, begun=False, remote=_accepted(job.remote)))
 
     async def mark(self, job_id: str) -> RemoteMark | None:
         return self._held(job_id).job.remote
@@ -244,7 +241,7 @@ class JobRuns:
 
     def stopping(self, job_id: str) -> asyncio.Event:
         live = self._held(job_id)
-        live.heeds_stop = True
+        live.stops_itself = True
         return live.stopping
 
     async def _change(self, job_id: str, step: Step) -> None:
@@ -259,8 +256,8 @@ class JobRuns:
             raise not_ours()
         return live
 
-    def _tell(self, live: LiveJob, news: JobNews) -> None:
-        live.hears(news)
+    def _notify(self, live: LiveJob, news: JobNews) -> None:
+        live.on_event(news)
         job_id = live.job.job_id
         if live.is_behind and job_id not in self._looking:
             self._looking[job_id] = asyncio.create_task(self._catch_up(live))
@@ -284,21 +281,21 @@ class JobRuns:
         live = self._live[job.job_id] = LiveJob(job, self._runner, self._ledger)
         sink = JobSink(live, self._ledger, self._redactor, lambda: len(self._live))
         # A context of its own: nothing of the RPC that submitted it, such as its principal, may be seen by the run.
-        live.work = asyncio.create_task(self._walk(live, sink), context=Context())
+        live.work = asyncio.create_task(self._invoke(live, sink), context=Context())
         try:
             if job.state is JobState.CANCELLING:
                 live.stop()
             if self._delivered[job.job_id]:
-                self._tell(live, JobNews(""))
+                self._notify(live, JobNews(""))
             await asyncio.wait({live.work})
-            await self._settling.settle(live, await sink.close())
+            await self._settlement.settle(live, await sink.close())
         except asyncio.CancelledError:
-            await self._settling.hand_over(live, sink)
+            await self._settlement.hand_over(live, sink)
             raise
         finally:
             del self._live[job.job_id]
 
-    async def _walk(self, live: LiveJob, sink: JobSink) -> ToolResult | Plan:
+    async def _invoke(self, live: LiveJob, sink: JobSink) -> ToolResult | Plan:
         assert self.invoker is not None  # given by the composition before anything runs
         with self._ledger.observer.running(live.job):
             while True:
@@ -326,6 +323,6 @@ class JobRuns:
         return call._replace(unread_bytes=_MANY_VALUES_BYTES) if has_many_values(call.args) else call
 
 
-def _taken(mark: RemoteMark | None) -> RemoteMark | None:
-    """A mark of what the remote side has; of what was never taken nothing is left to be found again."""
+def _accepted(mark: RemoteMark | None) -> RemoteMark | None:
+    """The mark, where the remote side has accepted the work; else there is nothing to find again."""
     return mark if mark is not None and mark.accepted else None

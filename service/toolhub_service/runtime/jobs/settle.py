@@ -1,7 +1,7 @@
-"""How a run ends: what it brought is put down until the store takes it, or the job is handed over.
+"""How a run ends: its result is persisted, however long the store is away, or the job is requeued.
 
-A process that leaves cannot wait for a store for ever: what it could not put down is taken by others once its signs of
-life have ended.
+A process that shuts down cannot wait for a store for ever: what it could not persist is claimed by others once its
+heartbeat has ended.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JobSink:
             self._appending = asyncio.create_task(self._append())
 
     def chunk(self, chunk: Chunk) -> None:
-        """Dropped: the whole output stands in the result."""
+        """Dropped: the result has the whole output."""
 
     async def close(self) -> Progress | None:
         """No report is appended any more; the latest one, for the last entry."""
@@ -60,7 +60,7 @@ class JobSink:
         if (appending := self._appending) is not None:
             appending.cancel()
             await asyncio.wait({appending})
-        return None if self._latest is None else carried_on(self._live.job, self._told(self._latest))
+        return None if self._latest is None else carried_on(self._live.job, self._cleaned(self._latest))
 
     async def _append(self) -> None:
         try:
@@ -81,10 +81,10 @@ class JobSink:
 
     def _reported(self, job: Job) -> Job:
         assert self._latest is not None  # only then is there something to append
-        told = carried_on(job, self._told(self._latest))
-        return moved(job, job.state, self._ledger.clock.unix_ms(), progress=told)
+        report = carried_on(job, self._cleaned(self._latest))
+        return moved(job, job.state, self._ledger.clock.unix_ms(), progress=report)
 
-    def _told(self, progress: Progress) -> Progress:
+    def _cleaned(self, progress: Progress) -> Progress:
         """As it may be shown and can be kept: a remote side's words are anything but plain text."""
         message = self._plain(progress.message)[:_MESSAGE_CHARS]
         unit = self._plain(progress.unit)[:_UNIT_CHARS]
@@ -94,14 +94,14 @@ class JobSink:
         return self._redactor.text(text.encode("utf-8", "replace").decode()) if text else ""
 
 
-def carried_on(job: Job, told: Progress) -> Progress:
+def carried_on(job: Job, report: Progress) -> Progress:
     """Work on a remote side goes on when its run here is another one, which may have heard of fewer steps: what the
     history says was reached stays reached. Work that begins anew here counts anew."""
     before = job.status.progress
     if before is None or job.remote is None or not job.remote.accepted:
-        return told
-    is_same = (before.unit, before.total) == (told.unit, told.total)
-    return replace(told, step=max(before.step, told.step)) if is_same else told
+        return report
+    is_same = (before.unit, before.total) == (report.unit, report.total)
+    return replace(report, step=max(before.step, report.step)) if is_same else report
 
 
 # How a job ends: which state a result is, and the result of a job that ended without one.
@@ -209,53 +209,50 @@ def too_late(job: Job) -> ToolError:
     )
 
 
-_LATER = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN, ErrorKind.TOOL_UNAVAILABLE})
+_PASSING = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN, ErrorKind.TOOL_UNAVAILABLE})
 _RUNS_MAX = 1_000
 """Deliveries of one job; one that has been turned away so often is told so."""
 LEAVING_S = 5.0
-"""How long a process that leaves tries to put an end down."""
+"""How long a process that shuts down tries to persist an end."""
 
 
-class Settling:
+class JobSettlement:
     def __init__(self, ledger: JobLedger, terms: JobTerms) -> None:
         self._ledger = ledger
         self._clock = ledger.clock
         self._terms = terms
 
     async def settle(self, live: LiveJob, progress: Progress | None) -> None:
-        """Put down how the work ended, which has, for as long as it takes."""
+        """Persist how the work ended, for as long as it takes."""
         if live.ending is None:
             result = self._result(live)
             live.ending, live.cause = self._ending(result, progress), cause_of(result.error) if result.error else ""
         try:
-            await self._put_down(live, live.ending, live.cause)
+            await self._persist(live, live.ending, live.cause)
         except Exception as defect:  # noqa: BLE001 - a result that no store can keep must not leave the job RUNNING
             self._ledger.observer.troubled(live.job.job_id, defect)
             live.ending = self._ending(self._crashed(live.job), None)
-            await self._put_down(live, live.ending)
+            await self._persist(live, live.ending)
 
     async def hand_over(self, live: LiveJob, sink: JobSink) -> None:
-        """This process leaves. What has ended, by itself or because it was cancelled, is put down as such; what can be
-        run again goes back; what cannot is told as what it is."""
-        work, was_stopped = live.work, live.is_cut_off
+        """At shutdown: what has ended, by itself or because it was cancelled, is persisted as such; what can be run
+        again is requeued; anything else ends as LOST or CANCELLED."""
+        work, was_stopped = live.work, live.is_cancelled
         assert work is not None  # it runs
-        live.cut_off()
+        live.cancel_work()
         await asyncio.wait({work})
         progress = await sink.close()
         if was_stopped or not work.cancelled():
             putting = asyncio.create_task(self.settle(live, progress))
         else:
-            putting = asyncio.create_task(self._give_back(live))
+            putting = asyncio.create_task(self._persist(live, self._requeued, "HUB_STOPPED"))
         await asyncio.wait({putting}, timeout=LEAVING_S)
         putting.cancel()
         await asyncio.wait({putting})
         if not putting.cancelled() and (problem := putting.exception()) is not None:
             self._ledger.observer.troubled(live.job.job_id, problem)
 
-    async def _give_back(self, live: LiveJob) -> None:
-        await self._put_down(live, self._given_back, "HUB_STOPPED")
-
-    def _given_back(self, job: Job) -> Job:
+    def _requeued(self, job: Job) -> Job:
         now_unix_ms = self._clock.unix_ms()
         if job.begun and job.remote is None:
             result = without_answer(job, hub_stopped(job), now_unix_ms)
@@ -294,7 +291,7 @@ class Settling:
 
     def _done(self, job: Job, result: ToolResult, progress: Progress | None) -> Job:
         now_unix_ms = self._clock.unix_ms()
-        if _comes_back(job, result):
+        if _is_requeued(job, result):
             return moved(job, JobState.QUEUED, now_unix_ms, runner="", begun=False)
         if job.remote is not None and result.error is not None and result.attempts == 0:
             result = without_answer(job, out_of_reach(job, result.error), now_unix_ms)
@@ -318,7 +315,7 @@ class Settling:
             begun=False,
         )
 
-    async def _put_down(self, live: LiveJob, step: Step, cause: str = "") -> None:
+    async def _persist(self, live: LiveJob, step: Step, cause: str = "") -> None:
         while True:
             try:
                 await live.change(step, cause)
@@ -330,12 +327,12 @@ class Settling:
                 return
 
 
-def _comes_back(job: Job, result: ToolResult) -> bool:
+def _is_requeued(job: Job, result: ToolResult) -> bool:
     """Whether the run was turned away by what passes (no room, a resting upstream, a store that is away) before it did
     anything, its tool's question included: a job can wait, so it queues again and the next sweep delivers it, until
     its deadline."""
     error = result.error
-    if error is None or error.kind not in _LATER or not error.is_retryable:
+    if error is None or error.kind not in _PASSING or not error.is_retryable:
         return False
     has_done_nothing = result.attempts == 0 or error.details.get(UNASKED) is True
     return has_done_nothing and job.state is JobState.RUNNING and job.runs < _RUNS_MAX

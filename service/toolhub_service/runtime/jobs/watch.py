@@ -88,7 +88,7 @@ class JobWatch:
         self.watchers = 0
         """How many there are."""
 
-    def heard(self, news: JobNews) -> None:
+    def on_event(self, news: JobNews) -> None:
         """For the store's listener."""
         if not news.job_id:
             for topic in self._topics.values():
@@ -130,7 +130,7 @@ class JobWatch:
                         yield status
                     sequence, is_over = status.sequence, status.state.is_final
                 if self._is_draining and not is_over:
-                    raise leaving()
+                    raise draining()
                 if not entries and changed is topic.changed:
                     await changed.wait()
         finally:
@@ -144,16 +144,16 @@ class JobWatch:
         self._observer.watching(self.watchers)
 
     async def _since(self, job_id: str, topic: _Topic, sequence: int) -> Sequence[JobStatus]:
-        at_hand = topic.since(sequence)
-        if at_hand is not None:
-            return at_hand
+        cached = topic.since(sequence)
+        if cached is not None:
+            return cached
         async with topic.reading:  # the others find in the tail what the first has read
-            at_hand = topic.since(sequence)
-            return await self._read(job_id, topic, sequence) if at_hand is None else at_hand
+            cached = topic.since(sequence)
+            return await self._read(job_id, topic, sequence) if cached is None else cached
 
     async def _read(self, job_id: str, topic: _Topic, sequence: int) -> Sequence[JobStatus]:
         gaps = topic.gaps
-        entries = await self._patiently(job_id, lambda: self._store.history(job_id, sequence, _READ_ENTRIES)) or ()
+        entries = await self._retried(job_id, lambda: self._store.history(job_id, sequence, _READ_ENTRIES)) or ()
         for status in entries:
             topic.put(status)
         if len(entries) < _READ_ENTRIES:
@@ -168,10 +168,10 @@ class JobWatch:
         async def is_gone() -> bool:
             return await self._store.get(job_id) is None
 
-        if await self._patiently(job_id, is_gone):
+        if await self._retried(job_id, is_gone):
             raise unknown(job_id)
 
-    async def _patiently(self, job_id: str, read: Callable[[], Awaitable[_Read]]) -> _Read | None:
+    async def _retried(self, job_id: str, read: Callable[[], Awaitable[_Read]]) -> _Read | None:
         """What the store answers, however long it is away; None when this process leaves meanwhile."""
         while not self._is_draining:
             try:
@@ -190,7 +190,7 @@ def unknown(job_id: str) -> ToolFailure:
     )
 
 
-def leaving() -> HubFailure:
+def draining() -> HubFailure:
     return HubFailure(
         Reason.DRAINING,
         "This hub is leaving; watch again with the last sequence you have seen.",
@@ -203,7 +203,7 @@ def leaving() -> HubFailure:
 _SEE_ALL = frozenset({Role.OPERATOR, Role.AUDITOR})
 
 
-class Desk:
+class PrincipalJobs:
     """Implements `JobDesk`."""
 
     def __init__(self, ledger: JobLedger, engine: JobEngine, terms: JobTerms) -> None:

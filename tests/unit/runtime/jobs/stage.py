@@ -27,8 +27,8 @@ from toolhub_service.runtime.approvals import Approvals
 from toolhub_service.runtime.jobs.accept import Acceptance
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
 from toolhub_service.runtime.jobs.reconcile import Decisions, Reconciler
-from toolhub_service.runtime.jobs.run import JobRuns, Life
-from toolhub_service.runtime.jobs.watch import Desk, JobWatch
+from toolhub_service.runtime.jobs.run import Heartbeat, JobRuns
+from toolhub_service.runtime.jobs.watch import JobWatch, PrincipalJobs
 from toolhub_service.stores.memory import MemoryApprovals
 
 T0 = 1_700_000_000_000
@@ -221,29 +221,29 @@ class Process:
     def __post_init__(self) -> None:
         self.asking = Approvals(self.approvals, self.audit, self.clock, FixedRandomness(), Redactor())
         self.ledger = JobLedger(self.store, self.audit, self.observer, self.clock, self.asking.withdraw)
-        self.life = Life(self.store, self.observer, self.clock, self.name, self.terms)
-        self.runs = JobRuns(self.ledger, self.life, Redactor(("s3cret-canary",)), self.terms, Principal)
+        self.heartbeat = Heartbeat(self.store, self.observer, self.clock, self.name, self.terms)
+        self.runs = JobRuns(self.ledger, self.heartbeat, Redactor(("s3cret-canary",)), self.terms, Principal)
         self.runs.invoker = self
         self.watch = JobWatch(self.store, self.observer)
         self.engine = InprocessEngine(self.max_running)
-        self.desk = Desk(self.ledger, self.engine, self.terms)
+        self.desk = PrincipalJobs(self.ledger, self.engine, self.terms)
         self.decisions = Decisions(self.ledger, self.engine, self.approvals, self.terms)
         self.acceptance = Acceptance(self.ledger, self.engine, self.clock, FixedRandomness(), self.terms, Redactor())
         self.reconciler = Reconciler(
             self.store,
             self.engine,
-            self.life,
+            self.heartbeat,
             self.observer,
             self.clock,
             self.terms,
-            awaiting=self.decisions.look_after,
+            awaiting=self.decisions.check,
             give_up=self.runs.give_up,
         )
         self.store.listen(self._heard)
 
     def _heard(self, news: JobNews) -> None:
-        self.watch.heard(news)
-        self.runs.heard(news)
+        self.watch.on_event(news)
+        self.runs.on_event(news)
 
     async def invoke(self, call: Call, sink: EventSink) -> ToolResult:
         """Implements `Invoker`."""
@@ -253,10 +253,10 @@ class Process:
     async def steady(self) -> None:
         """It beats, and has for long enough to judge others."""
         for _ in range(4):
-            assert await self.life.beat()
+            assert await self.heartbeat.beat()
             self.clock.advance(self.terms.dead_after_s / 4)
-        assert await self.life.beat()
-        assert self.life.may_judge
+        assert await self.heartbeat.beat()
+        assert self.heartbeat.may_judge
 
     def deliver(self, job_id: str = "job-1") -> asyncio.Task[None]:
         return asyncio.create_task(self.runs.run(job_id))

@@ -73,8 +73,8 @@ async def test_decision_told_twice_and_by_many_processes_releases_once(stage: St
     processes = [stage.process() for _ in range(4)]
     await _waits(stage)
     for process in processes * 2:
-        process.decisions.heard(an_approval(APPROVED))
-    await stage.until(lambda: not any(process.decisions._carrying for process in processes))
+        process.decisions.on_event(an_approval(APPROVED))
+    await stage.until(lambda: not any(process.decisions._applying for process in processes))
     assert await stage.states() == ["QUEUED", "AWAITING_APPROVAL", "QUEUED"]
     await stage.check_told("job-1")
 
@@ -97,8 +97,8 @@ async def test_decision_about_another_question_changes_nothing(stage: Stage, pro
 async def test_decision_without_a_job_and_questions_are_nothing(process: Process) -> None:
     binding = replace(an_approval().binding, job_id="")
     for approval in (None, an_approval(), an_approval(APPROVED, binding=binding)):
-        process.decisions.heard(approval)
-    assert not process.decisions._carrying
+        process.decisions.on_event(approval)
+    assert not process.decisions._applying
     await process.decisions.decide(an_approval(APPROVED))
 
 
@@ -112,10 +112,10 @@ async def test_approval_before_the_job_waits_is_brought_by_the_sweep(stage: Stag
     await stage.kept(a_job())
     release = stage.store.hold("get")
     run = process.deliver()
-    process.decisions.heard(an_approval(APPROVED))
+    process.decisions.on_event(an_approval(APPROVED))
     release.set()
     await run
-    await stage.until(lambda: not process.decisions._carrying)
+    await stage.until(lambda: not process.decisions._applying)
     assert (await stage.job()).state is JobState.AWAITING_APPROVAL
     await process.approvals.create(an_approval(APPROVED))
     await process.reconciler.sweep()
@@ -162,8 +162,8 @@ async def test_decision_that_could_not_be_carried_is_told_and_left_to_the_sweep(
 
     await _waits(stage)
     monkeypatch.setattr(stage.store, "get", fails)
-    process.decisions.heard(an_approval(APPROVED))
-    await stage.until(lambda: not process.decisions._carrying)
+    process.decisions.on_event(an_approval(APPROVED))
+    await stage.until(lambda: not process.decisions._applying)
     assert process.observer.troubles == [problem]
     monkeypatch.undo()
     await process.approvals.create(an_approval(APPROVED))

@@ -134,7 +134,7 @@ async def test_one_request_of_a_hand_over_fails(
     run.cancel()
     await asyncio.wait({run})
     stage.store.faults = {}
-    await process.life.leave()
+    await process.heartbeat.leave()
     stage.world.play = play
     other = stage.process()
     await other.steady()

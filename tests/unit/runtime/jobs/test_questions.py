@@ -32,7 +32,7 @@ async def test_job_waits_without_a_runner_and_goes_on_by_itself(stage: Stage, pr
     waiting = await stage.reaches(JobState.AWAITING_APPROVAL)
     assert (waiting.runner, waiting.begun, waiting.approval_id) == ("", False, "apr-1")
     await process.approvals.create(an_approval(APPROVED))
-    process.decisions.heard(an_approval(APPROVED))
+    process.decisions.on_event(an_approval(APPROVED))
     await stage.reaches(JobState.SUCCEEDED)
     await process.engine.close(20)
     job = await stage.check()
@@ -95,7 +95,7 @@ async def test_death_between_the_question_and_the_wait_loses_nothing(stage: Stag
 
     stage.world.play = play
     await stage.kept(a_job())
-    await first.life.beat()
+    await first.heartbeat.beat()
     dying = first.deliver()
     await asked.wait()
     stage.clock.advance(60)
@@ -122,7 +122,7 @@ async def test_death_after_the_answer_is_told_as_what_it_is(stage: Stage) -> Non
     first, second = stage.process(), stage.process()
     stage.world.play = asks_first
     await stage.kept(a_job())
-    await first.life.beat()
+    await first.heartbeat.beat()
     await first.deliver()
     await first.decisions.decide(an_approval(APPROVED))
     dying = first.deliver()

@@ -1,4 +1,4 @@
-"""The sweep and the signs of life: nothing is forgotten, and nothing that fails holds anything else up."""
+"""The sweep and the signs of heartbeat: nothing is forgotten, and nothing that fails holds anything else up."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from toolhub_service.runtime.jobs.reconcile import Reconciler
 
 
 def _reconciler(process: Process, **parts: object) -> Reconciler:
-    given: dict[str, object] = {"awaiting": process.decisions.look_after, "give_up": process.runs.give_up, **parts}
+    given: dict[str, object] = {"awaiting": process.decisions.check, "give_up": process.runs.give_up, **parts}
     return Reconciler(
         process.store,
         process.engine,
-        process.life,
+        process.heartbeat,
         process.observer,
         process.clock,
         process.terms,
@@ -38,7 +38,7 @@ async def test_job_of_a_dead_runner_is_taken_over(stage: Stage, process: Process
     stage.world.play = safe
     stage.world.go["job-1"].set()
     await stage.kept(*in_state(a_job(), JobState.RUNNING, "runner-dead"))
-    await process.life.beat()
+    await process.heartbeat.beat()
     await _swept(stage, process)
     assert (await stage.job()).state is JobState.RUNNING, "nobody is judged yet"
     await process.steady()
@@ -50,7 +50,7 @@ async def test_job_of_a_dead_runner_is_taken_over(stage: Stage, process: Process
 async def test_queued_job_that_was_delivered_to_nobody_is_delivered(stage: Stage, process: Process) -> None:
     stage.world.go["job-1"].set()
     await stage.kept(a_job())
-    await process.life.beat()
+    await process.heartbeat.beat()
     await _swept(stage, process)
     assert (await stage.job()).state is JobState.QUEUED, "its delivery may be on its way"
     stage.clock.advance(process.terms.dead_after_s + 0.001)
@@ -216,20 +216,20 @@ async def test_reconciler_survives_whatever_the_store_raises(
     assert all(failure in process.observer.troubles for failure in failures)
 
 
-# Life
+# Heartbeat
 
 
 async def test_one_who_has_just_come_does_not_judge(process: Process) -> None:
-    assert not process.life.may_judge
+    assert not process.heartbeat.may_judge
     await process.steady()
 
 
 async def test_one_that_the_store_did_not_hear_begins_anew(stage: Stage, process: Process) -> None:
     await process.steady()
     stage.store.is_away = True
-    assert not await process.life.beat()
+    assert not await process.heartbeat.beat()
     stage.store.is_away = False
-    assert not process.life.may_judge
+    assert not process.heartbeat.may_judge
     await process.steady()
 
 
@@ -238,14 +238,14 @@ async def test_one_that_stood_still_does_not_judge_those_who_stood_still_with_it
 ) -> None:
     """A machine that was suspended: its processes' signs have lapsed all at once, and nobody is dead."""
     other = stage.process()
-    await other.life.beat()
+    await other.heartbeat.beat()
     await stage.kept(*in_state(a_job(), JobState.RUNNING, other.name, begun=True))
     await process.steady()
-    await other.life.beat()
+    await other.heartbeat.beat()
     stage.clock.advance(3_600)
-    assert not process.life.may_judge
-    await process.life.beat()
-    assert not process.life.may_judge
+    assert not process.heartbeat.may_judge
+    await process.heartbeat.beat()
+    assert not process.heartbeat.may_judge
     await process.reconciler.sweep()
     await process.deliver()
     assert (await stage.job()).state is JobState.RUNNING
@@ -254,16 +254,16 @@ async def test_one_that_stood_still_does_not_judge_those_who_stood_still_with_it
 async def test_wall_clock_that_jumps_kills_nobody(stage: Stage, process: Process) -> None:
     await process.steady()
     process.clock._unix_ms += 86_400_000
-    assert not process.life.may_judge
+    assert not process.heartbeat.may_judge
     await process.steady()
 
 
 async def test_one_that_has_left_is_dead_at_once(stage: Stage, process: Process) -> None:
-    await process.life.beat()
-    await process.life.leave()
+    await process.heartbeat.beat()
+    await process.heartbeat.leave()
     assert not await stage.store.inner.is_alive(process.name, stage.clock.unix_ms())
     stage.store.is_away = True
-    await process.life.leave()
+    await process.heartbeat.leave()
     assert len(process.observer.troubles) == 1
 
 

@@ -253,7 +253,7 @@ async def test_process_that_leaves_does_not_wait_for_ever_for_a_store(
         await _left(run)
     stage.store.is_away = False
     assert (await stage.job()).state is JobState.RUNNING, "for others to judge, once its runner has left"
-    await process.life.leave()
+    await process.heartbeat.leave()
     other = stage.process()
     await other.steady()
     await other.deliver()

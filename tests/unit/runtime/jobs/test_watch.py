@@ -28,7 +28,7 @@ class Scene:
         self.store.deaf = True
         self.observer = Told()
         self.watch = JobWatch(self.store, self.observer)
-        self.store.listen(self.watch.heard)
+        self.store.listen(self.watch.on_event)
         self.job = a_job()
 
     async def begin(self) -> None:

@@ -15,7 +15,7 @@ from toolhub_service.domain.job import Job, moved
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.runtime.approval_record import was_withdrawn
-from toolhub_service.runtime.jobs.reconcile import Unwaited
+from toolhub_service.runtime.jobs.reconcile import OrphanedApprovals
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def test_question_that_outlived_its_job_is_found_by_the_sweep(stage: Stage
     await process.approvals.create(an_approval())
     over = moved(a_job(), JobState.FAILED, 0, result=failed(a_job().call, ErrorKind.INTERNAL), approval_id="apr-1")
     await stage.kept(a_job(), over)
-    sweep = Unwaited(process.approvals, process.ledger)
+    sweep = OrphanedApprovals(process.approvals, process.ledger)
     assert await sweep.withdraw(stage.clock.unix_ms()) == 1
     assert (await approval(process)).comment == "The job that asked for it is over: it is FAILED."
     assert await sweep.withdraw(stage.clock.unix_ms()) == 0
@@ -118,7 +118,7 @@ async def test_sweep_leaves_what_is_waited_for(stage: Stage, process: Process, w
     for number, job_id in enumerate(("", "job-of-another-store")):
         binding = Binding(AGENT.id, "test/text.write", "d" * 64, str(number), "1", job_id)
         await process.approvals.create(replace(an_approval(), approval_id=f"apr-other-{number}", binding=binding))
-    assert await Unwaited(process.approvals, process.ledger).withdraw(stage.clock.unix_ms()) == 0
+    assert await OrphanedApprovals(process.approvals, process.ledger).withdraw(stage.clock.unix_ms()) == 0
     assert not lapses(process)
 
 
@@ -133,7 +133,7 @@ async def test_sweep_comes_round_to_every_question(
         await process.approvals.create(
             replace(an_approval(requested_at_unix_ms=number), approval_id=f"apr-{number}", binding=binding)
         )
-    sweep = Unwaited(process.approvals, process.ledger)
+    sweep = OrphanedApprovals(process.approvals, process.ledger)
     assert [await sweep.withdraw(0) for _ in range(4)] == [0, 0, 1, 0]
 
 
@@ -148,7 +148,7 @@ async def test_store_that_is_away_costs_no_job_its_end(
         assert (await process.cancel()).state is JobState.CANCELLED
     assert len(process.observer.troubles) == 1
     assert (await approval(process)).state is PENDING
-    assert await Unwaited(process.approvals, process.ledger).withdraw(stage.clock.unix_ms()) == 1
+    assert await OrphanedApprovals(process.approvals, process.ledger).withdraw(stage.clock.unix_ms()) == 1
 
 
 def _asked(approval_id: str, args_digest: str = "a" * 64) -> ToolError:

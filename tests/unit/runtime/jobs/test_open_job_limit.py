@@ -1,4 +1,4 @@
-"""Room for jobs: a bound on all that are open, of which one principal gets but a half."""
+"""The quota of jobs: a bound on all that are open, of which one principal gets but a half."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.result import JobState
-from toolhub_service.runtime.jobs.accept import SEEN_FOR_S, Room
+from toolhub_service.runtime.jobs.accept import COUNT_TTL_S, OpenJobLimit
 from toolhub_service.stores.memory_jobs import MemoryJobs
 
 
 class Stage:
     def __init__(self, max_open: int) -> None:
         self.store, self.clock = MemoryJobs(), ManualClock()
-        self.room = Room(self.store, self.clock, max_open)
+        self.limit = OpenJobLimit(self.store, self.clock, max_open)
         self.count = 0
 
     async def submit(self, principal_id: str) -> bool:
         """Whether there was room for one more."""
         try:
-            await self.room.take(principal_id)
+            await self.limit.reserve(principal_id)
         except ToolFailure as full:
             return full.error.kind is not ErrorKind.RATE_LIMITED
         self.count += 1
@@ -33,14 +33,14 @@ class Stage:
         status = JobStatus(job_id, 1, JobState.QUEUED, 1)
         await asyncio.sleep(0)  # a store takes its time, in which others ask for room
         await self.store.create(Job(job_id, call, "1", "d", "a", self.count, 10**13, status))
-        self.room.came(principal_id)
+        self.limit.confirm(principal_id)
         return True
 
     async def submitted(self, principal_id: str, count: int) -> int:
         return sum(await asyncio.gather(*(self.submit(principal_id) for _ in range(count))))
 
 
-@pytest.mark.parametrize("waits_s", [0.0, SEEN_FOR_S])
+@pytest.mark.parametrize("waits_s", [0.0, COUNT_TTL_S])
 async def test_one_principal_gets_a_half_and_others_the_rest(waits_s: float) -> None:
     stage = Stage(10)
     assert await stage.submitted("bob", 20) == 5
@@ -55,5 +55,5 @@ async def test_one_principal_gets_a_half_and_others_the_rest(waits_s: float) -> 
 async def test_whoever_is_alone_is_not_asked_about_until_half_is_taken() -> None:
     stage = Stage(1)
     assert await stage.submitted("bob", 3) == 1
-    stage.clock.advance(SEEN_FOR_S)
+    stage.clock.advance(COUNT_TTL_S)
     assert await stage.submitted("alice", 1) == 0

@@ -59,7 +59,7 @@ async def test_processes_come_and_go_and_jobs_are_cancelled_while_the_store_fail
             except ToolFailure:
                 continue
         await process.engine.close(0)
-        await process.life.leave()
+        await process.heartbeat.leave()
         process = stage.process(max_running=8)
         stage.clock.advance(60)
     stage.store.faults = {}
@@ -67,7 +67,7 @@ async def test_processes_come_and_go_and_jobs_are_cancelled_while_the_store_fail
     await process.engine.start(process.runs.run)
     async with asyncio.timeout(60):
         while sum((await stage.store.tally()).by_state.values()):
-            await process.life.beat()
+            await process.heartbeat.beat()
             await process.reconciler.sweep()
             await turn()
     for job_id in JOBS:

@@ -79,7 +79,7 @@ async def test_job_of_a_runner_that_lives_is_left_alone(
 @pytest.mark.parametrize("state", [RUNNING, CANCELLING])
 async def test_nobody_is_judged_dead_by_one_who_has_just_come(stage: Stage, process: Process, state: JobState) -> None:
     standing = await stage.kept(*in_state(a_job(), state, DEAD, begun=True))
-    await process.life.beat()
+    await process.heartbeat.beat()
     await _ran(stage, process)
     assert await stage.job() == standing
 
@@ -100,7 +100,7 @@ async def test_unknown_job_is_nothing_to_run(stage: Stage, process: Process) -> 
 async def test_own_job_that_no_run_holds_is_taken_again(stage: Stage, process: Process) -> None:
     stage.world.play = safe
     await stage.kept(*in_state(a_job(), RUNNING, process.name))
-    await process.life.beat()
+    await process.heartbeat.beat()
     await _ran(stage, process)
     assert (await stage.job()).state is SUCCEEDED
 
@@ -159,7 +159,7 @@ async def test_two_takers_of_one_dead_runner_do_not_both_run(stage: Stage) -> No
     await stage.kept(*in_state(a_job(), RUNNING, DEAD))
     await one.steady()
     await other.steady()
-    await one.life.beat()
+    await one.heartbeat.beat()
     runs = [one.deliver(), other.deliver()]
     await stage.started()
     stage.world.go["job-1"].set()
@@ -174,7 +174,7 @@ async def test_amended_record_is_no_reason_to_run(stage: Stage, process: Process
     stage.world.play = remote
     *steps, last = in_state(a_job(), CANCELLING, DEAD, remote=MARK)
     await stage.kept(*steps, last, amended(last, runner=""))
-    await process.life.beat()
+    await process.heartbeat.beat()
     await process.deliver()
     assert stage.world.stops["job-1"] == 1
     assert (await stage.job()).state is CANCELLED
