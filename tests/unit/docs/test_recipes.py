@@ -77,6 +77,37 @@ async def main():
 
 asyncio.run(main())
 """
+NOTED = """
+import asyncio, pathlib, sys
+from toolhub_service.app.deps import SystemRandomness
+from toolhub_service.domain.note import Note
+from toolhub_service.stores.memory import MemoryRecords
+from toolhub_service.stores.records import NOTES, Notes
+from toolhub_service.stores.redis_link import RedisLink
+from toolhub_service.stores.redis_records import NOTE_LAYOUT, RedisRecords
+from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_records import SqliteRecords
+
+async def noted(records):
+    await records.start()
+    notes, first, second = Notes(records), Note("n-1", "ann", 1, "a"), Note("n-1", "ann", 1, "b", 2)
+    done = [await notes.put(each) for each in (first, first, second, Note("n-2", "bob", 2))]
+    found, count = await notes.of_owner("ann", 9)
+    await records.close()
+    return done == [True, False, True, True] and (await notes.get("n-1"), [*found], count) == (second, [second], 1)
+
+async def main():
+    file, link = SqliteFile(pathlib.Path({home!r}) / "hub.db"), RedisLink({redis!r}, SystemRandomness())
+    async with asyncio.timeout(60):
+        for beneath in (file, link):
+            await beneath.start()
+        stores = (MemoryRecords(NOTES), SqliteRecords(file, NOTES), RedisRecords(link, NOTES, NOTE_LAYOUT))
+        print([await noted(records) for records in stores])
+        for beneath in (file, link):
+            await beneath.close()
+
+asyncio.run(main())
+"""
 POLICY = (
     "extends: none\ngrants: [{principals: ['*'], capabilities: ['*']}]\nroles: [{principals: [local], roles: [agent]}]"
 )
@@ -108,6 +139,12 @@ def put(file: Path, before: str, text: str) -> None:
     old = file.read_text()
     assert before in old, f"{file.name} has no {before!r}"
     file.write_text(old.replace(before, text + before, 1))
+
+
+def naming(word: str, *folders: str) -> set[str]:
+    """Files of the tree in which a word stands."""
+    files = (file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in {".py", ".proto"})
+    return {str(file.relative_to(ROOT)) for file in files if re.search(word, file.read_text())}
 
 
 async def program(copy: Path, *words: str) -> str:
@@ -159,3 +196,44 @@ async def test_a_source_kind_takes_its_folder_and_a_line_in_the_list(copy: Path,
     checked = await program(copy, "-m", "toolhub_service", "sources", "check", str(sources))
     assert "sources.shop.url: must not be empty" in checked
     assert len(places("Add a source kind")) == 6
+
+
+async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_lays_it_out(
+    copy: Path, tmp_path: Path, redis_url: str
+) -> None:
+    record, codec, table, migration, layout = snippets("Add a stored noun or a backend")
+    stores = copy / "toolhub_service/stores"
+    (copy / "toolhub_service/domain/note.py").write_text("from msgspec import Struct\n\n\n" + record)
+    known = "from toolhub_service.domain.note import Note\n"
+    for name in ("codec", "records"):
+        put(stores / f"{name}.py", "from toolhub_service.domain.", known)
+    (stores / "codec.py").write_text((stores / "codec.py").read_text() + codec)
+    put(
+        stores / "records.py",
+        "from toolhub_service.stores.codec import",
+        "from toolhub_service.stores.codec import decode_note, encode_note\n",
+    )
+    (stores / "records.py").write_text((stores / "records.py").read_text() + table)
+    schema = stores / "sqlite_schema.py"
+    put(schema, "MIGRATIONS: Final", migration)
+    put(schema, ')\n"""From version n', "    _NOTES,\n")
+    redis = stores / "redis_records.py"
+    redis.write_text(redis.read_text() + layout)
+    said = await program(copy, "-c", NOTED.format(home=str(tmp_path), redis=redis_url))
+    assert said.strip() == "[True, True, True]", said
+    named = places("Add a stored noun or a backend")
+    assert len(named) == 6
+    assert all((ROOT / place).is_file() for place in named[1:])
+
+
+def test_a_step_is_named_in_no_other_place_than_the_recipe_says() -> None:
+    """Told by one that has nothing besides."""
+    found = naming(r"(?i)\b(STEP_NAME_)?take_budget\b", "proto", str(SERVICE))
+    assert found == set(places("Add a step"))
+
+
+def test_an_rpc_is_named_in_no_other_place_than_the_recipe_says() -> None:
+    """Told by one that others may call, too; the command line and the clients call it."""
+    found = naming(r"\bGetArtifact\b", "proto", str(SERVICE), "tests/unit/contract")
+    named = {place.replace("<name>", "artifact") for place in places("Add an RPC")}
+    assert {file for file in found if "/cli/" not in file} == named
