@@ -396,8 +396,8 @@ async def test_hub_that_leaves_lets_calls_finish_and_ends_sessions_with_a_retrya
 async def test_call_that_outlives_the_grace_is_answered_before_the_hub_goes(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Last words that take the whole of the grace: calls are cut off at once, and the hub waits for them to be said."""
-    monkeypatch.setattr(session, "_LAST_WORDS_S", GRACE_S)
+    """A reserve for answers that takes the whole of the grace: calls are cut off at once, and the hub waits."""
+    monkeypatch.setattr(session, "_ANSWER_RESERVE_S", GRACE_S)
     client = Client(stage.running)
     await client.send(call("x", "test/text.wait"))
     await stage.waits.started.wait()

@@ -33,13 +33,13 @@ class FilesLoose(ValueError):
 def check_files(settings: Settings, config_file: Path | None = None) -> None:
     """Raises FilesLoose, unless the setting `loose_files` says to warn only."""
     if settings.loose_files == "refuse" and (commands := repairs(settings, config_file)):
-        raise FilesLoose(_told(commands))
+        raise FilesLoose(_message(commands))
 
 
 def problem_of(path: Path, settings: Settings) -> str:
     """Why one file must not be read while the hub runs; empty: it may."""
     commands = list(_repairs_of([path])) if settings.loose_files == "refuse" else []
-    return _told(commands) if commands else ""
+    return _message(commands) if commands else ""
 
 
 def repairs(settings: Settings, config_file: Path | None = None) -> list[str]:
@@ -55,7 +55,7 @@ def repairs(settings: Settings, config_file: Path | None = None) -> list[str]:
     return [*_repairs_of([*trusted, *_of_sources(paths.sources)]), *_read_by_others(paths.plan_key)]
 
 
-def _told(commands: Iterable[str]) -> str:
+def _message(commands: Iterable[str]) -> str:
     lines = "\n".join(f"  {command}" for command in commands)
     return f"others may write what this hub trusts (loose_files: warn would let it). Type this, and try again:\n{lines}"
 

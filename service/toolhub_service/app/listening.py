@@ -89,7 +89,7 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials | None:
         return None
     pair = (_read("key_file", tls.key_file), _read("certificate_file", tls.certificate_file))
     ca = _read("client_ca_file", tls.client_ca_file) if tls.client_ca_file else None
-    _judge(tls)
+    _check_loadable(tls)
     return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
 
 
@@ -102,7 +102,7 @@ def _read(name: str, file: str) -> bytes:
         raise ListenRefused(f"server.tls.{name}: {file}: {unreadable.strerror}.") from unreadable
 
 
-def _judge(tls: Tls) -> None:
+def _check_loadable(tls: Tls) -> None:
     """gRPC says of files that it cannot use no more than that it cannot listen."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

@@ -55,7 +55,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
                     told_faults = faults
                 if asked or reload_s:
                     reload_keys(hub, key_file)
-                    await _look(hub, shadow, asked=asked)
+                    await _reload_policy(hub, shadow, asked=asked)
                     sources.look(asked=asked)
                 _set_gauges(hub)
                 await hub.server.tell_effects(are_possible=hub.audit.is_well)
@@ -77,14 +77,14 @@ class _SourceLooks:
     def look(self, *, asked: bool) -> None:
         self._is_asked |= asked
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look(), name="sources.yaml")
+            self._task = asyncio.create_task(self._reload_policy(), name="sources.yaml")
 
     async def ended(self) -> None:
         """A source is not left half closed; what takes so long is bounded."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    async def _look(self) -> None:
+    async def _reload_policy(self) -> None:
         asked, self._is_asked = self._is_asked, False
         try:
             await self._hub.sourcing.look(asked=asked)
@@ -92,9 +92,9 @@ class _SourceLooks:
             self._hub.observing.look_failed(error)
 
 
-async def _look(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
+async def _reload_policy(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
     if asked or hub.policy_file.changed():
-        await _told(hub, hub.policy_file.load())
+        await _record_policy(hub, hub.policy_file.load())
     if asked or shadow.changed():
         _load_shadow(hub, shadow)
 
@@ -115,7 +115,7 @@ async def _asked(reload: asyncio.Event, every_s: float) -> bool:
     return True
 
 
-async def _told(hub: Hub, change: Change) -> None:
+async def _record_policy(hub: Hub, change: Change) -> None:
     hub.observing.policy_reloaded(change)
     type = EventType.CONFIG_LOADED if change.applied else EventType.CONFIG_REJECTED
     if change.applied:

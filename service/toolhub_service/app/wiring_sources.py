@@ -41,8 +41,8 @@ from toolhub_service.telemetry.trace_context import current_traceparent
 from toolhub_service.tools.confinement import Confinement, HiddenFolder
 
 
-def footing(source: Source) -> str:
-    """A digest of it all, another one once any of it is another, or is there or gone."""
+def references_digest(source: Source) -> str:
+    """SHA-256 (hex) over the secrets and certificates that a source refers to; it changes when one of them does."""
     found = [_held(value) for value in values_of(source).values() if isinstance(value, SecretRef)]
     tls = getattr(source, "tls", ClientTls())
     certificates = (tls.ca_file, tls.certificate_file, tls.key_file)
@@ -75,13 +75,13 @@ class SourceRuntime:
     budgets: Budgets
     _openers: dict[ToolKind, Opener] = field(default_factory=dict)
     _entries: dict[str, Source] = field(default_factory=dict)
-    _footings: dict[str, str] = field(default_factory=dict)
-    """What each was opened with that does not stand in the file."""
+    _reference_digests: dict[str, str] = field(default_factory=dict)
+    """What each was opened with besides its entry in the file."""
     _broken: set[str] = field(default_factory=set)
     """Sources that could not be opened: tried again at every reload."""
     _document: SourcesDocument | None = None
     """What the file said last; None where that was not valid, or is to be read again."""
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _is_closed: bool = False
 
     async def start(self) -> None:
@@ -118,28 +118,30 @@ class SourceRuntime:
 
     async def close(self) -> None:
         self._is_closed = True
-        async with self._turn:
+        async with self._lock:
             await self.sources.close()
 
     async def _apply(self, document: SourcesDocument) -> None:
-        """Take away what is gone or another, then bring what is new: a source that did not change is left alone."""
+        """Close the sources that are gone or changed, then open the new ones; the others are left alone."""
         wanted = document.sources
-        async with self._turn:
+        async with self._lock:
             if self._is_closed:
                 return
-            others = [(name, entry) for name, entry in self._entries.items() if self._is_other(name, wanted.get(name))]
-            gone = [(name, entry) for name, entry in others if not (name in self._broken and name in wanted)]
-            await asyncio.gather(*(self._take_away(name, entry) for name, entry in gone))
+            changed = [
+                (name, entry) for name, entry in self._entries.items() if self._has_changed(name, wanted.get(name))
+            ]
+            gone = [(name, entry) for name, entry in changed if not (name in self._broken and name in wanted)]
+            await asyncio.gather(*(self._close_source(name, entry) for name, entry in gone))
             for name, entry in wanted.items():
                 if name not in self._entries or name in self._broken:
-                    await self._bring(name, entry)
+                    await self._open_source(name, entry)
 
-    def _is_other(self, name: str, wanted: Source | None) -> bool:
+    def _has_changed(self, name: str, wanted: Source | None) -> bool:
         if wanted is None or wanted != self._entries[name] or name in self._broken:
             return True
-        return wanted.enabled and footing(wanted) != self._footings[name]
+        return wanted.enabled and references_digest(wanted) != self._reference_digests[name]
 
-    async def _take_away(self, name: str, entry: Source) -> None:
+    async def _close_source(self, name: str, entry: Source) -> None:
         del self._entries[name]
         self._broken.discard(name)
         await self.sources.remove(name)
@@ -151,23 +153,23 @@ class SourceRuntime:
         self.deps.observing.metrics.upstream_gone(upstream)
         self.observer.removed(name)
 
-    async def _bring(self, name: str, entry: Source) -> None:
-        """Begin with it; one of that name that could not be opened is known until the very moment of its return."""
-        wrong = await self._prepare(kind_of(entry)) if entry.enabled else ""
+    async def _open_source(self, name: str, entry: Source) -> None:
+        """Open a source; one of that name that could not be opened is listed until the moment that it is opened."""
+        wrong = await self._load_kind(kind_of(entry)) if entry.enabled else ""
         if name in self._broken:
-            await self._take_away(name, self._entries[name])  # there is nothing to close, so it lets nobody else run
+            await self._close_source(name, self._entries[name])  # there is nothing to close, so it lets nobody else run
         self._entries[name] = entry
         if not entry.enabled:
-            self._not_read(name, entry, SourceState.DISABLED, "switched off in sources.yaml")
+            self._add_unread(name, entry, SourceState.DISABLED, "switched off in sources.yaml")
             return
-        self._footings[name] = footing(entry)
+        self._reference_digests[name] = references_digest(entry)
         if wrong:
-            self._cannot(name, entry, wrong)
+            self._mark_broken(name, entry, wrong)
         else:
             self._open(name, entry)
 
-    async def _prepare(self, kind: SourceKind[Any]) -> str:
-        """Have what opens sources of the kind; why there is none, empty when there is."""
+    async def _load_kind(self, kind: SourceKind[Any]) -> str:
+        """Load the opener of a kind; why it cannot be loaded, empty when it was."""
         if kind.kind not in self._openers:
             try:
                 # In a thread, for calls go on meanwhile: the MCP SDK takes most of a second to import.
@@ -209,16 +211,16 @@ class SourceRuntime:
                 opened.source, refresh_s=entry.refresh_s, restored=opened.restored, registered=opened.registered
             )
         except HubFailure as refused:
-            self._cannot(name, entry, refused.message)
+            self._mark_broken(name, entry, refused.message)
         except (ValueError, OSError) as wrong:
-            self._cannot(name, entry, self.deps.redactor.text(str(wrong)))
+            self._mark_broken(name, entry, self.deps.redactor.text(str(wrong)))
 
-    def _cannot(self, name: str, entry: Source, reason: str) -> None:
+    def _mark_broken(self, name: str, entry: Source, reason: str) -> None:
         self._broken.add(name)
-        told = f"{reason.removesuffix('.')}; it is looked at again on SIGHUP and on `toolhub sources refresh`"
-        self.observer.refreshed(self._not_read(name, entry, SourceState.DOWN, told))
+        text = f"{reason.removesuffix('.')}; it is looked at again on SIGHUP and on `toolhub sources refresh`"
+        self.observer.refreshed(self._add_unread(name, entry, SourceState.DOWN, text))
 
-    def _not_read(self, name: str, entry: Source, state: SourceState, reason: str) -> SourceStatus:
+    def _add_unread(self, name: str, entry: Source, state: SourceState, reason: str) -> SourceStatus:
         opener = self._openers.get(kind_of(entry).kind)
         endpoint = opener.endpoint(name, entry) if opener is not None else ""
         kind = kind_of(entry)

@@ -245,8 +245,7 @@ class ApprovalWatch:
 
     def _check(self) -> None:
         """Raises grpc.RpcError when the hub cannot be reached at the beginning: only a lost hub is waited for."""
-        connection, request = self._connection, pb.ListApprovalsRequest(page_size=1)
-        self._stub.ListApprovals(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        self._connection.call(self._stub.ListApprovals, pb.ListApprovalsRequest(page_size=1))
 
     def _watch(self) -> Iterator[approval_pb2.Approval]:
         """One stream. Approvals that were decided while the hub did not answer are looked up."""
@@ -262,9 +261,9 @@ class ApprovalWatch:
 
     def _changed_meanwhile(self) -> Iterator[approval_pb2.Approval]:
         for shown in [shown for shown in self._shown.values() if is_open(shown)]:
-            request, connection = pb.GetApprovalRequest(approval_id=shown.approval_id), self._connection
             try:
-                answer = self._stub.GetApproval(request, timeout=connection.timeout_s, metadata=connection.metadata)
+                request = pb.GetApprovalRequest(approval_id=shown.approval_id)
+                answer = self._connection.call(self._stub.GetApproval, request)
             except grpc.RpcError as error:
                 if status_of(error)[0] is not grpc.StatusCode.NOT_FOUND:
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from toolhub_service.cli.arguments import read_arguments
 from toolhub_service.cli.client import Connection, connected_by, connection_options, no_answer_note
 from toolhub_service.cli.completion import complete_approval
 from toolhub_service.cli.output import (
-    counted,
+    counted_of,
     json_option,
     message_as_json,
     note,
@@ -92,7 +92,6 @@ def _typed(said: str, declared: Mapping[str, Any]) -> Any:
         return said  # the hub's own message is better than ours
 
 
-_PAGE = 1_000
 _STATES = ("pending", "approved", "rejected", "expired", "used")
 _EVERY = "all"
 
@@ -129,7 +128,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
       toolhub approvals list --state all --principal research-agent --json
     """
     with connected_by(options) as connection:
-        found, total = _listed(connection, _filter(options), count)
+        found, total = connection.newest(_stub(connection).ListApprovals, _filter(options), "approvals", count)
     if wants_json(as_json):
         print_json({"approvals": [message_as_json(approval) for approval in found], "totalSize": total})
         return
@@ -137,8 +136,7 @@ def list_approvals(count: int, as_json: bool, **options: Any) -> None:
         note("No approval waits for a decision." if options["states"] == ("pending",) else "No approval matches.")
         return
     print_approvals(found)
-    shown = f"The newest {len(found)} of {total} approvals" if total > len(found) else counted(total, "approval")
-    note(f"{shown}. To see one in full: toolhub approvals show ID")
+    note(f"{counted_of(len(found), total, 'approval')}. To see one in full: toolhub approvals show ID")
 
 
 @approvals.command()
@@ -271,33 +269,13 @@ def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:
     return pb.ListApprovalsRequest(states=states, principal=options["principal"], tool=options["tool"])
 
 
-def _listed(
-    connection: Connection, where: pb.ListApprovalsRequest, count: int
-) -> tuple[list[approval_pb2.Approval], int]:
-    """(the newest `count` that match, how many match)."""
-    found: list[approval_pb2.Approval] = []
-    for page in _pages(connection, where, count):
-        found.extend(page.approvals)
-        if len(found) >= count or not page.next_page_token:
-            return found[:count], page.total_size
-    return found, len(found)
-
-
-def _pages(connection: Connection, where: pb.ListApprovalsRequest, count: int) -> Iterator[pb.ListApprovalsResponse]:
-    where.page_size = min(count, _PAGE)
-    while True:
-        page = _stub(connection).ListApprovals(where, timeout=connection.timeout_s, metadata=connection.metadata)
-        yield page
-        where.page_token = page.next_page_token
-
-
 def _get(connection: Connection, approval_id: str) -> approval_pb2.Approval:
     return _got(connection, approval_id).approval
 
 
 def _got(connection: Connection, approval_id: str, *, reveal: bool = False) -> pb.GetApprovalResponse:
     request = pb.GetApprovalRequest(approval_id=approval_id, reveal=reveal)
-    return _stub(connection).GetApproval(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    return connection.call(_stub(connection).GetApproval, request)
 
 
 def _decide(
@@ -315,7 +293,7 @@ def _decide(
         args_digest=asked.args_digest,
         answer_json=answer_json,
     )
-    answer = _stub(connection).DecideApproval(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    answer = connection.call(_stub(connection).DecideApproval, request)
     return answer.approval
 
 

@@ -371,7 +371,7 @@ def show(artifact_id: str, as_json: bool, **options: Any) -> None:
 def _described(connection: Connection, artifact_id: str) -> artifact_pb2.Artifact:
     request = pb.GetArtifactRequest(artifact_id=artifact_id)
     stub = ArtifactServiceStub(connection.channel)
-    return stub.GetArtifact(request, timeout=connection.timeout_s, metadata=connection.metadata).artifact
+    return connection.call(stub.GetArtifact, request).artifact
 
 
 def _show(artifact: artifact_pb2.Artifact, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import error_pb2, event_pb2
 from toolhub_service.cli.client import (
     EXIT_REFUSED,
+    PAGE_MAX,
     Backoff,
     Connection,
     connected_by,
@@ -27,6 +28,7 @@ from toolhub_service.cli.client import (
 )
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
+    counted,
     json_option,
     legible,
     message_as_json,
@@ -43,7 +45,6 @@ from toolhub_service.cli.root import SuggestingGroup
 # from now, each 16 times as long as the one before, until one holds enough: at most a few listings, of which only the
 # last can hold many events more than asked for.
 
-_PAGE = 1_000
 _FIRST_WINDOW_S = 4.0
 _GROWTH = 16
 _LAST_WINDOW_S = 64 * 86_400.0
@@ -51,14 +52,8 @@ _LAST_WINDOW_S = 64 * 86_400.0
 
 def events(connection: Connection, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
     """Every event that matches, oldest first."""
-    token = ""
-    while True:
-        request = pb.ListEventsRequest(filter=where, page_size=_PAGE, page_token=token)
-        page = connection.audit.ListEvents(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    for page in connection.pages(connection.audit.ListEvents, pb.ListEventsRequest(filter=where, page_size=PAGE_MAX)):
         yield from page.events
-        token = page.next_page_token
-        if not token:
-            return
 
 
 def newest(connection: Connection, where: event_pb2.EventFilter, count: int) -> list[event_pb2.Event]:
@@ -97,7 +92,7 @@ def followed_events(
     Raises grpc.RpcError when the hub refuses, and when it cannot be reached at the beginning.
     """
     asked = pb.ListEventsRequest(filter=where, page_size=1)
-    connection.audit.ListEvents(asked, timeout=connection.timeout_s, metadata=connection.metadata)
+    connection.call(connection.audit.ListEvents, asked)
     token, backoff = "", Backoff(_PAUSE_MAX_S)
     while True:
         broken: grpc.RpcError | None = None
@@ -262,20 +257,15 @@ def _export_files(data_dir: Path, where: event_pb2.EventFilter) -> None:
 def _show_verification(answer: pb.VerifyAuditResponse) -> None:
     if answer.ok:
         click.secho(
-            f"✓ {_many(answer.events_checked, 'event')} in {_many(answer.writers_checked, 'chain')}: "
+            f"✓ {counted(answer.events_checked, 'event')} in {counted(answer.writers_checked, 'chain')}: "
             "none changed, removed or moved",
             fg="green",
         )
         return
     for fault in answer.faults:
         click.secho(f"✗ writer {fault.writer}, sequence {fault.sequence}: {fault.reason}", fg="red")
-    click.echo(
-        f"{_many(answer.events_checked, 'event')} checked. Do not trust events that follow a fault of the same writer."
-    )
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+    checked = counted(answer.events_checked, "event")
+    click.echo(f"{checked} checked. Do not trust events that follow a fault of the same writer.")
 
 
 @audit.command("rotate-key")

@@ -246,7 +246,7 @@ def _request(tool: str, args_json: bytes, options: dict[str, Any]) -> pb.InvokeS
 
 def _unary(connection: Connection, request: pb.InvokeStreamRequest) -> Any:
     unary = pb.InvokeRequest.FromString(request.SerializeToString())  # the two have the same fields
-    return connection.tools.Invoke(unary, timeout=connection.timeout_s, metadata=connection.metadata)
+    return connection.call(connection.tools.Invoke, unary)
 
 
 def _stream(connection: Connection, request: pb.InvokeStreamRequest, streamed: dict[str, str]) -> Any:
@@ -255,7 +255,7 @@ def _stream(connection: Connection, request: pb.InvokeStreamRequest, streamed: d
     `streamed` is filled with the output that was shown, by stream.
     """
     with ProgressBar(request.intent.tool) as bar:
-        for event in connection.tools.InvokeStream(request, timeout=connection.timeout_s, metadata=connection.metadata):
+        for event in connection.call(connection.tools.InvokeStream, request):
             if event.HasField("progress"):
                 bar.show(event.progress)
             elif event.HasField("chunk"):
@@ -273,7 +273,7 @@ def input_schema(connection: Connection, tool: str) -> dict[str, Any]:
     """The schema that tells text from JSON in key=value; empty for an unknown tool, which the call will report."""
     try:
         request = pb.GetToolRequest(name=tool)
-        answer = connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        answer = connection.call(connection.tools.GetTool, request)
     except grpc.RpcError as error:
         if status_of(error)[0] not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
             raise

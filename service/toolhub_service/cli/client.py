@@ -57,7 +57,11 @@ _FIRST_PAUSE_S = 0.25
 _RETRY_AFTER_MAX_S = 60.0
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
+PAGE_MAX = 1_000
+"""Records that the hub answers with at once, at most."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,32 @@ class Connection:
     @property
     def audit(self) -> AuditServiceStub:
         return AuditServiceStub(self.channel)
+
+    def call(self, rpc: Callable[..., Answer], request: Message) -> Answer:
+        """The answer of a unary RPC within the timeout. Raises grpc.RpcError."""
+        return rpc(request, timeout=self.timeout_s, metadata=self.metadata)
+
+    def pages(self, rpc: Callable[..., Answer], request: Any) -> Iterator[Answer]:
+        """The answers of a paged RPC, until the last page. Raises grpc.RpcError."""
+        while True:
+            page: Any = self.call(rpc, request)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def newest(self, rpc: Callable[..., Any], request: Any, records: str, count: int | None) -> tuple[list[Any], int]:
+        """(the first `count` of the answers' field `records`, or all; how many match). Raises grpc.RpcError."""
+        request.page_size = min(count or PAGE_MAX, PAGE_MAX)
+        found: list[Any] = []
+        total = 0
+        for page in self.pages(rpc, request):
+            found.extend(getattr(page, records))
+            total = page.total_size
+            if count is not None and len(found) >= count:
+                break
+        found = found[:count]
+        return found, max(total, len(found))
 
 
 def connection_options(command: Command) -> Command:

@@ -50,7 +50,7 @@ def health(
         stub = health_pb2_grpc.HealthStub(connection.channel)
         request = health_pb2.HealthCheckRequest(service=service)
         try:
-            answer = stub.Check(request, timeout=connection.timeout_s, metadata=connection.metadata)
+            answer = connection.call(stub.Check, request)
         except grpc.RpcError as error:
             if status_of(error)[0] is grpc.StatusCode.NOT_FOUND:
                 raise click.ClickException(
@@ -78,9 +78,7 @@ def live_findings(options: Mapping[str, Any]) -> list[Finding]:
 
     try:
         with connected_by(options) as connection:
-            answer = connection.registry.ListSources(
-                pb.ListSourcesRequest(), timeout=connection.timeout_s, metadata=connection.metadata
-            )
+            answer = connection.call(connection.registry.ListSources, pb.ListSourcesRequest())
     except (HubRefused, HubUnreachable) as unasked:
         advice = "Start the hub, or pass its --address and an operator's --api-key."
         return [fail("running hub", unasked.message, advice)]

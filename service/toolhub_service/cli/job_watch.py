@@ -150,7 +150,7 @@ def get_job(connection: Connection, job_id: str) -> job_pb2.Job:
     """The job. Raises grpc.RpcError."""
     request = pb.GetJobRequest(job_id=job_id)
     stub = JobServiceStub(connection.channel)
-    return stub.GetJob(request, timeout=connection.timeout_s, metadata=connection.metadata).job
+    return connection.call(stub.GetJob, request).job
 
 
 class JobWatch:

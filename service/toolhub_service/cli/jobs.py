@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -35,7 +34,7 @@ from toolhub_service.cli.job_watch import (
     styled_state,
     watch_to_the_end,
 )
-from toolhub_service.cli.output import counted, json_option, message_as_json, note, print_json, wants_json
+from toolhub_service.cli.output import counted_of, json_option, message_as_json, note, print_json, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 
 
@@ -117,7 +116,7 @@ def _submitted(connection: Connection, tool: str, arguments: tuple[str, ...], op
         result_encoding=call_pb2.RESULT_ENCODING_JSON,
     )
     stub = JobServiceStub(connection.channel)
-    return stub.SubmitJob(request, timeout=connection.timeout_s, metadata=connection.metadata).job
+    return connection.call(stub.SubmitJob, request).job
 
 
 def _show_next(job: job_pb2.Job) -> None:
@@ -131,7 +130,6 @@ def _show_next(job: job_pb2.Job) -> None:
     click.echo(f"toolhub jobs watch {job.job_id}")
 
 
-_PAGE = 1_000
 _OPEN = "open"
 _STATES = (
     *("queued", "awaiting_approval", "running", "cancelling"),
@@ -181,7 +179,9 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
       toolhub jobs list --state failed --state lost --all --json
     """
     with connected_by(options) as connection:
-        found, total = _listed(connection, _filter(options), None if is_all else limit)
+        found, total = connection.newest(
+            _stub(connection).ListJobs, _filter(options), "jobs", None if is_all else limit
+        )
     if wants_json(as_json):
         print_json({"jobs": [message_as_json(job) for job in found], "totalSize": total})
         return
@@ -189,10 +189,7 @@ def list_jobs(limit: int, is_all: bool, as_json: bool, **options: Any) -> None:
         note("No job matches. `toolhub jobs submit --help` shows how to submit one.")
         return
     print_jobs(found)
-    shown = (
-        f"The newest {len(found)} of {total} jobs (--all lists all)" if total > len(found) else counted(total, "job")
-    )
-    note(f"{shown}. To see one in full: toolhub jobs show JOB")
+    note(f"{counted_of(len(found), total, 'job', '--all lists all')}. To see one in full: toolhub jobs show JOB")
 
 
 @jobs.command()
@@ -299,7 +296,7 @@ def _explain(status: job_pb2.JobStatus) -> None:
 
 def _cancelled(connection: Connection, job_id: str, reason: str) -> job_pb2.JobStatus:
     request = pb.CancelJobRequest(job_id=job_id, reason=reason)
-    return _stub(connection).CancelJob(request, timeout=connection.timeout_s, metadata=connection.metadata).status
+    return connection.call(_stub(connection).CancelJob, request).status
 
 
 def _filter(options: dict[str, Any]) -> pb.ListJobsRequest:
@@ -313,28 +310,6 @@ def _filter(options: dict[str, Any]) -> pb.ListJobsRequest:
         request_id=options["request_id"],
         principal=options["principal"],
     )
-
-
-def _listed(connection: Connection, where: pb.ListJobsRequest, limit: int | None) -> tuple[list[job_pb2.Job], int]:
-    """(the newest `limit` that match, how many match)."""
-    found: list[job_pb2.Job] = []
-    total = 0
-    for page in _pages(connection, where, limit):
-        found.extend(page.jobs)
-        total = page.total_size
-        if limit is not None and len(found) >= limit:
-            return found[:limit], total
-    return found, max(total, len(found))
-
-
-def _pages(connection: Connection, where: pb.ListJobsRequest, limit: int | None) -> Iterator[pb.ListJobsResponse]:
-    where.page_size = min(limit or _PAGE, _PAGE)
-    while True:
-        page = _stub(connection).ListJobs(where, timeout=connection.timeout_s, metadata=connection.metadata)
-        yield page
-        if not page.next_page_token:
-            return
-        where.page_token = page.next_page_token
 
 
 def _stub(connection: Connection) -> JobServiceStub:

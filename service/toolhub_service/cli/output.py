@@ -245,8 +245,15 @@ def first_line(text: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Such as `1 tool` and `2 tools`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """Such as `1 tool` and `2,000 tools`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def counted_of(shown: int, total: int, noun: str, advice: str = "") -> str:
+    """Such as `3 jobs`, and `The newest 30 of 45 jobs (advice)` when not all are shown."""
+    if shown >= total:
+        return counted(total, noun)
+    return f"The newest {shown} of {total} {noun}s" + (f" ({advice})" if advice else "")
 
 
 def note(text: str, *, err: bool = False) -> None:

@@ -15,7 +15,7 @@ from toolhub.v1 import registry_service_pb2 as pb
 from toolhub_service.cli.client import Connection, HubRefused, connected_by, connection_options
 from toolhub_service.cli.completion import complete_pinned, complete_source
 from toolhub_service.cli.output import (
-    counted,
+    counted_of,
     json_option,
     message_as_json,
     note,
@@ -124,26 +124,13 @@ def _at(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-_PAGE = 1_000
 _DIGEST_MIN_CHARS = 8
-
-
-def listed(connection: Connection, where: pb.ListPinsRequest, count: int) -> tuple[list[pin_pb2.Pin], int]:
-    """(the newest `count` that match, how many match)."""
-    found: list[pin_pb2.Pin] = []
-    total = 0
-    for page in _pages(connection, where, count):
-        found.extend(page.pins)
-        total = page.total_size
-        if len(found) >= count:
-            break
-    return found[:count], max(total, len(found[:count]))
 
 
 def in_full(connection: Connection, where: pb.ListPinsRequest) -> list[pin_pb2.Pin]:
     """All that match, newest first, with definition and difference."""
     where.view = tool_pb2.TOOL_VIEW_FULL
-    return [pin for page in _pages(connection, where, _PAGE) for pin in page.pins]
+    return connection.newest(connection.registry.ListPins, where, "pins", None)[0]
 
 
 def pin_of(connection: Connection, tool: str, digest: str) -> pin_pb2.Pin:
@@ -173,22 +160,12 @@ def decide(
     request = pb.DecidePinRequest(
         source=pin.source, tool=pin.tool, digest=pin.digest, decision=decision, comment=comment
     )
-    answer = connection.registry.DecidePin(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    answer = connection.call(connection.registry.DecidePin, request)
     return answer.pin
 
 
 def is_pending(pin: pin_pb2.Pin) -> bool:
     return pin.state == pin_pb2.PIN_STATE_PENDING
-
-
-def _pages(connection: Connection, where: pb.ListPinsRequest, count: int) -> Iterator[pb.ListPinsResponse]:
-    where.page_size = min(count, _PAGE)
-    while True:
-        page = connection.registry.ListPins(where, timeout=connection.timeout_s, metadata=connection.metadata)
-        yield page
-        if not page.next_page_token:
-            return
-        where.page_token = page.next_page_token
 
 
 _EVERY = "all"
@@ -229,7 +206,7 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
     """
     where = pb.ListPinsRequest(source=source, tool=tool, states=_numbers(states))
     with connected_by(options) as connection:
-        found, total = listed(connection, where, count)
+        found, total = connection.newest(connection.registry.ListPins, where, "pins", count)
     if wants_json(as_json):
         print_json({"pins": [message_as_json(pin) for pin in found], "totalSize": total})
         return
@@ -237,8 +214,7 @@ def list_pins(states: tuple[str, ...], source: str, tool: str, count: int, as_js
         note("No definition waits for a decision." if states == ("pending",) else "No pin matches.")
         return
     print_pins(found)
-    shown = f"The newest {len(found)} of {total} definitions" if total > len(found) else counted(total, "definition")
-    note(f"{shown}. To see what changed: toolhub pins diff TOOL")
+    note(f"{counted_of(len(found), total, 'definition')}. To see what changed: toolhub pins diff TOOL")
 
 
 @pins.command()

@@ -153,7 +153,7 @@ def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> N
         raise click.UsageError(legible(f"{file.name}: {broken}")) from broken
     with connected_by(options) as connection:
         request = pb.RegisterToolsRequest(tools=specs, upsert=replace)
-        answer = connection.registry.RegisterTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        answer = connection.call(connection.registry.RegisterTools, request)
     if wants_json(as_json):
         print_json(message_as_json(answer))
         return
@@ -174,7 +174,7 @@ def unregister(name: str, as_json: bool, **options: Any) -> None:
     """
     with connected_by(options) as connection:
         request = pb.UnregisterToolRequest(name=name)
-        answer = connection.registry.UnregisterTool(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        answer = connection.call(connection.registry.UnregisterTool, request)
     if wants_json(as_json):
         print_json(message_as_json(answer))
     else:
@@ -194,7 +194,7 @@ def snapshot(as_json: bool, **options: Any) -> None:
     with connected_by(options) as connection:
         view = tool_pb2.TOOL_VIEW_FULL if wants_json(as_json) else tool_pb2.TOOL_VIEW_BASIC
         request = pb.GetSnapshotRequest(view=view)
-        answer = connection.registry.GetSnapshot(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        answer = connection.call(connection.registry.GetSnapshot, request)
     if wants_json(as_json):
         print_json(message_as_json(answer))
         return

@@ -276,7 +276,7 @@ for command in (add, remove, check):
 
 def _listed(connection: Connection) -> list[source_pb2.SourceStatus]:
     request = pb.ListSourcesRequest()
-    answer = connection.registry.ListSources(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    answer = connection.call(connection.registry.ListSources, request)
     return list(answer.sources)
 
 
@@ -310,5 +310,5 @@ def _refreshed(connection: Connection, names: Sequence[str]) -> Iterator[source_
 
 def _refresh(connection: Connection, name: str) -> Sequence[source_pb2.SourceStatus]:
     request = pb.RefreshSourcesRequest(sources=[name])
-    answer = connection.registry.RefreshSources(request, timeout=connection.timeout_s, metadata=connection.metadata)
+    answer = connection.call(connection.registry.RefreshSources, request)
     return list(answer.sources)

@@ -13,7 +13,7 @@ import grpc
 
 from toolhub.v1 import registry_service_pb2, source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.client import Connection, HubRefused, connected_by, connection_options, status_of
+from toolhub_service.cli.client import PAGE_MAX, Connection, HubRefused, connected_by, connection_options, status_of
 from toolhub_service.cli.completion import complete_tool
 from toolhub_service.cli.output import (
     counted,
@@ -39,7 +39,7 @@ def why_empty(connection: Connection, sources: Sequence[str]) -> str:
         return ""
     try:
         request = registry_service_pb2.ListSourcesRequest()
-        answer = connection.registry.ListSources(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        answer = connection.call(connection.registry.ListSources, request)
     except grpc.RpcError:
         return ""  # not worth an error: the list itself was answered
     return "; ".join(_missing_tools(sources, {status.source: status for status in answer.sources}))
@@ -101,7 +101,6 @@ def _reason(reason: pb.SearchReason) -> str:
     return f"{word} {reason.score:.1f} ({', '.join(reason.fields) or reason.part})"
 
 
-_PAGE = 1_000
 _EVERY = "all"
 _STATES = {
     "active": tool_pb2.TOOL_STATE_ACTIVE,
@@ -170,7 +169,7 @@ def list_tools(states: tuple[str, ...], as_json: bool, **options: Any) -> None:
     where = _filter(options)
     where.states.extend(_STATES[name] for name in (_STATES if _EVERY in states else states))
     with connected_by(options) as connection:
-        pages = list(_pages(connection, where))
+        pages = _pages(connection, where)
         found = [tool for page in pages for tool in page.tools]
         reason = "" if found else why_empty(connection, options["sources"])
     if reason:
@@ -204,7 +203,7 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, **options: Any) ->
     """
     with connected_by(options) as connection:
         request = pb.SearchToolsRequest(query=" ".join(query), filter=_filter(options), page_size=limit)
-        answer = connection.tools.SearchTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        answer = connection.call(connection.tools.SearchTools, request)
         reason = "" if answer.hits else why_empty(connection, options["sources"])
     if reason:
         note(legible(reason), err=True)
@@ -254,7 +253,7 @@ def export(format_name: str, **options: Any) -> None:
     """
     with connected_by(options) as connection:
         request = pb.ExportToolsRequest(format=_FORMATS[format_name], filter=_filter(options))
-        answer = connection.tools.ExportTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        answer = connection.call(connection.tools.ExportTools, request)
     print_json({"tools": json.loads(answer.tools_json), "names": dict(answer.names)})
 
 
@@ -269,7 +268,7 @@ def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
     """The tool. Raises HubRefused, which says whether no tool has that name or the policy hides it."""
     try:
         request = pb.GetToolRequest(name=name)
-        return connection.tools.GetTool(request, timeout=connection.timeout_s, metadata=connection.metadata).tool
+        return connection.call(connection.tools.GetTool, request).tool
     except grpc.RpcError as error:
         if status_of(error)[0] is not grpc.StatusCode.NOT_FOUND:
             raise
@@ -290,21 +289,14 @@ def _hidden(connection: Connection, name: str) -> tool_pb2.ToolSpec | None:
     """The tool that the policy hides; None where there is none, or the caller is no operator, who alone may know."""
     try:
         request = registry_service_pb2.GetSnapshotRequest(view=tool_pb2.TOOL_VIEW_BASIC)
-        answer = connection.registry.GetSnapshot(request, timeout=connection.timeout_s, metadata=connection.metadata)
+        answer = connection.call(connection.registry.GetSnapshot, request)
     except grpc.RpcError:
         return None
     return next((tool for tool in answer.tools if tool.name == name), None)
 
 
-def _pages(connection: Connection, where: tool_pb2.ToolFilter) -> Iterable[pb.ListToolsResponse]:
-    token = ""
-    while True:
-        request = pb.ListToolsRequest(filter=where, page_size=_PAGE, page_token=token)
-        page = connection.tools.ListTools(request, timeout=connection.timeout_s, metadata=connection.metadata)
-        yield page
-        token = page.next_page_token
-        if not token:
-            return
+def _pages(connection: Connection, where: tool_pb2.ToolFilter) -> list[pb.ListToolsResponse]:
+    return list(connection.pages(connection.tools.ListTools, pb.ListToolsRequest(filter=where, page_size=PAGE_MAX)))
 
 
 def _row(tool: tool_pb2.ToolSpec, all_active: bool) -> tuple[str, ...]:

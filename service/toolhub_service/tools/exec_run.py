@@ -78,7 +78,7 @@ def not_ended(finished: Finished, judged: JudgedCommand, timeout_s: float, stdou
     )
 
 
-def told(capture: Capture, max_chars: int) -> tuple[str, bool]:
+def shown_output(capture: Capture, max_chars: int) -> tuple[str, bool]:
     """A stream as the caller sees it, with a mark where it was cut, and whether it was."""
     text, cut = capture.text(max_chars)
     return (f"{text}\n…[cut: {capture.total_bytes} bytes in all]", True) if cut else (text, False)
@@ -280,8 +280,8 @@ def _deadline_s(timeout_s: float, call_deadline_s: float) -> float:
 def _result(
     finished: Finished, judged: JudgedCommand, level: Level, args: ExecRun.In, context: ToolContext
 ) -> ExecRun.Out:
-    stdout, stdout_cut = told(finished.stdout, args.max_output_chars)
-    stderr, stderr_cut = told(finished.stderr, args.max_output_chars)
+    stdout, stdout_cut = shown_output(finished.stdout, args.max_output_chars)
+    stderr, stderr_cut = shown_output(finished.stderr, args.max_output_chars)
     context.truncated = stdout_cut or stderr_cut
     prove(finished, judged, level, context)
     if finished.timed_out or finished.flooded:

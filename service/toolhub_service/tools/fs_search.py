@@ -150,11 +150,11 @@ def _list(workspace: Workspace, args: ListDir.In, path: str, stop: threading.Eve
     for entry in walk:
         if len(entries) == args.max_entries:
             return ListDir.Out(entries=entries, truncated=True)
-        entries.append(_told(entry))
+        entries.append(_listed_entry(entry))
     return ListDir.Out(entries=entries, truncated=walk.truncated)
 
 
-def _told(entry: Entry) -> ListedEntry:
+def _listed_entry(entry: Entry) -> ListedEntry:
     name = entry.inner_path
     if entry.status is None:
         return ListedEntry(name=name, type=entry.type, size=0, modified_at="")

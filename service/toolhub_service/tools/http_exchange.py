@@ -1,6 +1,6 @@
 """What every core/http.* tool does: one exchange through the egress client, bounded, proved and told in plans.
 
-A tool adds its request (http_asking.py) and what it makes of the answer (http_answer.py).
+A tool adds its request and what it makes of the answer (http_tools.py).
 """
 
 from __future__ import annotations

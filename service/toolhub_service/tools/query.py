@@ -218,7 +218,7 @@ def select_jmespath(document: Any, path: str, budget: StepBudget) -> Any:
         tree = _parsed_short(path) if len(path) <= _KEPT_CHARS else _parsed(path)
         return _MeteredInterpreter(budget).visit(tree, document)
     except jmespath.exceptions.JMESPathError as error:
-        raise _told(error) from None
+        raise _failure_of(error) from None
     except (ValueError, ArithmeticError) as error:
         raise refuse(
             ErrorKind.INVALID_INPUT,
@@ -294,7 +294,7 @@ class _MeteredInterpreter(jmespath.visitor.TreeInterpreter):
         return part
 
 
-def _told(error: jmespath.exceptions.JMESPathError) -> ToolFailure:
+def _failure_of(error: jmespath.exceptions.JMESPathError) -> ToolFailure:
     if isinstance(error, jmespath.exceptions.ArityError):
         return refuse(
             ErrorKind.INVALID_INPUT, f"The path calls {error.function_name}() with the wrong number of arguments."

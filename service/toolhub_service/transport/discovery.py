@@ -54,14 +54,14 @@ class Discovery:
     def list_tools(self, request: pb.ListToolsRequest, principal: Principal) -> pb.ListToolsResponse:
         page = list_tools(
             self.catalog,
-            _meant(request.filter, principal),
+            _checked_filter(request.filter, principal),
             PageRequest(request.page_size, request.page_token),
             viewer=self._viewer(principal),
             sources=self.sources(),
         )
         full = is_full(request.view, default=False)
         return pb.ListToolsResponse(
-            tools=[from_spec(spec, full=full, for_operator=_oversees(principal)) for spec in page.tools],
+            tools=[from_spec(spec, full=full, for_operator=_is_operator(principal)) for spec in page.tools],
             next_page_token=page.next_token,
             total_size=page.total_size,
             sources=_sources(page.sources, principal),
@@ -74,7 +74,7 @@ class Discovery:
         page = search_tools(
             self.search,
             request.query,
-            _meant(request.filter, principal),
+            _checked_filter(request.filter, principal),
             PageRequest(request.page_size, request.page_token),
             viewer=self._viewer(principal),
             sources=self.sources(),
@@ -82,7 +82,7 @@ class Discovery:
         )
         full = is_full(request.view, default=False)
         return pb.SearchToolsResponse(
-            hits=[from_hit(hit, full=full, for_operator=_oversees(principal)) for hit in page.hits],
+            hits=[from_hit(hit, full=full, for_operator=_is_operator(principal)) for hit in page.hits],
             next_page_token=page.next_token,
             total_size=page.total_size,
             sources=_sources(page.sources, principal),
@@ -101,13 +101,13 @@ class Discovery:
                 f"There is no tool named {request.name!r} that you could call; SearchTools finds one by what it does.",
                 tool=request.name,
             )
-        if spec.state is ToolState.QUARANTINED and not _oversees(principal):
+        if spec.state is ToolState.QUARANTINED and not _is_operator(principal):
             raise HubFailure(
                 Reason.TOOL_QUARANTINED,
                 f"{spec.name} waits for an operator and is shown to nobody else until then. Use another tool.",
                 tool=spec.name,
             )
-        return pb.GetToolResponse(tool=from_spec(spec, full=True, for_operator=_oversees(principal)))
+        return pb.GetToolResponse(tool=from_spec(spec, full=True, for_operator=_is_operator(principal)))
 
     def export_tools(self, request: pb.ExportToolsRequest, principal: Principal) -> pb.ExportToolsResponse:
         where = to_filter(request.filter)
@@ -136,14 +136,14 @@ class Discovery:
         )
 
 
-def _oversees(principal: Principal) -> bool:
+def _is_operator(principal: Principal) -> bool:
     return Role.OPERATOR in principal.roles
 
 
-def _meant(message: tool_pb2.ToolFilter, principal: Principal) -> ToolFilter:
+def _checked_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolFilter:
     """Raises HubFailure PERMISSION_DENIED for who asks for nothing but what operators alone may see."""
     where = to_filter(message)
-    if _oversees(principal) or ToolState.QUARANTINED not in where.states:
+    if _is_operator(principal) or ToolState.QUARANTINED not in where.states:
         return where
     states = where.states - {ToolState.QUARANTINED}
     if not states:
@@ -154,11 +154,11 @@ def _meant(message: tool_pb2.ToolFilter, principal: Principal) -> ToolFilter:
 
 def _sources(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any]:
     """Why a source is silent is said in its own words, or with paths of the hub's machine: to operators only."""
-    told = statuses if _oversees(principal) else [_told_to_all(status) for status in statuses]
-    return [from_source(status, for_operator=False) for status in told]
+    shown = statuses if _is_operator(principal) else [_without_details(status) for status in statuses]
+    return [from_source(status, for_operator=False) for status in shown]
 
 
-def _told_to_all(status: SourceStatus) -> SourceStatus:
+def _without_details(status: SourceStatus) -> SourceStatus:
     return replace(status, reason=_SILENT.get(status.state, status.reason))
 
 
@@ -169,49 +169,49 @@ def _told_to_all(status: SourceStatus) -> SourceStatus:
 # told to read the catalog again, which costs it one snapshot and the hub nothing.
 
 CHANGES_MAX = 1_000
-"""Tools of which a watcher may not have heard."""
+"""Changed tools kept for one watcher; beyond them it is told to read the catalog again."""
 _MESSAGE_MAX_BYTES = 2 * 1024 * 1024
 """Half of what a client takes by default."""
 
 
 class Step(NamedTuple):
-    """From what a watcher knows of a tool to what it is."""
+    """The change of one tool since the watcher was last sent it."""
 
     was_there: bool
     now: ToolSpec | None
     """None: it is gone."""
 
 
-class ToolNews:
-    """Hears of every change of the catalog and tells whoever watches."""
+class ToolWatches:
+    """Subscribes to the catalog once and passes each change to every watch."""
 
     def __init__(self, catalog: ToolCatalog) -> None:
         self._catalog = catalog
-        self._tails: set[ToolTail] = set()
+        self._watches: set[ToolWatch] = set()
         self._closed = False
-        self._stop = catalog.subscribe(self._heard)
+        self._stop = catalog.subscribe(self._on_change)
 
     @property
     def watchers(self) -> int:
-        return len(self._tails)
+        return len(self._watches)
 
-    def watch(self) -> ToolTail:
+    def watch(self) -> ToolWatch:
         """Follow the catalog from now on; to be closed. Raises RpcFailure UNAVAILABLE when the hub is leaving."""
         if self._closed:
-            raise _leaving()
-        tail = ToolTail(self._tails.discard)
-        self._tails.add(tail)
-        return tail
+            raise _draining()
+        watch = ToolWatch(self._watches.discard)
+        self._watches.add(watch)
+        return watch
 
-    async def told(
+    async def messages(
         self, request: registry_service_pb2.WatchToolsRequest, *, full: bool
     ) -> AsyncGenerator[registry_service_pb2.WatchToolsResponse, None]:
         """The messages of one watch: the revision at once, then what changes. Raises RpcFailure UNAVAILABLE."""
-        with self.watch() as tail:
+        with self.watch() as watch:
             revision = self._catalog.revision
             yield registry_service_pb2.WatchToolsResponse(revision=revision, reset=request.known_revision != revision)
             while True:
-                steps = await tail.next()
+                steps = await watch.next()
                 if steps == []:
                     continue  # all of it was undone before it was told
                 yield _message(self._catalog.revision, steps, full=full)
@@ -221,23 +221,23 @@ class ToolNews:
         if not self._closed:
             self._closed = True
             self._stop()
-        for tail in self._tails:
-            tail.end()
+        for watch in self._watches:
+            watch.end()
 
-    def _heard(self, change: CatalogChange) -> None:
-        for tail in self._tails:
-            tail.offer(change)
+    def _on_change(self, change: CatalogChange) -> None:
+        for watch in self._watches:
+            watch.offer(change)
 
 
-class ToolTail:
+class ToolWatch:
     """One watch."""
 
-    def __init__(self, closed: Callable[[ToolTail], None]) -> None:
+    def __init__(self, closed: Callable[[ToolWatch], None]) -> None:
         self._closed = closed
-        self._waiting: dict[str, Step] = {}
-        self._lost = False
+        self._changes: dict[str, Step] = {}
+        self._overflowed = False
         self._ended = False
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -246,8 +246,8 @@ class ToolTail:
         self._closed(self)
 
     def offer(self, change: CatalogChange) -> None:
-        """What one batch did."""
-        if self._lost:
+        """Add the changes of one batch."""
+        if self._overflowed:
             return
         for spec in change.added:
             self._put(spec.name, False, spec)
@@ -255,33 +255,33 @@ class ToolTail:
             self._put(spec.name, True, spec)
         for spec in change.removed:
             self._put(spec.name, True, None)
-        if len(self._waiting) > CHANGES_MAX:
-            self._waiting.clear()
-            self._lost = True
-        self._news.set()
+        if len(self._changes) > CHANGES_MAX:
+            self._changes.clear()
+            self._overflowed = True
+        self._wake.set()
 
     def end(self) -> None:
-        """Tell nothing more but that the hub is leaving."""
+        """Make the watch end with DRAINING."""
         self._ended = True
-        self._news.set()
+        self._wake.set()
 
     async def next(self) -> list[tuple[str, Step]] | None:
         """What has changed, by name; None: more than is kept. Raises RpcFailure when the hub is leaving."""
-        await self._news.wait()
+        await self._wake.wait()
         if self._ended:
-            raise _leaving()
-        self._news.clear()
-        if self._lost:
-            self._lost = False
+            raise _draining()
+        self._wake.clear()
+        if self._overflowed:
+            self._overflowed = False
             return None
-        steps, self._waiting = sorted(self._waiting.items()), {}
+        steps, self._changes = sorted(self._changes.items()), {}
         return steps
 
     def _put(self, name: str, was_there: bool, now: ToolSpec | None) -> None:
-        waiting = self._waiting.pop(name, None)
-        step = Step(waiting.was_there if waiting else was_there, now)
+        earlier = self._changes.pop(name, None)
+        step = Step(earlier.was_there if earlier else was_there, now)
         if step.was_there or now is not None:  # else it came and went before it was told
-            self._waiting[name] = step
+            self._changes[name] = step
 
 
 def _message(
@@ -304,7 +304,7 @@ def _change(name: str, step: Step, *, full: bool) -> registry_service_pb2.ToolCh
     return registry_service_pb2.ToolChange(type=type, name=name, tool=from_spec(step.now, full=full))
 
 
-def _leaving() -> RpcFailure:
+def _draining() -> RpcFailure:
     return RpcFailure(
         Reason.DRAINING,
         "This hub is leaving; watch again, with the last revision.",

@@ -1,4 +1,4 @@
-"""RegistryService: what operators use. Sources and pins are the desk's, changes of the catalog ToolNews's."""
+"""RegistryService: what operators use. Sources and pins are the desk's, changes of the catalog ToolWatches's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter
 from toolhub_service.transport.convert.tool import from_snapshot, from_source, from_spec, is_full, to_spec
-from toolhub_service.transport.discovery import ToolNews
+from toolhub_service.transport.discovery import ToolWatches
 from toolhub_service.transport.page_tokens import read_pin_cursor, write_pin_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 
@@ -91,10 +91,10 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     desk: SourceDesk
     alone: bool = True
     """False when several processes share the port: what is removed from the catalog alone is removed in one of them."""
-    news: ToolNews = field(init=False)
+    news: ToolWatches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.news = ToolNews(self.catalog)
+        self.news = ToolWatches(self.catalog)
 
     async def RegisterTool(self, request: pb.RegisterToolRequest, context: ServicerContext) -> pb.RegisterToolResponse:
         (registered,) = await self._register([request.tool], upsert=request.upsert)
@@ -111,24 +111,24 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     ) -> pb.UnregisterToolResponse:
         spec = self.catalog.get(request.name)
         if not await self.desk.unregister(request.name):
-            self._check_alone()
+            self._check_single_worker()
             self.catalog.unregister(request.name)
         await self._audit(EventType.TOOL_UNREGISTERED, [spec] if spec else [])
         return pb.UnregisterToolResponse(revision=self.catalog.revision)
 
     async def GetSnapshot(self, request: pb.GetSnapshotRequest, context: ServicerContext) -> pb.GetSnapshotResponse:
         response = from_snapshot(self.catalog.snapshot(), full=is_full(request.view, default=False))
-        response.sources.extend(_told(self.desk.statuses()))
+        response.sources.extend(_statuses(self.desk.statuses()))
         return response
 
     async def ListSources(self, request: pb.ListSourcesRequest, context: ServicerContext) -> pb.ListSourcesResponse:
-        return pb.ListSourcesResponse(sources=_told(self.desk.statuses()))
+        return pb.ListSourcesResponse(sources=_statuses(self.desk.statuses()))
 
     async def RefreshSources(
         self, request: pb.RefreshSourcesRequest, context: ServicerContext
     ) -> pb.RefreshSourcesResponse:
         statuses = await self.desk.refresh(list(request.sources))
-        return pb.RefreshSourcesResponse(sources=_told(statuses), revision=self.catalog.revision)
+        return pb.RefreshSourcesResponse(sources=_statuses(statuses), revision=self.catalog.revision)
 
     async def ListPins(self, request: pb.ListPinsRequest, context: ServicerContext) -> pb.ListPinsResponse:
         return await PinPages(self.desk, self.catalog).page(request)
@@ -139,7 +139,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     async def WatchTools(
         self, request: pb.WatchToolsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.WatchToolsResponse]:
-        async with aclosing(self.news.told(request, full=is_full(request.view, default=False))) as messages:
+        async with aclosing(self.news.messages(request, full=is_full(request.view, default=False))) as messages:
             async for message in messages:
                 yield message
 
@@ -149,7 +149,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         await self._audit(EventType.TOOL_REGISTERED, specs)
         return [from_spec(spec, full=True) for spec in specs]
 
-    def _check_alone(self) -> None:
+    def _check_single_worker(self) -> None:
         if not self.alone:
             raise HubFailure(
                 Reason.SEVERAL_WORKERS,
@@ -172,5 +172,5 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
             )
 
 
-def _told(statuses: Sequence[SourceStatus]) -> list[source_pb2.SourceStatus]:
+def _statuses(statuses: Sequence[SourceStatus]) -> list[source_pb2.SourceStatus]:
     return [from_source(status, for_operator=True) for status in statuses]

@@ -6,7 +6,7 @@ reading. A call that never waits costs no task and no turn of the loop, and a ca
 them it is shows only while it runs, and asyncio's own tasks, timeouts and cancellation are all that is needed.
 
 At most `max_in_flight` calls are begun and not yet handed to the reader, fewer where their arguments are large or other
-sessions have many (session_room.py). While one that was read cannot begin, nothing more is read: HTTP/2's flow control
+sessions have many (session_calls.py). While one that was read cannot begin, nothing more is read: HTTP/2's flow control
 holds the caller back, and a caller that keeps to the bounds can always cancel.
 """
 
@@ -88,7 +88,7 @@ class Session:
         """Whether reading ended before the caller had closed its side."""
 
     def begin(self) -> None:
-        self._appoint()
+        self._start_leader()
 
     async def next_message(self) -> bytes | None:
         """A serialised InvokeSessionResponse; None once all is answered. Raises what broke the session."""
@@ -123,17 +123,17 @@ class Session:
 
     # Leading
 
-    def _appoint(self) -> None:
+    def _start_leader(self) -> None:
         """Let another task lead."""
         self._is_calling = False
         self._leader = task = asyncio.create_task(self._lead())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def _relieve(self, leader: asyncio.Task[None]) -> None:
+    def _replace_waiting_leader(self, leader: asyncio.Task[None]) -> None:
         """Called in the turn after the leader began to call: whether it is still inside tells that it waits."""
         if self._leader is leader and self._is_calling and not self._is_over:
-            self._appoint()
+            self._start_leader()
 
     async def _lead(self) -> None:
         me = asyncio.current_task()
@@ -151,7 +151,7 @@ class Session:
 
     async def _call_a_turn(self, me: asyncio.Task[None]) -> None:
         self._is_calling = True
-        asyncio.get_running_loop().call_soon(self._relieve, me)
+        asyncio.get_running_loop().call_soon(self._replace_waiting_leader, me)
         left = _CALLS_A_TURN
         while left and self._waiting and self._limiter.has_room():
             await self._run(self._waiting.popleft(), me)
@@ -186,9 +186,9 @@ class Session:
             return  # told to stop reading, and that is all
         finally:
             self._is_reading = False
-        self._take_in(message)
+        self._receive(message)
 
-    def _take_in(self, message: pb.InvokeSessionRequest) -> None:
+    def _receive(self, message: pb.InvokeSessionRequest) -> None:
         """Calls first, so that a message may start a call and cancel it."""
         malformed = self._terms.check(message)
         for place, request in enumerate(message.calls):
@@ -290,7 +290,7 @@ class SessionTerms:
 
 # All sessions of a hub
 
-_LAST_WORDS_S = 0.25
+_ANSWER_RESERVE_S = 0.25
 """Kept back from the grace, so that calls that do not end in it are still answered."""
 
 
@@ -345,7 +345,7 @@ class Sessions:
         """Read no more calls; what runs has so long to end, then it is cancelled. Each session ends UNAVAILABLE."""
         for session in self._open:
             session.stop_reading()
-        asyncio.get_running_loop().call_later(max(0.0, grace_s - _LAST_WORDS_S), self._cut_off)
+        asyncio.get_running_loop().call_later(max(0.0, grace_s - _ANSWER_RESERVE_S), self._cut_off)
 
     def _cut_off(self) -> None:
         for session in self._open:

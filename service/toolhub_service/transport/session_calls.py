@@ -26,7 +26,7 @@ EVENTS_MAX = 1_024
 class Mailbox(Protocol):
     """Where the events of all calls of a session wait."""
 
-    def list_up(self, call: SessionedCall) -> None:
+    def enqueue(self, call: SessionedCall) -> None:
         """The call has something to tell."""
         ...
 
@@ -40,12 +40,12 @@ class SessionedCall:
 
     __slots__ = (
         "_answer",
+        "_events",
         "_mailbox",
         "_request",
-        "_told",
         "is_cancelled",
-        "is_listed",
         "is_over",
+        "is_queued",
         "malformed",
         "name",
         "refusal",
@@ -68,13 +68,13 @@ class SessionedCall:
         self.is_cancelled = False
         self.is_over = False
         """Whether its answer was taken: nothing more will come."""
-        self.is_listed = False
+        self.is_queued = False
         """Whether the mailbox knows that there is something to tell; the mailbox's own mark."""
         self.task: asyncio.Task[None] | None = None
         """What runs it, from when it begins to its answer."""
         self._request: pb.SessionCall | None = request
         self._mailbox = mailbox
-        self._told: deque[Progress | Chunk] | None = None
+        self._events: deque[Progress | Chunk] | None = None
         self._answer: bytes | None = None
 
     def begun_by(self, task: asyncio.Task[None]) -> pb.SessionCall:
@@ -94,9 +94,9 @@ class SessionedCall:
             self.refusal = cancelled()
 
     def progress(self, progress: Progress) -> None:
-        told = self._told
-        if told and isinstance(told[-1], Progress):
-            told[-1] = progress  # only the newest matters
+        events = self._events
+        if events and isinstance(events[-1], Progress):
+            events[-1] = progress  # only the newest matters
             return
         self._keep(progress, 0)
 
@@ -110,11 +110,11 @@ class SessionedCall:
         self._answer = event.SerializeToString()
         self.task = None
         self._mailbox.hold(len(self._answer))
-        self._mailbox.list_up(self)
+        self._mailbox.enqueue(self)
 
     def next_event(self) -> bytes | None:
         """The oldest event that waits, serialised; None when none does."""
-        if self._told:
+        if self._events:
             return self._event(self._take()).SerializeToString()
         answer = self._answer
         if answer is None or self.is_over:
@@ -124,19 +124,19 @@ class SessionedCall:
         return answer
 
     def _keep(self, event: Progress | Chunk, size_bytes: int) -> None:
-        if self._told is None:
-            self._told = deque()
-        told = self._told
-        told.append(event)
+        if self._events is None:
+            self._events = deque()
+        events = self._events
+        events.append(event)
         is_crowded = self._mailbox.hold(size_bytes)
-        while len(told) > EVENTS_MAX or (is_crowded and len(told) > 1):
+        while len(events) > EVENTS_MAX or (is_crowded and len(events) > 1):
             self._take()
             is_crowded = self._mailbox.hold(0)
-        self._mailbox.list_up(self)
+        self._mailbox.enqueue(self)
 
     def _take(self) -> Progress | Chunk:
-        assert self._told is not None
-        event = self._told.popleft()
+        assert self._events is not None
+        event = self._events.popleft()
         if isinstance(event, Chunk):
             self._mailbox.hold(-len(event.data))
         return event
@@ -168,33 +168,33 @@ class SendQueue:
         """Of what waits for the reader."""
         self._over = b""
         """An event that no longer went into its message."""
-        self._bell: asyncio.Future[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
         self._closed = False
 
     def hold(self, size_bytes: int) -> bool:
         self.held_bytes += size_bytes
         return self.held_bytes > HELD_MAX_BYTES
 
-    def list_up(self, call: SessionedCall) -> None:
-        if not call.is_listed:
-            call.is_listed = True
+    def enqueue(self, call: SessionedCall) -> None:
+        if not call.is_queued:
+            call.is_queued = True
             self._ready.append(call)
-            if self._bell is not None and not self._bell.done():
-                self._bell.set_result(None)
+            if self._wake is not None and not self._wake.done():
+                self._wake.set_result(None)
 
     def close(self) -> None:
         """Nothing comes any more: the reader is let go when it has caught up."""
         self._closed = True
-        if self._bell is not None and not self._bell.done():
-            self._bell.set_result(None)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     async def next_message(self) -> bytes | None:
         """An InvokeSessionResponse with all that waits, up to the bound; None after the last."""
         while not (self._ready or self._over):
             if self._closed:
                 return None
-            self._bell = asyncio.get_running_loop().create_future()
-            await self._bell
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
         return self._packed()
 
     def _packed(self) -> bytes:
@@ -210,7 +210,7 @@ class SendQueue:
                 parts.append(framed)
                 size_bytes += len(framed)
             ready.popleft()
-            call.is_listed = False
+            call.is_queued = False
             if call.is_over:
                 self._sent(call)
         return b"".join(parts)
@@ -253,7 +253,7 @@ class SharedLimit:
         while self._waiting and self.count < self.most:
             limiter = self._waiting.popleft()
             limiter.is_waiting = False
-            if limiter.look_again():
+            if limiter.wake_if_free():
                 return
 
 
@@ -268,7 +268,7 @@ class Limiter:
         self._queue = queue
         self._calls = 0
         self._bytes = 0
-        self._bell: asyncio.Future[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
 
     def has_room(self) -> bool:
         """Whether one more call may begin."""
@@ -292,24 +292,24 @@ class Limiter:
         self._bytes -= size_bytes
         if self._calls:
             self._shared.left(1)
-        if self._bell is not None:
-            self.look_again()
+        if self._wake is not None:
+            self.wake_if_free()
 
     async def wait(self) -> None:
         """Until it may be free."""
         if self._calls and self._shared.count >= self._shared.most:
             self._shared.wait(self)
-        self._bell = asyncio.get_running_loop().create_future()
-        await self._bell
+        self._wake = asyncio.get_running_loop().create_future()
+        await self._wake
 
-    def look_again(self) -> bool:
+    def wake_if_free(self) -> bool:
         """Whether it has let somebody go on."""
-        if self._bell is None or self._bell.done() or not self.has_room():
+        if self._wake is None or self._wake.done() or not self.has_room():
             return False
-        self._bell.set_result(None)
+        self._wake.set_result(None)
         return True
 
     def close(self) -> None:
         """Nothing is in flight any more, handed over or not."""
-        beyond_first, self._calls, self._bell = max(0, self._calls - 1), 0, None
+        beyond_first, self._calls, self._wake = max(0, self._calls - 1), 0, None
         self._shared.left(beyond_first)

@@ -12,6 +12,7 @@ import pytest
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
 from toolhub_service.cli.audit import newest
+from toolhub_service.cli.client import Connection
 
 
 @dataclass
@@ -24,6 +25,8 @@ class Log:
     timeout_s: float = 1.0
     metadata: tuple[()] = ()
     now_ns: int = field(default_factory=time.time_ns)
+    call = Connection.call
+    pages = Connection.pages
 
     @property
     def audit(self) -> Any:

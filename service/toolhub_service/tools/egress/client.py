@@ -22,7 +22,7 @@ from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.headers import Headers, bodiless_headers, cross_origin_headers
 from toolhub_service.guards.urls import JudgedUrl, join_url, judge_url
 from toolhub_service.tools.egress.transport import GuardedTransport, address_of, judged_as
-from toolhub_service.tools.egress.wire import REPEATABLE, BoundedBody, WireError, decoder_of, out_of_time, told
+from toolhub_service.tools.egress.wire import REPEATABLE, BoundedBody, WireError, decoder_of, failure_of, out_of_time
 
 # Where a redirect leads, judged like a first request (RFC 9110 §15.4).
 
@@ -202,7 +202,7 @@ class EgressClient:
                 finally:
                     await response.answer.aclose()
         except WireError as error:
-            raise told(error, request.method, first, blames_upstream=_is_at_home(hops)) from None
+            raise failure_of(error, request.method, first, blames_upstream=_is_at_home(hops)) from None
         except TimeoutError:
             if not clock.expired():
                 raise
