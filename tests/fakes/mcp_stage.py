@@ -18,7 +18,7 @@ from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.definitions import Override, Overrides
 from toolhub_service.adapters.mcp.adapter import McpAdapter
-from toolhub_service.adapters.mcp.calling import Calling
+from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.definitions import SourceTerms
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
@@ -104,7 +104,7 @@ def stage_of(
     server = McpServer("fake", link, Overrides(overrides), elicitation)
     marks = kept or KeptMarks()
     redact = Redactor().text
-    calling = Calling(redact, desk=desk, keep_raw=keep_raw)
+    calling = ToolCaller(redact, desk=desk, keep_raw=keep_raw)
     adapter = McpAdapter(calling, FakeRunningJobs(marks, Life()), LoopClock(), FixedRandomness())
     adapter.put(server)
     source = McpToolSource(server, SourceTerms("fake", endpoint=terms.endpoint), compile_schema, redact)

@@ -27,7 +27,7 @@ from toolhub_service.domain.tool import Annotations
 JOB_ID = "job-1"
 SOON = PollTerms(first_s=0.001, longest_s=0.004, per_s=1e6)
 BRISK = RemoteTerms(
-    look_up_within_s=0.02, absent_for_s=0.002, stop_within_s=2.0, pause_first_s=0.001, pause_max_s=0.004
+    look_up_timeout_s=0.02, absent_for_s=0.002, stop_timeout_s=2.0, pause_first_s=0.001, pause_max_s=0.004
 )
 WITHIN_S = 60.0
 """Longer than anything here takes: what hangs fails by name."""

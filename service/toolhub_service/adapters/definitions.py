@@ -21,6 +21,8 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.registry.catalog import NAME_MAX_CHARS, check_name
 
 SCHEMA_MAX_BYTES: Final = 256 * 1024
+PROBLEMS_MAX: Final = 50
+"""Of one reading of a source."""
 
 CheckSchema = Callable[[JsonObject], object]
 """Raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by."""
@@ -101,7 +103,7 @@ _OPTIONS.max_mem = 8 * 1024 * 1024
 
 
 class ToolTermsLike(Protocol):
-    """As they are configured; see settings/sources.py."""
+    """What sources.yaml says of tools (`ToolTerms`)."""
 
     @property
     def offered(self) -> bool: ...
@@ -181,3 +183,10 @@ def _compiled(glob: str, pattern: str) -> Callable[[str], bool]:
         return compiled.search(text) is not None
 
     return finds
+
+
+def limited(problems: list[str]) -> tuple[str, ...]:
+    """The first problems of a reading, and how many more there are."""
+    if len(problems) <= PROBLEMS_MAX:
+        return tuple(problems)
+    return (*problems[: PROBLEMS_MAX - 1], f"And {len(problems) - PROBLEMS_MAX + 1} more.")

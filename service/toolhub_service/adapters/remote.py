@@ -32,7 +32,7 @@ from toolhub_service.adapters.remote_polling import (
     STOPPED_LATE,
     WILL_NOT_STOP,
     WILL_STOP,
-    Doubt,
+    UnclearPoint,
     asked_to_stop,
     attached,
     evidence,
@@ -57,7 +57,7 @@ from toolhub_service.domain.result import Outcome, Progress
 
 @dataclass(frozen=True, slots=True)
 class RemoteTerms:
-    look_up_within_s: float = 60.0
+    look_up_timeout_s: float = 60.0
     """How long a start of unknown outcome is looked up before it is given up as unknown."""
     looks_min: int = 3
     """How often it is looked up at least, however long an answer takes to fail."""
@@ -66,7 +66,7 @@ class RemoteTerms:
     still be under way when its sender is dead. 0 where the remote side itself refuses a key that it has seen."""
     starts_max: int = 3
     """How often a start is sent that was certainly not taken."""
-    stop_within_s: float = 5.0
+    stop_timeout_s: float = 5.0
     """For the one request to stop what has run past its deadline."""
     pause_first_s: float = 0.25
     pause_max_s: float = 10.0
@@ -135,7 +135,17 @@ class _Pauses:
 class _Run:
     """One run of one job."""
 
-    __slots__ = ("_call", "_has_ended", "_is_asked_to_stop", "_job_id", "_on", "_sink", "_stopping", "_told", "mark")
+    __slots__ = (
+        "_call",
+        "_has_ended",
+        "_is_asked_to_stop",
+        "_job_id",
+        "_last_progress",
+        "_on",
+        "_sink",
+        "_stopping",
+        "mark",
+    )
 
     def __init__(self, on: RemoteExecutor, call: GrantedCall, sink: EventSink) -> None:
         self._on = on
@@ -143,14 +153,14 @@ class _Run:
         self._sink = sink
         self._job_id = call.call.job_id
         self._stopping = on.running.stopping(self._job_id)
-        self._told = Progress(step=0)
+        self._last_progress = Progress(step=0)
         self._is_asked_to_stop = False
         self._has_ended = False
         self.mark = new_mark(self._job_id)
         """As it was last kept, or is to be."""
 
     async def to_its_end(self) -> Outcome:
-        await self._have_it_taken()
+        await self._ensure_started()
         await self._follow()
         self._has_ended = True
         return await self._collect()
@@ -161,15 +171,15 @@ class _Run:
             return
         asking = asyncio.create_task(self._stop_once())
         try:
-            await asyncio.wait({asking}, timeout=self._on.terms.stop_within_s)
+            await asyncio.wait({asking}, timeout=self._on.terms.stop_timeout_s)
         finally:
             if not asking.done():
                 asking.cancel()
-                self._tell(LEFT_BEHIND)
+                self._report(LEFT_BEHIND)
 
-    async def _have_it_taken(self) -> None:
+    async def _ensure_started(self) -> None:
         """Until the remote side has it, and its accepted mark is kept."""
-        kept = await self._patiently(lambda: self._on.running.mark(self._job_id))
+        kept = await self._with_retries(lambda: self._on.running.mark(self._job_id))
         taken = self.mark = kept or self.mark
         if not taken.accepted:
             found = await self._look_up() if may_run(taken) else None
@@ -206,8 +216,8 @@ class _Run:
             try:
                 found = await self._on.remote.find(self._call, self.mark)
             except (RemoteUnclear, ToolFailure) as unclear:
-                if looks >= terms.looks_min and clock.monotonic_s() - began_s >= terms.look_up_within_s:
-                    raise unknown(self._call, self.mark, Doubt.START, unclear) from unclear
+                if looks >= terms.looks_min and clock.monotonic_s() - began_s >= terms.look_up_timeout_s:
+                    raise unknown(self._call, self.mark, UnclearPoint.START, unclear) from unclear
                 absent_since_s = None
             else:
                 if found is not None:
@@ -222,19 +232,19 @@ class _Run:
         stopper = asyncio.create_task(self._stop_when_asked())
         pauses = self._on.pauses()
         try:
-            while not await self._follow_on():
+            while not await self._follow_once():
                 await pauses.pause()
         except (RemoteUnclear, ToolFailure) as unclear:
-            raise unknown(self._call, self.mark, Doubt.END, unclear) from unclear
+            raise unknown(self._call, self.mark, UnclearPoint.END, unclear) from unclear
         finally:
             stopper.cancel()
             await asyncio.wait({stopper})
 
-    async def _follow_on(self) -> bool:
+    async def _follow_once(self) -> bool:
         """False: it asks something, but is to be stopped, which ends it as well."""
         try:
             async for progress in self._on.remote.follow(self._call, self.mark):
-                self._told = progress
+                self._last_progress = progress
                 self._sink.progress(progress)
         except QuestionAsked:
             if self._stopping.is_set():
@@ -246,7 +256,7 @@ class _Run:
         try:
             outcome = await self._on.remote.collect(self._call, self.mark)
         except RemoteUnclear as unclear:
-            raise unknown(self._call, self.mark, Doubt.RESULT, unclear) from unclear
+            raise unknown(self._call, self.mark, UnclearPoint.RESULT, unclear) from unclear
         except ToolFailure as verdict:
             raise located(self._call, self.mark, verdict.error) from verdict
         return outcome._replace(evidence=(*outcome.evidence, evidence(self._call, self.mark)))
@@ -269,11 +279,11 @@ class _Run:
                 pass
             except ToolFailure as refusal:
                 if not refusal.error.is_retryable:
-                    self._tell(f"{WILL_NOT_STOP}: {refusal.error.message}")
+                    self._report(f"{WILL_NOT_STOP}: {refusal.error.message}")
                     return
             else:
                 self._is_asked_to_stop = True
-                self._tell(WILL_STOP if can_stop else CANNOT_STOP)
+                self._report(WILL_STOP if can_stop else CANNOT_STOP)
                 return
             await pauses.pause()
 
@@ -282,15 +292,15 @@ class _Run:
             mark = self.mark if self.mark.accepted else await self._on.remote.find(self._call, self.mark)
             if mark is not None:
                 can_stop = await self._on.remote.cancel(self._call, mark)
-                self._tell(STOPPED_LATE if can_stop else LEFT_BEHIND)
+                self._report(STOPPED_LATE if can_stop else LEFT_BEHIND)
         except (RemoteUnclear, ToolFailure):
-            self._tell(LEFT_BEHIND)
+            self._report(LEFT_BEHIND)
 
     async def _keep(self, mark: RemoteMark) -> None:
-        await self._patiently(lambda: self._on.running.keep_mark(self._job_id, mark))
+        await self._with_retries(lambda: self._on.running.keep_mark(self._job_id, mark))
         self.mark = mark
 
-    async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _with_retries(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """What the job store says, however long it is away: without it, nothing may go on. The deadline bounds it."""
         pauses = self._on.pauses()
         while True:
@@ -301,6 +311,6 @@ class _Run:
                     raise
             await pauses.pause()
 
-    def _tell(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         """What happens to the work, beside how far it has come."""
-        self._sink.progress(replace(self._told, message=message))
+        self._sink.progress(replace(self._last_progress, message=message))

@@ -40,7 +40,7 @@ LEFT_BEHIND: Final = "its time is up, and the remote side could not be asked to 
 STOPPED_LATE: Final = "its time is up; the remote side was asked to stop"
 
 
-class Doubt(Enum):
+class UnclearPoint(Enum):
     """At which point nobody could tell any more. The value is the `cause` in the error's details."""
 
     START = "START_UNCLEAR"
@@ -48,10 +48,10 @@ class Doubt(Enum):
     RESULT = "RESULT_UNCLEAR"
 
 
-_HOW: Final[Mapping[Doubt, str]] = {
-    Doubt.START: "was sent, and nobody can tell whether it was taken",
-    Doubt.END: "was taken and may have run, or may still run, but nobody can tell how it ended",
-    Doubt.RESULT: "was taken and has ended, but what it brought cannot be had",
+_HOW: Final[Mapping[UnclearPoint, str]] = {
+    UnclearPoint.START: "was sent, and nobody can tell whether it was taken",
+    UnclearPoint.END: "was taken and may have run, or may still run, but nobody can tell how it ended",
+    UnclearPoint.RESULT: "was taken and has ended, but what it brought cannot be had",
 }
 
 
@@ -113,7 +113,7 @@ def evidence(call: GrantedCall, mark: RemoteMark) -> Evidence:
     )
 
 
-def unknown(call: GrantedCall, mark: RemoteMark, doubt: Doubt, why: Exception) -> ToolFailure:
+def unknown(call: GrantedCall, mark: RemoteMark, point: UnclearPoint, why: Exception) -> ToolFailure:
     """OUTCOME_UNKNOWN: what was sent where, and how one can find out. `why`: RemoteUnclear or ToolFailure."""
     reason = why.error.message if isinstance(why, ToolFailure) else str(why)
     advice = (
@@ -122,8 +122,8 @@ def unknown(call: GrantedCall, mark: RemoteMark, doubt: Doubt, why: Exception) -
         else "Look for it there before you ask for it again: it may have had its effect."
     )
     at = f"{call.spec.name} at {_place(call, mark)}, {_name(mark)}"
-    message = f"{at}: it {_HOW[doubt]}. {reason.rstrip('. ')}. {advice}"
-    details = {**facts(call, mark), "cause": doubt.value, "reason": reason}
+    message = f"{at}: it {_HOW[point]}. {reason.rstrip('. ')}. {advice}"
+    details = {**facts(call, mark), "cause": point.value, "reason": reason}
     return ToolFailure(ToolError(ErrorKind.OUTCOME_UNKNOWN, message, retryable=call.safe_to_repeat, details=details))
 
 
@@ -171,7 +171,7 @@ def _name(mark: RemoteMark) -> str:
     return f"there known as {mark.remote_id} (key {mark.key})" if mark.remote_id else f"under the key {mark.key}"
 
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 _NOTHING: Final = object()
 
@@ -192,10 +192,10 @@ class PollTerms:
     """The longest Retry-After that is believed."""
 
 
-class Answer(NamedTuple, Generic[Told]):
+class Answer(NamedTuple, Generic[Value]):
     """What a remote side said."""
 
-    told: Told
+    value: Value
     is_over: bool = False
     """Whether there is nothing more to ask."""
     retry_after_s: float = 0.0
@@ -210,7 +210,7 @@ class Unreachable(Exception):
         self.retry_after_s = retry_after_s
 
 
-Question = Callable[[], Awaitable[Answer[Told]]]
+Question = Callable[[], Awaitable[Answer[Value]]]
 """Asks once. Raises Unreachable, or what ends the asking."""
 
 
@@ -221,7 +221,7 @@ class Poller:
         self._randomness = randomness
         self._terms = terms or PollTerms()
         self._under_way = asyncio.Semaphore(self._terms.at_once)
-        self._rounds: dict[str, _Round] = {}
+        self._states: dict[str, _PollState] = {}
         self._asking = 0
 
     @property
@@ -229,15 +229,15 @@ class Poller:
         """Jobs that are being asked about."""
         return self._asking
 
-    async def poll(self, ask: Question[Told], *, key: str = "") -> AsyncIterator[Told]:
+    async def poll(self, ask: Question[Value], *, key: str = "") -> AsyncIterator[Value]:
         """What was told, each time it differs from the last time; ends with what was told last.
 
         `key` is what `poll_now` is called with; empty for questions that nobody asks to poll now.
         """
-        waits = _Round(self._terms.first_s)
+        state = _PollState(self._terms.first_s)
         self._asking += 1
         if key:
-            self._rounds[key] = waits
+            self._states[key] = state
         before: object = _NOTHING
         try:
             while True:
@@ -248,55 +248,55 @@ class Poller:
                 except Unreachable as silent:
                     at_least_s = silent.retry_after_s
                 else:
-                    if answer.told != before:
-                        before = answer.told
-                        yield answer.told
+                    if answer.value != before:
+                        before = answer.value
+                        yield answer.value
                     if answer.is_over:
                         return
                     at_least_s = answer.retry_after_s
-                await self._pause(waits, at_least_s)
+                await self._pause(state, at_least_s)
         finally:
             self._asking -= 1
-            if self._rounds.get(key) is waits:
-                del self._rounds[key]
+            if self._states.get(key) is state:
+                del self._states[key]
 
-    async def answer(self, ask: Question[Told]) -> Told:
+    async def answer(self, ask: Question[Value]) -> Value:
         """The first answer, however long it takes: for what must be known, such as the result of an ended job."""
-        waits = _Round(self._terms.first_s)
+        state = _PollState(self._terms.first_s)
         while True:
             try:
                 async with self._under_way:
-                    return (await ask()).told
+                    return (await ask()).value
             except Unreachable as silent:
-                await self._pause(waits, silent.retry_after_s)
+                await self._pause(state, silent.retry_after_s)
 
     def poll_now(self, key: str) -> None:
         """There is news of this job: ask now, and often again. Nothing happens when it is not being asked about."""
-        waits = self._rounds.get(key)
-        if waits is not None:
-            waits.poll_now(self._terms.first_s)
+        state = self._states.get(key)
+        if state is not None:
+            state.poll_now(self._terms.first_s)
 
-    async def _pause(self, waits: _Round, at_least_s: float) -> None:
+    async def _pause(self, state: _PollState, at_least_s: float) -> None:
         terms = self._terms
         share_s = self._asking / terms.per_s
-        shaken_s = max(waits.interval_s, share_s) * self._randomness.uniform(1 - terms.jitter, 1 + terms.jitter)
-        waits.interval_s = min(waits.interval_s * terms.growth, terms.longest_s)
-        await waits.pause(shaken_s + min(at_least_s, terms.retry_after_max_s))
+        jittered_s = max(state.interval_s, share_s) * self._randomness.uniform(1 - terms.jitter, 1 + terms.jitter)
+        state.interval_s = min(state.interval_s * terms.growth, terms.longest_s)
+        await state.pause(jittered_s + min(at_least_s, terms.retry_after_max_s))
 
 
-class _Round:
+class _PollState:
     """Where one job stands between its questions."""
 
-    __slots__ = ("_is_hurried", "_woken", "interval_s")
+    __slots__ = ("_is_woken", "_woken", "interval_s")
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s
         self._woken: asyncio.Future[None] | None = None
-        self._is_hurried = False
+        self._is_woken = False
 
     async def pause(self, seconds: float) -> None:
         """Until then, or until hurried; at once when hurried since the last pause."""
-        if not self._is_hurried:
+        if not self._is_woken:
             loop = asyncio.get_running_loop()
             self._woken = loop.create_future()
             timer = loop.call_later(seconds, self._wake)
@@ -305,11 +305,11 @@ class _Round:
             finally:
                 timer.cancel()
                 self._woken = None
-        self._is_hurried = False
+        self._is_woken = False
 
     def poll_now(self, interval_s: float) -> None:
         self.interval_s = interval_s
-        self._is_hurried = True
+        self._is_woken = True
         self._wake()
 
     def _wake(self) -> None:

@@ -5,6 +5,7 @@ What is cut keeps a digest of the whole, so that a change is still seen.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import ssl
@@ -50,6 +51,12 @@ class RefCounted:
         self.is_closed = True
         if not self._users:
             await self._close()
+
+
+def is_cancelled() -> bool:
+    """Whether somebody has cancelled this task, and not a library or a tool on its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def retry_after_s(header: str | None) -> float:

@@ -226,7 +226,7 @@ async def test_a_remote_side_that_does_not_answer_holds_the_deadline_up_for_a_bo
     stage: Stage, client: httpx.AsyncClient, how: How
 ) -> None:
     stage.server.script.add(Op.CANCEL, how)
-    hasty = Stage(stage.server, client, terms=RemoteTerms(stop_within_s=0.02, pause_first_s=0.001))
+    hasty = Stage(stage.server, client, terms=RemoteTerms(stop_timeout_s=0.02, pause_first_s=0.001))
     await _until_deadline(hasty, hasty.sink.said("step"))
     assert "could not be asked to stop" in hasty.sink.progresses[-1].message
 
@@ -328,7 +328,7 @@ class _Broken(HttpRemoteJob):
 async def test_it_is_looked_up_several_times_however_slow_an_answer_is_to_fail(stage: Stage) -> None:
     stage.server.script.add(Op.START, How.LOSE_ANSWER)
     stage.server.script.add(Op.FIND, How.DROP, times=2)
-    slow = Stage(stage.server, stage.client, terms=RemoteTerms(look_up_within_s=0.0, pause_first_s=0.001))
+    slow = Stage(stage.server, stage.client, terms=RemoteTerms(look_up_timeout_s=0.0, pause_first_s=0.001))
     assert isinstance(await slow.run(), Outcome)
     assert stage.server.asked[Op.FIND] == 3
 

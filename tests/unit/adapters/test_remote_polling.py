@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 
 from tests.fakes.clock import FixedRandomness
+from tests.fakes.http_remote_job import HttpRemoteJob
+from tests.fakes.job_server import JobServer, job_server
+from tests.fakes.job_server_faults import How, Op
+from tests.fakes.remote_stage import SOON, a_client, remote_call
+from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Question, Unreachable
 from toolhub_service.adapters.upstream import retry_after_s
 from toolhub_service.domain.errors import RemoteUnclear
@@ -165,3 +170,45 @@ def test_retry_after_in_seconds(header: str | None, seconds: float) -> None:
 def test_retry_after_as_a_date() -> None:
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
     assert 3_500 < retry_after_s(formatdate(usegmt=True, timeval=time.time() + 3_600)) <= 3_600
+
+
+_SCRIPT = {
+    Trouble.START_REFUSED: (Op.START, How.REFUSE),
+    Trouble.START_ANSWER_LOST: (Op.START, How.LOSE_ANSWER),
+    Trouble.START_LOST: (Op.START, How.DROP),
+    Trouble.FIND_BROKEN: (Op.FIND, How.DROP),
+    Trouble.FOLLOW_CUT: (Op.STATUS, How.CUT),
+    Trouble.FORGOTTEN: (Op.STATUS, How.FORGET),
+    Trouble.STOP_BROKEN: (Op.CANCEL, How.DROP),
+    Trouble.COLLECT_CUT: (Op.RESULT, How.CUT),
+    Trouble.RESULT_GONE: (Op.RESULT, How.FORGET),
+}
+
+
+class ScriptedStage:
+    """Implements `RemoteStage`."""
+
+    def __init__(self, server: JobServer, remote: HttpRemoteJob) -> None:
+        self.remote = remote
+        self.call = remote_call(server.url, {"holds": True, "result": "made"})
+        self._server = server
+
+    @property
+    def effects(self) -> int:
+        return self._server.effects.total()
+
+    def meet(self, trouble: Trouble) -> None:
+        if trouble is Trouble.STOP_IMPOSSIBLE:
+            self._server.can_stop = False
+        else:
+            self._server.script.add(*_SCRIPT[trouble])
+
+    def let_go(self) -> None:
+        self._server.let_go.set()
+
+
+class TestHttpRemoteJob(RemoteJobSuite):
+    @pytest.fixture
+    async def stage(self) -> AsyncIterator[ScriptedStage]:
+        async with job_server() as server, a_client() as client:
+            yield ScriptedStage(server, HttpRemoteJob(client, server.url, Poller(FixedRandomness(), SOON)))

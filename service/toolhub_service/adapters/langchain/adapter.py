@@ -21,6 +21,7 @@ from toolhub_service.adapters.langchain.worker import FrameTooLarge, encode
 from toolhub_service.adapters.langchain.worker_process import PoolClosed, WorkerFailed
 from toolhub_service.adapters.source_config import SourceValues
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
+from toolhub_service.adapters.upstream import is_cancelled
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.ports import EventSink
@@ -254,8 +255,9 @@ class LangChainAdapter(SourceAdapter):
         try:
             reply, cause = await tool.ask(request, source.max_result_bytes)
         except asyncio.CancelledError as error:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
+            # Of the tool's own making: it would leave the caller unanswered.
             raise unforeseen(call.spec.name) from error
         if cause is not None:
             reply["cause"] = cause
@@ -284,12 +286,6 @@ class LangChainAdapter(SourceAdapter):
         if reply["status"] == "error" or (finds_error is not None and finds_error(value["text"][:_MATCHED_CHARS])):
             raise said_so(spec.name, value["text"], self._redact)
         return Outcome(value=value)
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody asked for it: a CancelledError of the tool's own making would leave the caller unanswered."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _injected_value(call: Call, what: Injected) -> str:

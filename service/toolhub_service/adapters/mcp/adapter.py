@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.calling import Calling, Reporter
+from toolhub_service.adapters.mcp.calling import Reporter, ToolCaller
 from toolhub_service.adapters.mcp.definitions import SourceTerms
+from toolhub_service.adapters.mcp.job import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.mcp.kind import ClientCredentials, HttpTerms, McpSource, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.source import McpToolSource
-from toolhub_service.adapters.mcp.tasks import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_config import SourceValues, Value, shown
@@ -37,7 +37,7 @@ class McpOpener:
     """Implements `Opener`."""
 
     def __init__(self, deps: SourceDeps) -> None:
-        calling = Calling(
+        calling = ToolCaller(
             deps.redactor.text,
             desk=deps.artifacts,
             trace=deps.trace,
@@ -124,8 +124,8 @@ class McpAdapter(SourceAdapter):
 
     kind = ToolKind.MCP
 
-    def __init__(self, calling: Calling, running: RunningJobs, clock: Clock, randomness: Randomness) -> None:
-        self._calling = calling
+    def __init__(self, calling: ToolCaller, running: RunningJobs, clock: Clock, randomness: Randomness) -> None:
+        self._caller = calling
         self._running = running
         self._clock = clock
         self._randomness = randomness
@@ -135,7 +135,7 @@ class McpAdapter(SourceAdapter):
 
     def put(self, server: McpServer) -> None:
         """Add a source, or put another server in its place. Calls under way end where they began."""
-        tasks = McpTasks(server, self._calling, Poller(self._randomness, POLLS), self._clock)
+        tasks = McpTasks(server, self._caller, Poller(self._randomness, POLLS), self._clock)
         self._servers[server.name] = server
         self._tasks[server.name] = tasks
         self._executors[server.name] = RemoteExecutor(tasks, self._running, self._clock, self._randomness, TERMS)
@@ -153,8 +153,8 @@ class McpAdapter(SourceAdapter):
             return await self._as_task(server, call, sink)
         reporter = Reporter(sink)
         try:
-            result, session = await self._calling.result(server, call, reporter)
-            return await self._calling.outcome(server, session, call, result)
+            result, session = await self._caller.result(server, call, reporter)
+            return await self._caller.outcome(server, session, call, result)
         except (ToolFailure, QuestionAsked, asyncio.CancelledError):
             raise
         except Exception as defect:

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import mcp_param_headers
 
-from toolhub_service.adapters.mcp import asking, failures
+from toolhub_service.adapters.mcp import elicitation, failures
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
-from toolhub_service.adapters.upstream import kept_json, one_line
+from toolhub_service.adapters.upstream import is_cancelled, kept_json, one_line
 from toolhub_service.domain.artifact import OCTETS, ArtifactDesk, ArtifactRef
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ToolFailure
@@ -139,10 +139,10 @@ class _Keeping:
 
 
 def _blocks(result: JsonObject) -> Sequence[JsonObject]:
-    calling = result.get("content")
-    if not isinstance(calling, list | tuple):
+    content = result.get("content")
+    if not isinstance(content, list | tuple):
         return ()
-    return [block for block in calling if isinstance(block, Mapping)]
+    return [block for block in content if isinstance(block, Mapping)]
 
 
 def _is_text(block: JsonObject) -> bool:
@@ -226,16 +226,16 @@ class Reporter:
             return
         self._waiting = (progress, total, message)
         if self._loop.time() >= self._next_s:
-            self._hand_on()
+            self._forward()
         elif self._timer is None:
-            self._timer = self._loop.call_at(self._next_s, self._hand_on)
+            self._timer = self._loop.call_at(self._next_s, self._forward)
 
     def close(self) -> None:
         """Hand on what waits; the call has ended."""
         if self._waiting is not None:
-            self._hand_on()
+            self._forward()
 
-    def _hand_on(self) -> None:
+    def _forward(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -264,7 +264,7 @@ def no_trace() -> str:
     return ""
 
 
-class Calling:
+class ToolCaller:
     """How tools are called: what is the same for all servers and calls."""
 
     def __init__(
@@ -296,7 +296,7 @@ class Calling:
         `task_ttl_ms`: ask for a task that is kept so long (2025-11-25); `extension`: what the call declares
         (2026-07-28). Each is ignored in the other version. `key`: goes along where the call has no idempotency key.
         """
-        step = asking.resumed(call)
+        step = elicitation.resumed(call)
         while True:
             session = await server.link.session(call.deadline_s)
             more = {"task": {"ttl": task_ttl_ms}} if task_ttl_ms and not session.is_modern else {}
@@ -306,12 +306,12 @@ class Calling:
                     server, session, call, params, reporter, extension if session.is_modern else ""
                 )
             except ToolFailure as failure:
-                if asking.begins_anew(step, failure):
+                if elicitation.restarts(step, failure):
                     continue
                 raise
             if answer.get("resultType") != "input_required":
                 return answer, session
-            asking.go_on(step, answer, call, server.elicitation, self.redact)
+            elicitation.take_requests(step, answer, call, server.elicitation, self.redact)
             if not step.answers:
                 await asyncio.sleep(_STATE_ONLY_PAUSE_S)
 
@@ -354,7 +354,7 @@ class Calling:
             _notice(server, session, error)
             raise failures.answered(call, error, self.redact) from error
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             # python-sdk #3560: the SDK cancels who waits on a connection that dies.
             server.link.lost(session, "its connection broke")
@@ -392,9 +392,3 @@ def _notice(server: McpServer, session: McpSession, error: MCPError) -> None:
         server.link.lost(session, "the server does not know the session any more")
     elif error.error.code == failures.HEADER_MISMATCH:
         server.changed()
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody asked for it, and not the SDK on its own."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

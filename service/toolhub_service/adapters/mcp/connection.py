@@ -34,12 +34,12 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolhub_service import __version__
-from toolhub_service.adapters.mcp.bounded import BoundedTransport
 from toolhub_service.adapters.mcp.failures import NotConnected, reason_of
-from toolhub_service.adapters.mcp.http import HttpTransport
+from toolhub_service.adapters.mcp.http import BoundedTransport, HttpTransport
 from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
 from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, StdioTransport
+from toolhub_service.adapters.upstream import is_cancelled
 from toolhub_service.domain.ports import Randomness
 
 # Reconnects are exponential with full jitter (Brooker, "Exponential Backoff And Jitter"). The first is at once; a
@@ -64,7 +64,7 @@ class Backoff:
         self._failures += 1
         return max(FLOOR_S, self._randomness.uniform(0.0, ceiling_s))
 
-    def lost_after(self, for_s: float) -> float:
+    def after_loss(self, for_s: float) -> float:
         """A connection was lost after so many seconds; seconds until the next try, 0 when it had lasted a while."""
         if for_s >= LASTED_S:
             self._failures = 0
@@ -107,7 +107,7 @@ class Connection:
         self._connected = connected
         self._disconnected = disconnected
         self._over = asyncio.Event()
-        self._is_leaving = False
+        self._is_disconnecting = False
         self._program: StdioTransport | None = None
         self._bounded: BoundedTransport | None = None
         self._fast: FastClient | None = None
@@ -124,29 +124,28 @@ class Connection:
                 await self._over.wait()
         except asyncio.CancelledError:
             # Stray, from the SDK's scope around this very task, when it is not counted here after the scope was left.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_cancelled():
                 raise
-            self.leave("The connection broke.")
+            self.disconnect("The connection broke.")
         except Exception as error:  # noqa: BLE001  whatever the SDK raises ends this connection and nothing else
-            self.leave(reason_of(error))
+            self.disconnect(reason_of(error))
         finally:
             if self._program is not None and self.why_over in PIPE_REASONS:
                 self.why_over = self._program.ended or self.why_over
 
-    def leave(self, why: str) -> None:
+    def disconnect(self, why: str) -> None:
         """Have `run` end once the connection is made; calls must not begin on it. The first reason counts."""
         self._disconnect(why)
         self._over.set()
 
-    def leave_soon(self, why: str) -> None:
+    def disconnect_soon(self, why: str) -> None:
         """Leave once the answer that says why has reached the call that waits for it."""
         self._disconnect(why)
         asyncio.get_running_loop().call_later(_LAST_ANSWERS_S, self._over.set)
 
     def _disconnect(self, why: str) -> None:
-        if not self._is_leaving:
-            self._is_leaving = True
+        if not self._is_disconnecting:
+            self._is_disconnecting = True
             # After the deadline the hub itself ends the program, and the reason is not that its pipes closed.
             self.why_over = self._too_slow if self._handshake.expired() else why
             self._disconnected()
@@ -169,11 +168,11 @@ class Connection:
         if wanted != "auto" and is_modern(wanted) != is_modern(spoken):
             raise NotConnected(f"It speaks {spoken}, the source is fixed to {wanted}.")
         if self._bounded is not None and self._bounded.was_away and not is_modern(spoken):
-            raise NotConnected(self._bounded.trouble)  # An outage during the probe says nothing of the version.
+            raise NotConnected(self._bounded.last_error)  # An outage during the probe says nothing of the version.
         tools = session.server_capabilities.tools if session.server_capabilities else None
         if is_modern(spoken) and tools and tools.list_changed:
-            await stack.enter_async_context(Listening(session, self._deps.randomness, self._deps.changed))
-        if not self._is_leaving:
+            await stack.enter_async_context(ToolListSubscription(session, self._deps.randomness, self._deps.changed))
+        if not self._is_disconnecting:
             self.was_connected = True
             declared = ClientCapabilities(elicitation=_MAY_BE_ASKED if self._deps.on_elicit else None)
             self._connected(session, RequestSender(dispatcher, spoken, _CLIENT, declared, self._fast))
@@ -196,17 +195,17 @@ class Connection:
     async def _dispatcher(self) -> AsyncIterator[JSONRPCDispatcher[Any]]:
         where = self._deps.terms.where
         if isinstance(where, StdioTerms):
-            self._program = StdioTransport(where, self._deps.terms.max_message_bytes, self.leave)
+            self._program = StdioTransport(where, self._deps.terms.max_message_bytes, self.disconnect)
             async with self._program as (received, to_send):
                 yield JSONRPCDispatcher(received, to_send)
             return
         assert self._deps.http is not None
-        async with self._deps.http.connected(self.leave_soon) as (dispatcher, bounded, self._fast):
+        async with self._deps.http.connected(self.disconnect_soon) as (dispatcher, bounded, self._fast):
             self._bounded = bounded
             try:
                 yield dispatcher
             except Exception as error:  # noqa: BLE001  the SDK's reason hides what the transport knows
-                raise NotConnected(bounded.trouble or reason_of(error)) from None
+                raise NotConnected(bounded.last_error or reason_of(error)) from None
 
     async def _notified(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -265,7 +264,7 @@ _FIRST_WITHIN_S = 1.0
 """How long a connection waits for its first stream before it is used without one."""
 
 
-class Listening:
+class ToolListSubscription:
     """Listens between entering and leaving, in a task of its own."""
 
     def __init__(self, session: ClientSession, randomness: Randomness, changed: Callable[[], None]) -> None:
@@ -303,7 +302,7 @@ class Listening:
             began_s = loop.time()
             with suppress(MCPError, SubscriptionLost, TimeoutError):
                 await self._follow()
-            await asyncio.sleep(self._backoff.lost_after(loop.time() - began_s))
+            await asyncio.sleep(self._backoff.after_loss(loop.time() - began_s))
 
     async def _follow(self) -> None:
         subscription = listen(self._session, tools_list_changed=True)

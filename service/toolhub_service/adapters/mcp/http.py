@@ -1,32 +1,276 @@
-"""The HTTP client of one connection to a server of streamable HTTP; `bounded.py` judges and bounds what goes through.
+"""The HTTP transport of streamable HTTP: only the source's origins are dialled, and every answer is bounded.
 
-Proxies, certificates and credentials of the environment have no effect. A response may be silent for as long as the
-call that waits for it has time; that the peer is gone is noticed by keep-alive probes within a minute. The DELETE that
-ends a session of 2025-11-25 gets two seconds.
+A response that is not an event stream is read here, at most `max_message_bytes` of it after inflation; of an event
+stream each event is bounded so. Proxies, certificates and credentials of the environment have no effect, and cookies
+are dropped. A response may be silent for as long as the call that waits for it has time; that the peer is gone is
+noticed by keep-alive probes within a minute.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
+import orjson
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
-from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
-from toolhub_service.adapters.mcp.failures import NotConnected
+from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_of
 from toolhub_service.adapters.mcp.kind import HttpTerms
-from toolhub_service.adapters.mcp.requests import FastClient
+from toolhub_service.adapters.mcp.lines import counted
+from toolhub_service.adapters.mcp.requests import FastClient, InFlight, Request, RequestCancelled
 from toolhub_service.adapters.source_config import ClientTls
 from toolhub_service.adapters.upstream import client_context
+from toolhub_service.registry.cooperative import run_in_slices
+from toolhub_service.tools.egress.wire import BoundedBody, Pull, WireError, decoder_of
+
+_SESSION = "mcp-session-id"
+_PRIMARY = b"connection", b"content-encoding", b"content-length", b"set-cookie", b"set-cookie2", b"transfer-encoding"
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+_SHORT = httpx2.Timeout(2.0).as_dict()
+"""For what is sent out of politeness: a notification holds up every later request of the connection (the SDK posts it
+in its writing loop), and the end of a session the end of the connection."""
+_NOTIFIES = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"method":\s*"notifications/|\{\s*"method":\s*"notifications/')
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_END_MAX_BYTES = 3
+"""Of an end of an event that stand before the piece that completes it."""
+
+
+def origin_of(url: httpx2.URL) -> tuple[str, str, int]:
+    return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
+
+
+class BoundedTransport(httpx2.AsyncBaseTransport):
+    """Whatever breaks becomes a response with a JSON-RPC error (`Breakage`)."""
+
+    # Raised, it would end the task group of the SDK's transport, and with it every other call of the connection
+    # (python-sdk #3560).
+
+    def __init__(
+        self,
+        inner: httpx2.AsyncBaseTransport,
+        origins: frozenset[tuple[str, str, int]],
+        max_message_bytes: int,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._inner = inner
+        self._origins = origins
+        self._max_message_bytes = max_message_bytes
+        self._on_lost = on_lost
+        self._in_flight = InFlight()
+        self.last_error = ""
+        """What broke last on the way, for people; empty when nothing has."""
+        self.was_away = False
+        """Whether a request could not be sent at all."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if origin_of(request.url) not in self._origins:
+            return self._broken(Breakage.REFUSED, 403)
+        content = await request.aread()
+        if request.method == "DELETE" or _NOTIFIES.match(content):
+            request.extensions = {**request.extensions, "timeout": _SHORT}
+        key, exchange = self._in_flight.begin(content)
+        is_streaming = False
+        try:
+            response = await self._answered(request, exchange)
+            if isinstance(response.stream, _Events):
+                response.stream.on_close = partial(self._in_flight.end, key, exchange)
+                is_streaming = True
+            return response
+        except RequestCancelled:
+            return self._broken(Breakage.LOST, 502)
+        finally:
+            self._in_flight.cancel_named_in(content)
+            if not is_streaming:
+                self._in_flight.end(key, exchange)
+
+    async def _answered(self, request: httpx2.Request, exchange: Request) -> httpx2.Response:
+        """Raises RequestCancelled."""
+        try:
+            response = await exchange.wait(self._inner.handle_async_request(request))
+        except _NOT_SENT as error:
+            if isinstance(error, httpx2.PoolTimeout):
+                self._on_lost("All its connections are taken.")
+            self.was_away = True
+            return self._broken(Breakage.NOT_SENT, 503, _connect_error_of(error))
+        except httpx2.TransportError:
+            return self._broken(Breakage.LOST, 502)
+        return await self._judged(request, response, exchange)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def _judged(self, request: httpx2.Request, response: httpx2.Response, exchange: Request) -> httpx2.Response:
+        try:
+            pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
+        except WireError:
+            await response.aclose()
+            return self._broken(Breakage.UNDECODABLE, 502)
+        if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            return _rebuilt(response, stream=_Events(pull, response, self._max_message_bytes, exchange))
+        return await exchange.wait(self._read(request, response, pull))
+
+    async def _read(self, request: httpx2.Request, response: httpx2.Response, pull: Pull) -> httpx2.Response:
+        body = BoundedBody(pull, self._max_message_bytes)
+        try:
+            content = await body.whole()
+        except httpx2.TransportError:
+            return self._broken(Breakage.LOST, 502)
+        except WireError:
+            return self._broken(Breakage.UNDECODABLE, 502)
+        finally:
+            await response.aclose()
+        if body.is_cut or await run_in_slices(counted(content)):
+            return self._broken(Breakage.TOO_LARGE, 502)
+        if response.has_redirect_location and not self._leads_on(request, response):
+            return self._broken(Breakage.REFUSED, 403)
+        if _SESSION in request.headers and _knows_no_session(response.status_code, content):
+            self._on_lost(Breakage.NO_SESSION.value)
+            return self._broken(Breakage.NO_SESSION, 404)
+        broken = _breakage_of_status(response.status_code)
+        if broken is not None and not _is_jsonrpc_error(content):
+            content = self._content(broken)
+            response.headers["content-type"] = "application/json"
+        return _rebuilt(response, content=content)
+
+    def _leads_on(self, request: httpx2.Request, response: httpx2.Response) -> bool:
+        try:
+            return origin_of(request.url.join(response.headers["location"])) in self._origins
+        except httpx2.InvalidURL:
+            return False
+
+    def _broken(self, breakage: Breakage, status: int, last_error: str = "") -> httpx2.Response:
+        content = self._content(breakage, last_error)
+        return httpx2.Response(status, headers={"content-type": "application/json"}, content=content)
+
+    def _content(self, breakage: Breakage, last_error: str = "") -> bytes:
+        self.last_error = last_error or breakage.value
+        return _message(breakage)
+
+
+class _Events(httpx2.AsyncByteStream):
+    """An event stream, inflated in bounded steps, whole events at a time.
+
+    An event that is too large, or cannot be inflated, becomes one that fails the request that the stream answers (the
+    SDK puts the request's id into it), and the last one.
+    """
+
+    def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int, exchange: Request) -> None:
+        self._pull = pull
+        self._exchange = exchange
+        self._response = response
+        self.on_close: Callable[[], None] = _nothing
+        self._max_event_bytes = max_event_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        held = bytearray()
+        try:
+            while piece := await self._exchange.wait(self._pull()):
+                seen = max(0, len(held) - _END_MAX_BYTES)
+                held += piece
+                if end := _end_of_events(held, seen):
+                    events = bytes(held[:end])
+                    del held[:end]
+                    if await run_in_slices(counted(events)):
+                        yield _failing_event(Breakage.TOO_LARGE)
+                        return
+                    yield events
+                if len(held) > self._max_event_bytes:
+                    yield _failing_event(Breakage.TOO_LARGE)
+                    return
+            if not await run_in_slices(counted(bytes(held))):
+                yield bytes(held)
+        except WireError:
+            yield _failing_event(Breakage.UNDECODABLE)
+        except RequestCancelled:
+            yield _failing_event(Breakage.LOST)
+
+    async def aclose(self) -> None:
+        self.on_close()
+        await self._response.aclose()
+
+
+def _nothing() -> None:
+    """There is nothing to do."""
+
+
+def _end_of_events(held: bytearray, start: int) -> int:
+    """Where the last whole event ends, looked for from `start`; 0 when there is no end."""
+    found = ((held.rfind(end, start), len(end)) for end in _ENDS)
+    return max(at + length if at >= 0 else 0 for at, length in found)
+
+
+def _failing_event(breakage: Breakage) -> bytes:
+    return b"event: message\ndata: " + _message(breakage) + b"\n\n"
+
+
+def _message(breakage: Breakage) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error_of(breakage)})
+
+
+def _pieces_of(response: httpx2.Response) -> Pull:
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    pieces = aiter(response.stream)
+
+    async def pull() -> bytes:
+        return await anext(pieces, b"")
+
+    return pull
+
+
+def _rebuilt(
+    response: httpx2.Response, *, content: bytes | None = None, stream: httpx2.AsyncByteStream | None = None
+) -> httpx2.Response:
+    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _PRIMARY]
+    return httpx2.Response(response.status_code, headers=headers, content=content, stream=stream)
+
+
+def _knows_no_session(status: int, content: bytes) -> bool:
+    """404 as the specification has it; TypeScript servers answer 400 and say so in words."""
+    return status == 404 or (status == 400 and b"session" in content[:1_000].lower())
+
+
+def _breakage_of_status(status: int) -> Breakage | None:
+    if status in {401, 403}:
+        return Breakage.UNAUTHORIZED
+    if status == 429:
+        return Breakage.BUSY
+    return Breakage.STATUS if status >= 500 else None
+
+
+def _is_jsonrpc_error(content: bytes) -> bool:
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(body, dict) and "jsonrpc" in body and isinstance(body.get("error"), dict)
+
+
+def _connect_error_of(error: BaseException) -> str:
+    """Why a connection could not be made, from the exceptions behind it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return "Its host name does not resolve."
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return "Its certificate is not trusted."
+        if isinstance(cause, ssl.SSLError):
+            return "TLS with it failed; it may ask for a client certificate."
+        if isinstance(cause, ConnectionRefusedError):
+            return "It refuses connections: nothing listens there."
+        cause = cause.__cause__ or cause.__context__
+    return Breakage.NOT_SENT.value
+
 
 CONNECTIONS_MAX = 256
 """Of one server: each call in flight and each stream takes one."""

@@ -1,4 +1,4 @@
-"""Cuts a stream of bytes into lines of bounded length, and of a bounded number of values (crowds.py).
+"""Cuts a stream of bytes into lines of bounded length, and of a bounded number of values.
 
 Of a line that is too long only its first and last bytes are kept, enough to find out which request it would have
 answered: servers write the `id` either first (Python) or last (TypeScript).
@@ -70,7 +70,7 @@ class ValueCounter:
         """Whether the last byte takes the meaning from the next."""
 
     @property
-    def is_crowded(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Each value, and each name, has two quotes at most."""
         return self._marks > VALUES_MAX or self._quotes > 4 * VALUES_MAX
 
@@ -83,7 +83,7 @@ class ValueCounter:
         outside = b"".join(parts[self._quotes % 2 :: 2])
         self._quotes += len(parts) - 1
         self._marks += sum(map(outside.count, _BEFORE_VALUES))
-        return self.is_crowded
+        return self.is_over_limit
 
     def _unescaped(self, piece: bytes) -> bytes:
         """Without what is escaped, as far as quotes go."""
@@ -95,13 +95,13 @@ class ValueCounter:
 
 def counted(message: bytes) -> Generator[None, None, bool]:
     """Whether it holds too many; yields wherever the count can be left."""
-    census = ValueCounter()
+    counter = ValueCounter()
     if len(message) > VALUES_MAX:
         for start in range(0, len(message), _STEP_BYTES):
-            if census.take(message[start : start + _STEP_BYTES]):
+            if counter.take(message[start : start + _STEP_BYTES]):
                 break
             yield
-    return census.is_crowded
+    return counter.is_over_limit
 
 
 _EDGE_BYTES = 256
@@ -170,7 +170,7 @@ class Lines:
         self._too_long: bytes | None = None
         """The head of the line that is being skipped."""
         self._tail = b""
-        self._census: ValueCounter | None = None
+        self._counter: ValueCounter | None = None
         """Of a line that may hold too many values."""
 
     def feed(self, data: bytes) -> Iterator[bytes | TooLong]:
@@ -196,10 +196,10 @@ class Lines:
         """Told after each piece."""
         if self._held_bytes > self._max_bytes:
             return True
-        if self._census is None:
-            self._census = ValueCounter()
-            return any(map(self._census.take, self._pieces))
-        return self._census.take(self._pieces[-1])
+        if self._counter is None:
+            self._counter = ValueCounter()
+            return any(map(self._counter.take, self._pieces))
+        return self._counter.take(self._pieces[-1])
 
     def _finished(self) -> bytes | TooLong:
         line: bytes | TooLong
@@ -207,5 +207,5 @@ class Lines:
             line = TooLong(self._too_long, self._tail)
         else:
             line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces, self._held_bytes, self._too_long, self._tail, self._census = [], 0, None, b"", None
+        self._pieces, self._held_bytes, self._too_long, self._tail, self._counter = [], 0, None, b"", None
         return line

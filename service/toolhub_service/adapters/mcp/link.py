@@ -21,8 +21,8 @@ from mcp.client.session import ElicitationFnT
 from mcp.shared.inbound import x_mcp_header_map
 
 from toolhub_service.adapters.definitions import Overrides
-from toolhub_service.adapters.mcp.asking import answering
 from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, server_of
+from toolhub_service.adapters.mcp.elicitation import elicitation_callback
 from toolhub_service.adapters.mcp.http import HttpTransport
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms
 from toolhub_service.adapters.mcp.requests import RequestSender, is_modern
@@ -72,24 +72,24 @@ class McpLink:
             terms=terms,
             http=HttpTransport(terms.where, terms.max_message_bytes) if isinstance(terms.where, HttpTerms) else None,
             randomness=randomness,
-            on_elicit=None if declines else on_elicit or answering(terms.elicitation),
+            on_elicit=None if declines else on_elicit or elicitation_callback(terms.elicitation),
             changed=self._notify_changed,
         )
         self._backoff = Backoff(randomness)
         self._changed: list[Callable[[], None]] = []
-        self._owner: asyncio.Task[None] | None = None
+        self._reconnect_task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         """Of the connection."""
         self._session: McpSession | None = None
-        self._turn = asyncio.Event()
+        self._attempt_done = asyncio.Event()
         """Set, and replaced, whenever an attempt has succeeded or failed."""
-        self._hurry = asyncio.Event()
+        self._retry_now = asyncio.Event()
         self._connects = 0
         self._attempts = 0
         self._next_try_s = 0.0
         self._closed = asyncio.Event()
-        self._trouble = ""
+        self._last_error = ""
 
     @property
     def is_connected(self) -> bool:
@@ -108,22 +108,24 @@ class McpLink:
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
-        if self._owner is None:
-            self._owner = asyncio.get_running_loop().create_task(self._own(), name=f"mcp:{self._terms.name}")
+        if self._reconnect_task is None:
+            self._reconnect_task = asyncio.get_running_loop().create_task(
+                self._keep_connected(), name=f"mcp:{self._terms.name}"
+            )
 
     async def close(self) -> None:
         """Leave the server, end its processes; bounded (about 5 s). Calls in flight fail."""
         self._closed.set()
-        self._hurry.set()
+        self._retry_now.set()
         if self._connection is not None:
-            self._connection.leave(_STOPPED)
+            self._connection.disconnect(_STOPPED)
             if self._task is not None and not self._connection.was_connected:
                 self._task.cancel()
-        self._end_turn()
-        if self._owner is not None:
-            await asyncio.wait({self._owner}, timeout=_LEAVE_WITHIN_S)
-            self._owner.cancel()
-            await asyncio.wait({self._owner}, timeout=_LEAVE_WITHIN_S)
+        self._finish_attempt()
+        if self._reconnect_task is not None:
+            await asyncio.wait({self._reconnect_task}, timeout=_LEAVE_WITHIN_S)
+            self._reconnect_task.cancel()
+            await asyncio.wait({self._reconnect_task}, timeout=_LEAVE_WITHIN_S)
 
     async def session(self, deadline_s: float) -> McpSession:
         """The connection in use, or the one that the attempt under way gives before `deadline_s` (loop clock).
@@ -141,15 +143,15 @@ class McpLink:
     def lost(self, session: McpSession, why: str) -> None:
         """This connection is of no use any more: leave it and make another. `why` without text of exceptions."""
         if session is self._session and self._connection is not None:
-            self._connection.leave(why)
+            self._connection.disconnect(why)
 
     def diagnostics(self) -> tuple[str, ...]:
         """The tail of standard error, state, what went wrong last; secrets hidden."""
         session = self._session
         state = f"connected: {session.server or 'a server'} speaks {session.protocol}" if session else "not connected"
         lines = [f"{self._terms.endpoint}: {state}", f"connections: {self._connects} in {self._attempts} attempts"]
-        if self._trouble:
-            lines.append(f"last trouble: {self._trouble}")
+        if self._last_error:
+            lines.append(f"last trouble: {self._last_error}")
         said = self._connection.diagnostics() if self._connection else []
         return (*self._clean_tail(said), *map(self._redactor.text, lines))  # the last of them count most
 
@@ -162,13 +164,13 @@ class McpLink:
 
     async def _next_session(self, deadline_s: float) -> McpSession | None:
         if not self._closed.is_set():
-            self._hurry.set()
+            self._retry_now.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline_s):
-                    await self._turn.wait()
+                    await self._attempt_done.wait()
         return self._session
 
-    async def _own(self) -> None:
+    async def _keep_connected(self) -> None:
         """One connection after another, each in a task of its own, until the link is closed."""
         had_connected = False
         while not self._closed.is_set():
@@ -176,14 +178,14 @@ class McpLink:
             self._attempts += 1
             connection = self._connection = Connection(self._deps, self._has_connected, self._has_disconnected)
             await self._run(connection)
-            self._trouble = connection.why_over
+            self._last_error = connection.why_over
             if self._closed.is_set():
                 return
             if had_connected and not connection.was_connected:
                 self._notify_changed()
             had_connected = connection.was_connected
             lasted_s = _now_s() - began_s
-            pause_s = self._backoff.lost_after(lasted_s) if had_connected else self._backoff.failed()
+            pause_s = self._backoff.after_loss(lasted_s) if had_connected else self._backoff.failed()
             await self._pause(pause_s, has_failed=not had_connected)
 
     async def _run(self, connection: Connection) -> None:
@@ -199,17 +201,17 @@ class McpLink:
         """Wait for the next try; a caller who waits ends that after the floor."""
         self._next_try_s = _now_s() + pause_s
         if has_failed:
-            self._hurry.clear()  # The caller that hurried this attempt gets its failure now.
-            self._end_turn()
+            self._retry_now.clear()  # The caller that hurried this attempt gets its failure now.
+            self._finish_attempt()
         if pause_s <= 0:
             return
         await asyncio.sleep(min(FLOOR_S, pause_s))
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._next_try_s):
-                await self._hurry.wait()
+                await self._retry_now.wait()
 
     def _has_connected(self, session: ClientSession, requests: RequestSender) -> None:
-        self._hurry.clear()
+        self._retry_now.clear()
         self._connects += 1
         protocol, capabilities = session.protocol_version or "", session.server_capabilities
         self._session = McpSession(
@@ -220,7 +222,7 @@ class McpLink:
             generation=self._connects,
             extensions=frozenset(capabilities.extensions or ()) if capabilities else frozenset(),
         )
-        self._end_turn()
+        self._finish_attempt()
         if self._attempts > 1:
             self._notify_changed()
 
@@ -230,8 +232,8 @@ class McpLink:
         if self._task is not None:
             asyncio.get_running_loop().call_later(_LEAVE_WITHIN_S, self._task.cancel)
 
-    def _end_turn(self) -> None:
-        turn, self._turn = self._turn, asyncio.Event()
+    def _finish_attempt(self) -> None:
+        turn, self._attempt_done = self._attempt_done, asyncio.Event()
         turn.set()
 
     def _notify_changed(self) -> None:
@@ -246,7 +248,7 @@ class McpLink:
                 retryable=False,
                 source=self._terms.name,
             )
-        reason = self._trouble or "The connection is still being made."
+        reason = self._last_error or "The connection is still being made."
         return refuse(
             ErrorKind.TOOL_UNAVAILABLE,
             f"The MCP server of {self._terms.name} is not connected. {reason} Use another tool, or try again later.",

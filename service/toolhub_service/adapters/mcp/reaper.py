@@ -33,7 +33,7 @@ class Reaper:
         self._groups.add(group)
         if self._process is None:
             self._start()
-        elif not self._tell(f"+{group}\n"):
+        elif not self._send(f"+{group}\n"):
             self._stop()
             self._start()
 
@@ -42,7 +42,7 @@ class Reaper:
         if not self._groups:
             self._stop()
         else:
-            self._tell(f"-{group}\n")
+            self._send(f"-{group}\n")
 
     def _start(self) -> None:
         read, self._pipe = os.pipe()
@@ -59,18 +59,18 @@ class Reaper:
         finally:
             os.close(read)
         os.set_blocking(self._pipe, False)
-        self._tell("".join(f"+{group}\n" for group in self._groups))
+        self._send("".join(f"+{group}\n" for group in self._groups))
 
     def _stop(self) -> None:
         if self._process is None:
             return
         # An empty list first: a pipe that closes without one would kill what `watch` only wanted to send again.
-        self._tell("0\n")
+        self._send("0\n")
         os.close(self._pipe)
         threading.Thread(target=self._process.wait, daemon=True).start()
         self._process = None
 
-    def _tell(self, line: str) -> bool:
+    def _send(self, line: str) -> bool:
         try:
             return os.write(self._pipe, line.encode()) == len(line)
         except (BrokenPipeError, BlockingIOError):

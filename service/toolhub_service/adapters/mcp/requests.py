@@ -9,10 +9,11 @@ builds the SDK's dispatcher, gives it to the session, and sends requests to it (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import httpx2
 import msgspec
@@ -41,15 +42,6 @@ if TYPE_CHECKING:
     from mcp_types import ClientCapabilities, Implementation
 
 
-# Sends `tools/call` to a server of streamable HTTP that speaks 2026-07-28: one POST, no task, no model.
-#
-# That version has no session: a request is complete in itself, its answer is in its own response, and closing the
-# response cancels it (SEP-2575, SEP-2567). The SDK puts two streams, three tasks and a model at each of them around the
-# POST, which cost more than the POST (decision 0035). What is sent is the same to the letter, over the same transport:
-# credentials, origins, bounds and breakages are the same, and so are the errors that are raised here.
-#
-# A server that redirects is left to the SDK from then on: it knows when a redirect may be followed.
-
 METHOD_NOT_FOUND: Final = -32601
 _decoded: Final = msgspec.json.Decoder().decode
 """Strict, and exact for integers of any size."""
@@ -64,7 +56,12 @@ class Redirected(Exception):
 
 
 class FastClient:
-    """Of one connection. Calls share nothing but the pool of the transport, and may be many at once."""
+    """Sends `tools/call` to a server of streamable HTTP that speaks 2026-07-28: one POST, no task, no model."""
+
+    # That version has no session: a request is complete in itself, its answer is in its own response, and closing the
+    # response cancels it (SEP-2575, SEP-2567). The SDK puts two streams, three tasks and a model at each of them around
+    # the POST, which cost more than the POST (decision 0035). What is sent is the same to the letter, over the same
+    # transport, and so are the errors that are raised. Calls share nothing but the transport's pool of connections.
 
     def __init__(
         self, transport: httpx2.AsyncBaseTransport, url: str, fields: Mapping[str, str], timeout: httpx2.Timeout
@@ -104,6 +101,7 @@ class FastClient:
             if status in {200, 201} and media.startswith("text/event-stream"):
                 response.request = request
                 return await _streamed(response, asked, on_progress)
+            # A server that redirects is left to the SDK from then on: it knows when a redirect may be followed.
             if status in {307, 308}:  # of the others a server may have acted before it answered (RFC 9110 §15.4)
                 self.is_open = False
                 raise Redirected
@@ -307,3 +305,75 @@ async def _bounded(method: str, timeout_s: float | None) -> AsyncIterator[None]:
 
 def _dumped(model: Implementation | ClientCapabilities) -> dict[str, Any]:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+Answer = TypeVar("Answer")
+
+_ID: Final = rb'(\d{1,18}|"[^"\\]{1,64}")'
+_REQUEST: Final = re.compile(rb'\{"jsonrpc":"2\.0","id":' + _ID + rb',"method":')
+_CANCELLATION: Final = re.compile(
+    rb'\{"jsonrpc":"2\.0","method":"notifications/cancelled","params":\{"requestId":' + _ID
+)
+"""As the SDK writes them; what is written in another way is not cancelled."""
+
+
+class RequestCancelled(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Request:
+    """One request, until its answer has been read."""
+
+    def __init__(self) -> None:
+        self._scope: asyncio.Timeout | None = None
+        self._is_over = False
+
+    async def wait(self, part: Awaitable[Answer]) -> Answer:
+        """Waits for a part of the exchange. Raises RequestCancelled."""
+        try:
+            async with asyncio.timeout(0 if self._is_over else None) as self._scope:
+                return await part
+        except TimeoutError:
+            if self._is_over:
+                raise RequestCancelled from None
+            raise
+        finally:
+            self._scope = None
+
+    def cancel(self) -> None:
+        self._is_over = True
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+
+class InFlight:
+    """The requests of one connection that have no answer yet."""
+
+    # In 2025-11-25 a cancellation is a message of its own (`notifications/cancelled`), and the SDK leaves the POST of
+    # the cancelled request open until the server answers it. With a server that never does, every call that ends at
+    # its deadline would leave a socket and a task behind: so a request that is cancelled is abandoned here.
+
+    def __init__(self) -> None:
+        self._requests: dict[bytes, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def begin(self, content: bytes) -> tuple[bytes, Request]:
+        """The key and the state of a request that is about to be sent; `end` takes both back."""
+        found = _REQUEST.match(content)
+        key, request = found[1] if found else b"", Request()
+        if key:
+            self._requests[key] = request
+        return key, request
+
+    def end(self, key: bytes, request: Request) -> None:
+        if self._requests.get(key) is request:
+            del self._requests[key]
+
+    def cancel_named_in(self, content: bytes) -> None:
+        """Cancel the request that this message, which was sent, cancels."""
+        found = _CANCELLATION.match(content)
+        request = self._requests.get(found[1]) if found else None
+        if request is not None:
+            request.cancel()

@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp.shared.exceptions import MCPError
 
-from toolhub_service.adapters.definitions import Unnamed
+from toolhub_service.adapters.definitions import Unnamed, limited
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.definitions import (
     FORBIDDEN,
@@ -22,9 +22,9 @@ from toolhub_service.adapters.mcp.definitions import (
     SourceTerms,
     task_support,
 )
+from toolhub_service.adapters.mcp.job import has_extension
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
-from toolhub_service.adapters.mcp.tasks import has_extension
-from toolhub_service.adapters.upstream import one_line, written
+from toolhub_service.adapters.upstream import is_cancelled, one_line, written
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust
@@ -38,7 +38,6 @@ PAGES_MAX: Final = 100
 TOOLS_MAX: Final = 2_000
 LIST_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all tools together, as JSON."""
-PROBLEMS_MAX: Final = 50
 CURSOR_MAX_CHARS: Final = 64 * 1024
 _LARGE_BYTES: Final = 16 * 1024
 """Of a tool that is judged in a thread: the schemas of the largest take a quarter of a second."""
@@ -116,7 +115,7 @@ class McpToolSource:
             self._server.has_task_extension = has_extension(session)
             return Discovery(
                 definitions=listing.unique(),
-                problems=_some([self._redact(problem) for problem in listing.problems]),
+                problems=limited([self._redact(problem) for problem in listing.problems]),
                 ttl_s=listing.ttl_s,
                 server=self._redact(session.server),
                 protocol=session.protocol,
@@ -172,8 +171,7 @@ class McpToolSource:
             self._server.link.lost(session, "its connection broke")
             raise _broken() from error
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_cancelled():
                 raise
             self._server.link.lost(session, "its connection broke")
             raise _broken() from None
@@ -247,12 +245,6 @@ class _Listing:
         """The shortest of all pages counts; 0 only forbids to keep copies."""
         if self._is_modern and isinstance(ttl_ms, int | float) and ttl_ms > 0:
             self.ttl_s = min(ttl_ms / 1_000, inf if self.ttl_s is None else self.ttl_s)
-
-
-def _some(problems: list[str]) -> tuple[str, ...]:
-    if len(problems) <= PROBLEMS_MAX:
-        return tuple(problems)
-    return (*problems[: PROBLEMS_MAX - 1], f"And {len(problems) - PROBLEMS_MAX + 1} more.")
 
 
 def _broken() -> ToolFailure:

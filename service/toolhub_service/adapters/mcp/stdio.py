@@ -38,7 +38,7 @@ HELD_MAX = 256
 """Messages, after which the pipe is not read until half of them are taken."""
 HELD_MAX_BYTES = 1024 * 1024
 _CANCELLED = "notifications/cancelled"
-_TURN = 32
+_YIELD_EVERY = 32
 """Messages in a row before the loop gets its turn."""
 
 
@@ -50,11 +50,11 @@ class ReceiveQueue:
 
     def __init__(self, hold_back: Callable[[bool], None]) -> None:
         """`hold_back(True)` stops reading the pipe."""
-        self._hold_back = hold_back
+        self._pause_reading = hold_back
         self._held: deque[tuple[SessionMessage, int]] = deque()
         self._held_bytes = 0
         self._wake = asyncio.Event()
-        self._is_held_back = False
+        self._is_paused = False
         self._is_over = False
         self._taken = 0
 
@@ -64,9 +64,9 @@ class ReceiveQueue:
         self._held.append((message, size_bytes))
         self._held_bytes += size_bytes
         self._wake.set()
-        if not self._is_held_back and (len(self._held) > HELD_MAX or self._held_bytes > HELD_MAX_BYTES):
-            self._is_held_back = True
-            self._hold_back(True)
+        if not self._is_paused and (len(self._held) > HELD_MAX or self._held_bytes > HELD_MAX_BYTES):
+            self._is_paused = True
+            self._pause_reading(True)
 
     def end(self) -> None:
         """Nothing will come any more; what is held can still be taken."""
@@ -81,13 +81,13 @@ class ReceiveQueue:
             self._wake.clear()
             await self._wake.wait()
         self._taken += 1
-        if self._taken % _TURN == 0:
+        if self._taken % _YIELD_EVERY == 0:
             await asyncio.sleep(0)
         message, size_bytes = self._held.popleft()
         self._held_bytes -= size_bytes
-        if self._is_held_back and len(self._held) <= HELD_MAX // 2 and self._held_bytes <= HELD_MAX_BYTES // 2:
-            self._is_held_back = False
-            self._hold_back(False)
+        if self._is_paused and len(self._held) <= HELD_MAX // 2 and self._held_bytes <= HELD_MAX_BYTES // 2:
+            self._is_paused = False
+            self._pause_reading(False)
         return message
 
     async def aclose(self) -> None:
@@ -131,7 +131,7 @@ class SendQueue:
         """Whether the program does not read."""
         return not self._open.is_set()
 
-    def hold(self, is_full: bool) -> None:
+    def set_full(self, is_full: bool) -> None:
         """Whether the pipe is full."""
         if is_full:
             self._open.clear()
@@ -230,7 +230,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
     """Hears what the program writes, and when it ends."""
 
     def __init__(self, max_message_bytes: int, on_end: OnEnd) -> None:
-        self.inbox = ReceiveQueue(self._hold_back)
+        self.inbox = ReceiveQueue(self._pause_reading)
         self.outbox = SendQueue(self._write)
         self._lines = Lines(max_message_bytes)
         self._tail = Tail()
@@ -253,9 +253,9 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             return
         for line in self._lines.feed(data):
             if isinstance(line, TooLong):
-                self._skipped(line)
+                self._on_oversized_line(line)
             elif line.strip() and not self._taken(line):
-                self._garbled(line)
+                self._on_invalid_line(line)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd != 2:
@@ -275,10 +275,10 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             REAPER.forget(self._transport.get_pid())
 
     def pause_writing(self) -> None:
-        self.outbox.hold(True)
+        self.outbox.set_full(True)
 
     def resume_writing(self) -> None:
-        self.outbox.hold(False)
+        self.outbox.set_full(False)
 
     def end(self, why: str) -> None:
         """No message goes either way any more; requests in flight fail at once. An empty reason is not reported."""
@@ -306,7 +306,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         self.inbox.put(SessionMessage(message), len(line))
         return True
 
-    def _garbled(self, line: bytes) -> None:
+    def _on_invalid_line(self, line: bytes) -> None:
         """No message: what it would have answered fails, and what follows a half message in its line is not lost."""
         self._garbage += 1
         if len(self._garbage_kept) < _GARBAGE_KEPT:
@@ -318,7 +318,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         if self._garbage > GARBAGE_MAX:
             self.end("Its program writes to its standard output what is not JSON-RPC.")
 
-    def _skipped(self, line: TooLong) -> None:
+    def _on_oversized_line(self, line: TooLong) -> None:
         self._too_long += 1
         if not self._fail(line, Breakage.TOO_LARGE) and not line.is_unasked:
             self.end(Breakage.TOO_LARGE.value)
@@ -336,7 +336,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         assert isinstance(pipe, asyncio.WriteTransport)
         pipe.write(data)
 
-    def _hold_back(self, is_full: bool) -> None:
+    def _pause_reading(self, is_full: bool) -> None:
         pipe = self._transport.get_pipe_transport(1) if self._transport else None
         if not isinstance(pipe, asyncio.ReadTransport) or pipe.is_closing():
             return

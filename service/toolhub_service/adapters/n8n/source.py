@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from toolhub_service.adapters.definitions import Unnamed
+from toolhub_service.adapters.definitions import Unnamed, limited
 from toolhub_service.adapters.n8n.api import ApiError, N8nApi, NotFound
 from toolhub_service.adapters.n8n.client import WorkflowTerms
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker, Discovered, description_of, discovered, restored
@@ -96,7 +96,6 @@ def _mode_note(terms: WorkflowTerms, webhook: Webhook) -> str:
     return ""
 
 
-PROBLEMS_MAX: Final = 50
 _NO_KEY: Final = "Workflows cannot be discovered without an `api_key`."
 
 
@@ -169,7 +168,7 @@ class N8nToolSource:
             reading = await self._read()
             definitions, problems = await self._definitions(reading)
             told = [self._redact(problem) for problem in (*reading.problems, *problems)]
-            return Discovery(definitions, _truncated(told), server="n8n")
+            return Discovery(definitions, limited(told), server="n8n")
 
     def listen(self, changed: Callable[[], None]) -> None:
         """n8n does not tell of changes."""
@@ -283,9 +282,3 @@ class N8nToolSource:
 
 def _version(found: Discovered) -> tuple[str, str]:
     return found.webhook.workflow_id, found.webhook.version
-
-
-def _truncated(problems: list[str]) -> tuple[str, ...]:
-    if len(problems) <= PROBLEMS_MAX:
-        return tuple(problems)
-    return (*problems[: PROBLEMS_MAX - 1], f"And {len(problems) - PROBLEMS_MAX + 1} more.")

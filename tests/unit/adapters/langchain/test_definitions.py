@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from tests.fakes import langchain_tools as fakes
 from tests.fakes.langchain_source import opened
-from toolhub_service.adapters.langchain.contract import contract_of
+from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
+from toolhub_service.adapters.langchain.contract import contract_of, is_generator, runs_on_loop
 from toolhub_service.adapters.langchain.loading import OUTPUT_SCHEMA
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.tool import Annotations, ToolKind
@@ -126,3 +130,80 @@ async def test_a_long_description_is_cut_and_odd_names_are_spelled_out(monkeypat
         spec = desk.discovery.definitions[0].spec
     assert spec.name == "desk/u00dcnlu00fccky_nameu200b_"
     assert len(spec.description) == 16 * 1024
+
+
+@pytest.mark.parametrize("tool", fakes.LOOP_TOOLS, ids=lambda tool: tool.name)
+def test_async_code_runs_on_the_loop(tool: BaseTool) -> None:
+    assert runs_on_loop(tool)
+
+
+@pytest.mark.parametrize("tool", fakes.WORKER_TOOLS, ids=lambda tool: tool.name)
+def test_sync_code_and_code_that_is_async_by_name_only_runs_in_a_worker(tool: BaseTool) -> None:
+    assert not runs_on_loop(tool)
+
+
+def test_what_has_both_runs_on_the_loop() -> None:
+    async def later(text: str) -> str:
+        return text
+
+    def now(text: str) -> str:
+        return text
+
+    assert runs_on_loop(StructuredTool.from_function(now, later, description="Both."))
+    assert not runs_on_loop(StructuredTool.from_function(now, description="One."))
+
+
+def test_generators_are_told() -> None:
+    assert is_generator(fakes.streams)
+    assert not is_generator(fakes.echo)
+    assert not is_generator(fakes.add)
+
+
+class Swapped(BaseModel):
+    """What a caller sends as `x` is read as `user`."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    x: str = Field(alias="user")
+    user: Annotated[str, InjectedToolArg] = Field(alias="x", default="nobody")
+
+
+class Renamed(BaseModel):
+    """What the hub puts under `user` does not arrive."""
+
+    x: str
+    user: Annotated[str, InjectedToolArg] = Field(alias="u", default="admin")
+
+
+class Chosen(BaseModel):
+    x: str
+    user: Annotated[str, InjectedToolArg] = Field(validation_alias=AliasChoices("user", "x"), default="admin")
+
+
+class Open(BaseModel):
+    """Callers may add what they like, says the schema."""
+
+    model_config = ConfigDict(extra="allow")
+    x: str = Field(alias="X")
+    user: Annotated[str, InjectedToolArg] = "nobody"
+
+
+def tool_of(schema: type[BaseModel]) -> BoundTool:
+    def whoami(x: str = "", user: str = "", **more: Any) -> str:
+        return f"{x} {user} {more}"
+
+    tool = StructuredTool.from_function(whoami, name="whoami", description="Say who.", args_schema=schema)
+    return bound(tool, frozenset({"user"}))
+
+
+@pytest.mark.promise("langchain.injected-not-settable")
+@pytest.mark.parametrize("schema", [Swapped, Renamed, Chosen])
+def test_a_tool_that_reads_them_under_an_alias_cannot_be_called(schema: type[BaseModel]) -> None:
+    assert "under other names (aliases)" in tool_of(schema).problem
+
+
+def test_aliases_of_what_a_caller_may_send_do_no_harm_and_the_schema_is_closed_though_it_says_otherwise() -> None:
+    found = tool_of(Open)
+    assert found.problem == ""
+    assert found.schema["additionalProperties"] is False
+    asked = found.request({"X": "x", "user": "admin"}, {"user": "ann"}, call_id="c", metadata={}, traced=False)
+    assert asked["args"] == {"X": "x", "user": "ann"}

@@ -11,7 +11,7 @@ import orjson
 from tests.fakes.mcp_servers.scripted import INFO, MODERN
 from tests.fakes.mcp_stage import McpStage, stage_of, started
 from tests.unit.adapters.mcp.stage import soon
-from tests.unit.adapters.mcp.test_http import Answer, answering, http
+from tests.unit.adapters.mcp.test_http import Answer, elicitation_callback, http
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.requests import FastClient
 
@@ -37,7 +37,7 @@ async def over(url: str, way: str, *, headers: dict[str, str] | None = None, **m
 @asynccontextmanager
 async def answered(tool: Callable[[Any], bytes], way: str, **more: Any) -> AsyncIterator[McpStage]:
     """Over a modern server that answers each call with the bytes that `tool` makes of its message."""
-    async with answering(modern(tool)) as url, over(url, way, **more) as stage:
+    async with elicitation_callback(modern(tool)) as url, over(url, way, **more) as stage:
         yield stage
 
 

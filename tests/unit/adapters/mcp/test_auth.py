@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.adapters.mcp.stage import within
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
-from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
+from toolhub_service.adapters.mcp.http import BoundedTransport, origin_of
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms, StdioTerms
 
 URL = "https://mcp.example/mcp"

@@ -18,7 +18,7 @@ from tests.fakes.mcp_stage import McpStage, stage_of, started
 from tests.overtaken import overtaken
 from tests.unit.adapters.mcp.both_clients import WAYS, answered, by, events, modern, over, response, said
 from tests.unit.adapters.mcp.stage import plain_http, soon, until, within
-from tests.unit.adapters.mcp.test_http import answering, http
+from tests.unit.adapters.mcp.test_http import elicitation_callback, http
 from toolhub_service.adapters.mcp.kind import HttpTerms, OAuthTerms
 from toolhub_service.domain.call import QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
@@ -192,7 +192,7 @@ async def test_a_redirect_is_left_to_the_sdk_and_the_fast_client_is_not_tried_ag
             return http(b"", "location: /mcp/", status="307 Over There")
         return modern(lambda message: http(response(message, said("there"))))(verb, headers, body)
 
-    async with answering(answer) as url, over(url, "fast") as stage:
+    async with elicitation_callback(answer) as url, over(url, "fast") as stage:
         session = await stage.link.session(soon())
         paths.clear()
         assert await stage.value("any") == {"text": "there"}
@@ -358,7 +358,7 @@ async def test_calls_bear_the_sources_token_and_go_out_again_with_another_one_wh
 
         return modern(run)(verb, headers, body)
 
-    async with answering(answer) as url:
+    async with elicitation_callback(answer) as url:
         oauth = OAuthTerms("hub", "s3cret", url.replace("/mcp", "/token"))
         async with started(stage_of(HttpTerms(url, oauth=oauth))) as stage:
             await by(stage, "fast")

@@ -103,12 +103,12 @@ def test_a_message_of_too_many_values_tells_whom_it_would_have_answered_at_its_e
 @pytest.mark.parametrize("size", [1_001, 10_000_000])
 def test_commas_and_brackets_of_long_texts_are_no_values(size: int) -> None:
     rows = '1,2,[3],{4}\\"x\\"\\\\\n' * VALUES_MAX
-    assert not is_crowded({"text": rows}, size)
-    assert not is_crowded({"text": json.dumps([{"a": 1, "b": [2]}] * VALUES_MAX)}, size)
-    assert not is_crowded([1] * VALUES_MAX, size)
-    assert is_crowded([1] * (VALUES_MAX + 1), size)
+    assert not is_over_limit({"text": rows}, size)
+    assert not is_over_limit({"text": json.dumps([{"a": 1, "b": [2]}] * VALUES_MAX)}, size)
+    assert not is_over_limit([1] * VALUES_MAX, size)
+    assert is_over_limit([1] * (VALUES_MAX + 1), size)
 
 
-def is_crowded(value: object, size: int) -> bool:
-    census, text = ValueCounter(), json.dumps(value).encode()
-    return any(census.take(text[start : start + size]) for start in range(0, len(text), size))
+def is_over_limit(value: object, size: int) -> bool:
+    counter, text = ValueCounter(), json.dumps(value).encode()
+    return any(counter.take(text[start : start + size]) for start in range(0, len(text), size))

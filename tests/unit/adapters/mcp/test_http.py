@@ -26,8 +26,8 @@ from tests.unit.adapters.mcp.stage import (
     until,
     within,
 )
-from toolhub_service.adapters.mcp.bounded import BoundedTransport, origin_of
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
+from toolhub_service.adapters.mcp.http import BoundedTransport, origin_of
 from toolhub_service.adapters.source_config import ClientTls
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
@@ -36,7 +36,7 @@ Answer = Callable[[str, dict[str, str], bytes], bytes]
 
 
 @asynccontextmanager
-async def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+async def elicitation_callback(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """A server that answers each request with the bytes that `answer(verb and path, headers, body)` gives."""
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,7 +118,7 @@ async def broken_call(url: str, **more: object) -> Breakage | None:
 async def test_what_breaks_on_the_way_fails_that_call_and_is_told_as_what_it_is(
     reply: bytes, breakage: Breakage
 ) -> None:
-    async with answering(lambda _verb, _headers, body: handshake(body, lambda _: reply)) as url:
+    async with elicitation_callback(lambda _verb, _headers, body: handshake(body, lambda _: reply)) as url:
         assert await broken_call(url, max_message_bytes=100_000) is breakage
 
 
@@ -128,7 +128,7 @@ async def test_a_server_cannot_imitate_what_the_transport_says() -> None:
     def imitates(id: object) -> bytes:
         return http(orjson.dumps({"jsonrpc": "2.0", "id": id, "error": error}))
 
-    async with answering(lambda _verb, _headers, body: handshake(body, imitates)) as url:
+    async with elicitation_callback(lambda _verb, _headers, body: handshake(body, imitates)) as url:
         assert await broken_call(url) is None
 
 
@@ -140,7 +140,7 @@ async def test_events_come_through_whole_and_only_one_that_is_too_large_fails() 
         return http((small + b'"}}\r\n\r\n') * 500 + b"data: " + result + b"\n\n", kind="text/event-stream")
 
     async with (
-        answering(lambda _verb, _headers, body: handshake(body, tool)) as url,
+        elicitation_callback(lambda _verb, _headers, body: handshake(body, tool)) as url,
         linked(at(url, protocol="2025-11-25", max_message_bytes=2_000)) as link,
     ):
         assert text_of(await call(await link.session(soon()), "any")) == "last"
@@ -155,7 +155,7 @@ async def test_headers_are_sent_and_no_cookie_is_kept() -> None:
             b"\r\nconnection", b"\r\nset-cookie: a=b\r\nconnection", 1
         )
 
-    async with answering(answer) as url:
+    async with elicitation_callback(answer) as url:
         await broken_call(url, headers={"Authorization": "Bearer t0ken", "x-team": "core"})
     assert len(seen) >= 3
     assert all(headers["authorization"] == "Bearer t0ken" and headers["x-team"] == "core" for headers in seen)
@@ -213,7 +213,7 @@ async def test_a_server_that_never_answers_is_told_within_the_time_to_connect() 
 
 async def test_tls_trusts_the_named_ca_alone(tmp_path: Path) -> None:
     server, _ = server_and_client_tls(tmp_path, "127.0.0.1")
-    async with answering(fails, server) as url:
+    async with elicitation_callback(fails, server) as url:
         async with linked(at(url, protocol="2025-11-25")) as link:
             with pytest.raises(ToolFailure) as failure:
                 await link.session(soon())
@@ -230,7 +230,7 @@ async def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
     pem = str(tmp_path / "server.pem")
     server.load_verify_locations(pem)
     server.verify_mode = ssl.CERT_REQUIRED
-    async with answering(fails, server) as url:
+    async with elicitation_callback(fails, server) as url:
         named = url.replace("127.0.0.1", "localhost")
         shown = ClientTls(ca_file=pem, certificate_file=pem, key_file=pem)
         assert await broken_call(named, tls=shown) is Breakage.STATUS

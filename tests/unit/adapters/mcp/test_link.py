@@ -24,8 +24,8 @@ from tests.unit.adapters.mcp.stage import (
     until,
     within,
 )
-from toolhub_service.adapters.mcp.asking import answer_by_defaults, answering
 from toolhub_service.adapters.mcp.connection import CAP_S, FLOOR_S, LASTED_S, Backoff
+from toolhub_service.adapters.mcp.elicitation import answer_by_defaults, elicitation_callback
 from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -46,9 +46,9 @@ class High:
 def test_pauses_double_to_a_cap_and_start_anew_after_a_connection_that_stood() -> None:
     backoff = Backoff(High())
     assert [backoff.failed() for _ in range(9)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, CAP_S, CAP_S, CAP_S]
-    assert backoff.lost_after(LASTED_S - 1) == CAP_S
-    assert backoff.lost_after(LASTED_S) == 0.0
-    assert backoff.lost_after(0.1) == 1.0
+    assert backoff.after_loss(LASTED_S - 1) == CAP_S
+    assert backoff.after_loss(LASTED_S) == 0.0
+    assert backoff.after_loss(0.1) == 1.0
     assert all(Backoff(Chance()).failed() >= FLOOR_S for _ in range(100))
 
 
@@ -259,8 +259,8 @@ def test_questions_are_answered_as_the_operator_said() -> None:
         schema = {"type": "object", "properties": properties, "required": ["colour"]}
         return ElicitRequestFormParams(message="?", requested_schema=schema)
 
-    assert answering("decline") is None
-    assert answering("ask") is not None
+    assert elicitation_callback("decline") is None
+    assert elicitation_callback("ask") is not None
     known = answer_by_defaults(form(colour={"type": "string", "default": "red"}, size={"type": "number"}))
     assert (known.action, known.content) == ("accept", {"colour": "red"})
     assert answer_by_defaults(form(colour={"type": "string"})).action == "decline"

@@ -185,7 +185,7 @@ async def test_a_call_with_progress_for_ever_ends_when_its_time_is_up(pipe: Pipe
 
 
 async def test_a_program_that_reads_nothing_holds_a_call_no_longer_than_its_time(pipe: Pipe) -> None:
-    pipe.outbox.hold(True)
+    pipe.outbox.set_full(True)
     with pytest.raises(MCPError) as caught:
         await pipe.call(timeout_s=0.01)
     assert caught.value.error.code == REQUEST_TIMEOUT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ from mcp import Client
 from mcp.client.session import ClientRequestContext
 from mcp_types import ElicitRequestParams, ElicitResult, Implementation
 
+from tests.fakes.mcp_servers.hostile import hostile_http, stdio_command
 from tests.fakes.mcp_servers.scripted import EXTENSION, Script, serving
 from tests.fakes.mcp_stage import over_http, stage_of, started
+from tests.unit.adapters.mcp.stage import at, call, descriptors, linked, soon, text_of, until
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.calling import PAUSE_S, Reporter
-from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms
+from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms, StdioTerms
+from toolhub_service.adapters.mcp.requests import InFlight, RequestCancelled
 from toolhub_service.domain.result import Chunk, Progress
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -90,3 +94,79 @@ async def test_progress_that_is_no_number_is_left_out(step: float) -> None:
     assert (told.step, told.total) == (1, None)
     assert len(told.message) <= 500
     assert "\n" not in told.message
+
+
+CANCELLED = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7,"reason":"x"}}'
+REQUEST = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}'
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("words", [("calls",), ("calls", "deaf"), ("calls", "json")])
+async def test_calls_that_are_cancelled_leave_no_socket_and_no_task(era: str, words: tuple[str, ...]) -> None:
+    async with hostile_http(*words, era=era) as (server, url), linked(at(url)) as link:
+        session = await link.session(soon())
+        await call(session, "echo", text="hi")
+        tasks, files = len(asyncio.all_tasks()), descriptors()
+        calls = [asyncio.ensure_future(call(session, "never")) for _ in range(20)]
+        await until(lambda: len(server.called) == 21)
+        for each in calls:
+            each.cancel()
+        await asyncio.wait(calls)
+        if "deaf" not in words:  # that one holds on to its own end of each
+            await until(lambda: len(asyncio.all_tasks()) <= tasks and descriptors() <= files)
+        else:
+            await until(lambda: descriptors() <= files + 20)
+        assert text_of(await call(session, "echo", text="still there")) == "still there"
+        assert link.connects == 1
+
+
+async def test_what_is_cancelled_is_given_up_wherever_it_waits() -> None:
+    in_flight = InFlight()
+    key, request = in_flight.begin(REQUEST)
+    waiting = asyncio.ensure_future(request.wait(asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    in_flight.cancel_named_in(CANCELLED)
+    with pytest.raises(RequestCancelled):
+        await waiting
+    with pytest.raises(RequestCancelled):
+        await request.wait(asyncio.Event().wait())
+    in_flight.end(key, request)
+    assert len(in_flight) == 0
+
+
+async def test_no_other_request_is_given_up() -> None:
+    in_flight = InFlight()
+    others = [
+        in_flight.begin(REQUEST.replace(b"7", b"77")),
+        in_flight.begin(REQUEST.replace(b"7", b'"7"')),
+        in_flight.begin(b'{"jsonrpc":"2.0","method":"notifications/initialized"}'),
+    ]
+    in_flight.cancel_named_in(CANCELLED)
+    in_flight.cancel_named_in(REQUEST)
+    for _, request in others:
+        assert await request.wait(asyncio.sleep(0, "done")) == "done"
+
+
+async def test_a_cancellation_of_the_caller_stays_one() -> None:
+    _, request = InFlight().begin(REQUEST)
+    waiting = asyncio.ensure_future(request.wait(asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+LARGE = 2**90 + 1
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("over", ["stdio", "http"])
+async def test_large_integers_arrive_and_come_back_exact(era: str, over: str) -> None:
+    async with hostile_http(era=era) as (_, url):
+        words = stdio_command(era=era)
+        pipe = McpTerms("stage", StdioTerms(sys.executable, tuple(words[1:])))
+        async with linked(at(url) if over == "http" else pipe) as link:
+            session = await link.session(soon())
+            params = {"name": "add", "arguments": {"a": LARGE, "b": 1}}
+            result = await session.requests.send("tools/call", params)
+            assert result["structuredContent"] == {"sum": LARGE + 1}

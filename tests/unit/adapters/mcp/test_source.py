@@ -8,6 +8,7 @@ import pytest
 
 from tests.fakes.mcp_servers.scripted import TOOLS, Refusal, Script, tool
 from tests.fakes.mcp_stage import over_http, over_stdio
+from toolhub_service.adapters.definitions import PROBLEMS_MAX
 from toolhub_service.adapters.mcp import source as reading
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.source import Discovery, Trust
@@ -96,7 +97,7 @@ async def test_a_list_of_huge_tools_is_cut_by_its_bytes(monkeypatch: pytest.Monk
 
 async def test_problems_are_told_up_to_a_bound() -> None:
     found = await discovered([None] * 200)
-    assert len(found.problems) == reading.PROBLEMS_MAX
+    assert len(found.problems) == PROBLEMS_MAX
     assert found.problems[-1] == "And 151 more."
 
 

@@ -6,7 +6,7 @@
                  and the server decides; tasks/get has the result, too. What is answered at once is no task.
 
 Neither version lets a client name a task before it exists: a start whose answer is lost cannot be looked up. It is sent
-again only where a repeat is safe, else the job is LOST. A task that waits for input has it (`task_input.py`), or is
+again only where a repeat is safe, else the job is LOST. A task that waits for input has it (`elicitation.py`), or is
 cancelled.
 """
 
@@ -21,12 +21,12 @@ from mcp.shared.inbound import MCP_NAME_HEADER, encode_header_value
 from msgspec.structs import replace
 
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.asking import STATUS, TaskInput
-from toolhub_service.adapters.mcp.calling import MESSAGE_MAX_CHARS, Calling, Reporter
+from toolhub_service.adapters.mcp.calling import MESSAGE_MAX_CHARS, Reporter, ToolCaller
+from toolhub_service.adapters.mcp.elicitation import STATUS, TaskInput
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.remote import RemoteTerms
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
-from toolhub_service.adapters.upstream import as_object, one_line
+from toolhub_service.adapters.upstream import as_object, is_cancelled, one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure, refuse
 from toolhub_service.domain.job import RemoteMark
@@ -37,7 +37,7 @@ from toolhub_service.domain.result import Outcome, Progress
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 POLLS: Final = PollTerms(first_s=0.05, longest_s=5.0)
 """Besides what the server asks for (`pollInterval`)."""
-TERMS: Final = RemoteTerms(look_up_within_s=0.0, looks_min=1, absent_for_s=0.0)
+TERMS: Final = RemoteTerms(look_up_timeout_s=0.0, looks_min=1, absent_for_s=0.0)
 """There is nothing to look up, so there is nothing to wait for."""
 
 ID_MAX_CHARS: Final = 512
@@ -62,9 +62,9 @@ def has_extension(session: McpSession) -> bool:
 class McpTasks:
     """`RemoteJob` over the tasks of one server."""
 
-    def __init__(self, server: McpServer, calling: Calling, poller: Poller, clock: Clock) -> None:
+    def __init__(self, server: McpServer, calling: ToolCaller, poller: Poller, clock: Clock) -> None:
         self._server = server
-        self._calling = calling
+        self._caller = calling
         self._poller = poller
         self._clock = clock
         self._answers: dict[str, tuple[JsonObject, McpSession]] = {}
@@ -75,7 +75,7 @@ class McpTasks:
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         reporter = self.reporters.get(call.call.job_id)
         try:
-            answer, session = await self._calling.result(
+            answer, session = await self._caller.result(
                 self._server, call, reporter, task_ttl_ms=self._ttl_ms(call), extension=EXTENSION, key=mark.key
             )
         except ToolFailure as failure:
@@ -84,7 +84,7 @@ class McpTasks:
             raise
         task = _task_in(answer)
         if task is None:
-            self._hold(mark.key, (answer, session))
+            self._keep_answer(mark.key, (answer, session))
             return replace(mark, accepted=True)
         return replace(mark, remote_id=str(task["taskId"]), accepted=True)
 
@@ -96,8 +96,8 @@ class McpTasks:
     async def follow(self, call: GrantedCall, mark: RemoteMark) -> AsyncIterator[Progress]:
         if not mark.remote_id:
             return
-        wanted = TaskInput(call, self._server.elicitation, self._calling.redact)
-        async for progress in self._poller.poll(lambda: self._look(call, mark, wanted), key=mark.remote_id):
+        wanted = TaskInput(call, self._server.elicitation, self._caller.redact)
+        async for progress in self._poller.poll(lambda: self._poll_task(call, mark, wanted), key=mark.remote_id):
             yield progress
 
     async def cancel(self, call: GrantedCall, mark: RemoteMark) -> bool:
@@ -128,11 +128,11 @@ class McpTasks:
         result = as_object(task.get("result"))
         if session.is_modern and result is None:
             said = as_object(task.get("error")) or {}
-            raise failures.tool_said(call, str(said.get("message", "")), self._calling.redact)
+            raise failures.tool_said(call, str(said.get("message", "")), self._caller.redact)
         if result is None:
             payload, session = await self._poller.answer(lambda: self._payload(call, mark))
-            return await self._calling.outcome(self._server, session, call, payload)
-        return await self._calling.outcome(self._server, session, call, result)
+            return await self._caller.outcome(self._server, session, call, payload)
+        return await self._caller.outcome(self._server, session, call, result)
 
     async def _collect_at_once(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
         """Of a call that was answered without a task: its answer is in this process, or nowhere."""
@@ -140,15 +140,15 @@ class McpTasks:
         if held is None:
             if not call.safe_to_repeat:
                 raise RemoteUnclear("The server answered at once, to a hub that did not live to tell.")
-            held = await self._calling.result(self._server, call, self.reporters.get(call.call.job_id))
+            held = await self._caller.result(self._server, call, self.reporters.get(call.call.job_id))
         answer, session = held
-        return await self._calling.outcome(self._server, session, call, answer)
+        return await self._caller.outcome(self._server, session, call, answer)
 
-    async def _look(self, call: GrantedCall, mark: RemoteMark, wanted: TaskInput) -> Answer[Progress]:
+    async def _poll_task(self, call: GrantedCall, mark: RemoteMark, wanted: TaskInput) -> Answer[Progress]:
         """One question how a task fares. Raises Unreachable, RemoteUnclear, QuestionAsked."""
-        task, session = (await self._task(call, mark)).told
+        task, session = (await self._task(call, mark)).value
         status = str(task.get("status"))
-        if status == STATUS and not await self._gives(call, mark, task, session, wanted):
+        if status == STATUS and not await self._give_input(call, mark, task, session, wanted):
             self._wanted_input.add(mark.remote_id)
             await self.cancel(call, mark)
         said = task.get("statusMessage")
@@ -161,23 +161,23 @@ class McpTasks:
             retry_after_s=_poll_interval_s(task),
         )
 
-    async def _gives(
+    async def _give_input(
         self, call: GrantedCall, mark: RemoteMark, task: JsonObject, session: McpSession, wanted: TaskInput
     ) -> bool:
         """Whether a task that wants input has it, or will. Raises Unreachable, QuestionAsked."""
         if not session.is_modern:
-            return wanted.may_be_asked() and await self._lets_ask(call, mark)
+            return wanted.may_be_asked() and await self._open_question_stream(call, mark)
         answers = wanted.answers(task)
         if answers:
             try:
                 await self._ask(call, mark, "tasks/update", inputResponses=answers)
             except MCPError:
                 return False
-            wanted.gave(answers)
+            wanted.mark_answered(answers)
             self._poller.poll_now(mark.remote_id)
         return answers is not None
 
-    async def _lets_ask(self, call: GrantedCall, mark: RemoteMark) -> bool:
+    async def _open_question_stream(self, call: GrantedCall, mark: RemoteMark) -> bool:
         """Open the stream on which the server asks; it ends with the task, which need not be waited for there."""
         try:
             await self._ask(call, mark, "tasks/result", timeout_s=_QUESTION_S)
@@ -191,7 +191,7 @@ class McpTasks:
         try:
             answer, session = await self._ask(call, mark, "tasks/get")
         except MCPError as error:
-            raise _doubt(error) from error
+            raise _task_error(error) from error
         task = _task_in(answer)
         if task is None or task["taskId"] != mark.remote_id:
             raise RemoteUnclear("The server tells of its task in a way that cannot be understood.")
@@ -203,8 +203,8 @@ class McpTasks:
             return Answer(await self._ask(call, mark, "tasks/result"), is_over=True)
         except MCPError as error:
             if error.error.code in _FORGOTTEN:
-                raise _doubt(error) from error
-            raise failures.answered(call, error, self._calling.redact) from error
+                raise _task_error(error) from error
+            raise failures.answered(call, error, self._caller.redact) from error
 
     async def _ask(
         self, call: GrantedCall, mark: RemoteMark, method: str, *, timeout_s: float = _REQUEST_S, **more: JsonValue
@@ -234,8 +234,7 @@ class McpTasks:
                 raise Unreachable from error
             raise
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_cancelled():
                 raise
             link.lost(session, "its connection broke")
             raise Unreachable from None
@@ -245,7 +244,7 @@ class McpTasks:
         left_s = call.deadline_s - self._clock.monotonic_s()
         return int(1_000 * min(max(left_s, 0.0) + KEEP_S, KEEP_MAX_S))
 
-    def _hold(self, key: str, answer: tuple[JsonObject, McpSession]) -> None:
+    def _keep_answer(self, key: str, answer: tuple[JsonObject, McpSession]) -> None:
         if len(self._answers) >= _ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         self._answers[key] = answer
@@ -259,7 +258,7 @@ def _is_unclear(failure: ToolFailure) -> bool:
     return error.kind in (ErrorKind.OUTCOME_UNKNOWN, ErrorKind.TIMEOUT)
 
 
-def _doubt(error: MCPError) -> Exception:
+def _task_error(error: MCPError) -> Exception:
     """What an error about a task means: it is forgotten, or the server is not well and may be asked again."""
     if error.error.code in _FORGOTTEN:
         return RemoteUnclear("The server does not know the task any more.")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # held open meanwhile) is declined. `defaults` accepts with the defaults of the schema.
 
 
-def answering(elicitation: Elicitation) -> ElicitationFnT | None:
+def elicitation_callback(elicitation: Elicitation) -> ElicitationFnT | None:
     """The SDK's callback; None leaves the capability undeclared."""
     if elicitation == "decline":
         return None
@@ -88,7 +88,7 @@ _KEYWORDS: Final = (
 
 
 @dataclass(slots=True)
-class Asking:
+class QuestionState:
     """The state of one call between the server's questions."""
 
     state: str | None = None
@@ -100,7 +100,7 @@ class Asking:
     rounds: int = 0
     said: dict[str, JsonValue] = field(default_factory=dict)
     """What people have answered in this call, by the digest of the question."""
-    recalled: dict[str, JsonValue] | None = None
+    earlier_answers: dict[str, JsonValue] | None = None
     """What is left of `said` for a call that has begun anew; None: it has not."""
 
     @property
@@ -118,11 +118,11 @@ class Asking:
             raise QuestionAsked(Question(str(asked["message"]), as_object(asked["schema"]) or {}, continuation))
 
 
-def resumed(call: GrantedCall) -> Asking:
+def resumed(call: GrantedCall) -> QuestionState:
     """Where the call stood when a person was asked, with the reply; raises QuestionAsked when another one is next."""
     if call.reply is None:
-        return Asking()
-    asking = Asking(*json.loads(call.reply.continuation))
+        return QuestionState()
+    asking = QuestionState(*json.loads(call.reply.continuation))
     key = next(iter(asking.pending))
     asked = asking.pending.pop(key)
     answer = _DECLINE if call.reply.answer is None else _accepted(call.reply.answer, as_object(asked["schema"]) or {})
@@ -131,18 +131,20 @@ def resumed(call: GrantedCall) -> Asking:
     return asking
 
 
-def begins_anew(asking: Asking, failure: ToolFailure) -> bool:
+def restarts(asking: QuestionState, failure: ToolFailure) -> bool:
     """Whether the server has refused its own state, unread, for the first time: `asking` is reset."""
     upstream = failure.error.upstream
     if upstream is None or upstream.status != INVALID_PARAMS or _STATE not in upstream.excerpt.lower():
         return False
-    if asking.state is None or asking.recalled is not None:
+    if asking.state is None or asking.earlier_answers is not None:
         return False
-    asking.state, asking.answers, asking.recalled = None, {}, dict(asking.said)
+    asking.state, asking.answers, asking.earlier_answers = None, {}, dict(asking.said)
     return True
 
 
-def go_on(asking: Asking, result: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
+def take_requests(
+    asking: QuestionState, result: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact
+) -> None:
     """Take in what the server asks, and answer as the source's terms say.
 
     Raises:
@@ -167,7 +169,7 @@ def go_on(asking: Asking, result: JsonObject, call: GrantedCall, elicitation: El
 
 
 def take(
-    asking: Asking, key: str, request: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact
+    asking: QuestionState, key: str, request: JsonObject, call: GrantedCall, elicitation: Elicitation, redact: Redact
 ) -> None:
     """One request: answered now, or to be put to a person. Raises ToolFailure for what is no question to one."""
     if request.get("method") != "elicitation/create":
@@ -183,7 +185,7 @@ def take(
         message = params.get("message")
         shown = failures.quoted(message if isinstance(message, str) else "", redact)
         asked: JsonObject = {"message": shown or f"{call.spec.name} asks whether to go on.", "schema": form}
-        answer = asking.recalled.pop(_digest(key, asked), None) if asking.recalled else None
+        answer = asking.earlier_answers.pop(_digest(key, asked), None) if asking.earlier_answers else None
         if answer is None:
             asking.pending[key] = asked
         else:
@@ -251,7 +253,7 @@ class TaskInput:
         self._elicitation = elicitation
         self._redact = redact
         self._step = resumed(call)
-        self._step.recalled = dict(self._step.said)
+        self._step.earlier_answers = dict(self._step.said)
         self._answered: set[str] = set()
 
     def answers(self, task: JsonObject) -> dict[str, JsonValue] | None:
@@ -280,7 +282,7 @@ class TaskInput:
         """Whether a server of 2025-11-25 may ask; the capability was not declared where it may not."""
         return self._elicitation != "decline" and not self._is_too_often()
 
-    def gave(self, answers: dict[str, JsonValue]) -> None:
+    def mark_answered(self, answers: dict[str, JsonValue]) -> None:
         self._answered.update(answers)
 
     def _is_too_often(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.mcp_servers.scripted import Script
 from tests.fakes.mcp_stage import McpStage, over_http, over_stdio
-from toolhub_service.adapters.mcp.asking import Asking, begins_anew, go_on
+from toolhub_service.adapters.mcp.elicitation import QuestionState, restarts, take_requests
 from toolhub_service.adapters.mcp.kind import Elicitation
 from toolhub_service.domain.call import Question, QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
@@ -114,9 +114,9 @@ async def test_a_server_that_never_stops_asking_is_left() -> None:
 )
 async def test_what_is_no_plain_form_is_declined(schema: JsonObject) -> None:
     asked: JsonObject = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}}
-    state = Asking()
+    state = QuestionState()
     async with asking("ask") as stage:
-        go_on(state, {"inputRequests": {"k": asked}}, stage.call("ask"), "ask", str)
+        take_requests(state, {"inputRequests": {"k": asked}}, stage.call("ask"), "ask", str)
     assert state.answers == {"k": {"action": "decline"}}
 
 
@@ -129,7 +129,7 @@ async def test_only_what_is_known_of_a_form_reaches_the_person() -> None:
     }
     async with asking("ask") as stage:
         with pytest.raises(QuestionAsked) as caught:
-            go_on(Asking(), {"inputRequests": {"k": asked}}, stage.call("ask"), "ask", str.upper)
+            take_requests(QuestionState(), {"inputRequests": {"k": asked}}, stage.call("ask"), "ask", str.upper)
     question = caught.value.question
     assert question.schema["properties"] == {"a": {"type": "string", "enum": ["a"]}}
     assert question.schema["required"] == ["a"]
@@ -141,11 +141,11 @@ def refusal(message: str, code: int = -32602) -> ToolFailure:
 
 
 async def test_a_refused_state_begins_the_call_anew_once_a_run() -> None:
-    asked = Asking(state="sealed", said={"digest": {"action": "decline"}})
-    assert begins_anew(asked, refusal("Invalid or expired requestState"))
-    assert (asked.state, asked.answers, asked.recalled) == (None, {}, asked.said)
+    asked = QuestionState(state="sealed", said={"digest": {"action": "decline"}})
+    assert restarts(asked, refusal("Invalid or expired requestState"))
+    assert (asked.state, asked.answers, asked.earlier_answers) == (None, {}, asked.said)
     asked.state = "sealed again"
-    assert not begins_anew(asked, refusal("Invalid or expired requestState"))
+    assert not restarts(asked, refusal("Invalid or expired requestState"))
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ async def test_a_refused_state_begins_the_call_anew_once_a_run() -> None:
     ],
 )
 async def test_any_other_refusal_ends_the_call(state: str | None, failure: ToolFailure) -> None:
-    assert not begins_anew(Asking(state=state), failure)
+    assert not restarts(QuestionState(state=state), failure)
