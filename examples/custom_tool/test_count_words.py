@@ -10,7 +10,7 @@ from acme_tools.text import CountWords
 
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.verdict import Constraints
-from toolhub_service.runtime.execute import SILENT
+from toolhub_service.runtime.steps import SILENT
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.workspace import Workspace
 

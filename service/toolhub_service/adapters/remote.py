@@ -26,6 +26,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from msgspec import structs
+
 from toolhub_service.adapters.remote_polling import (
     CANNOT_STOP,
     LEFT_BEHIND,
@@ -259,7 +261,7 @@ class _Run:
             raise unknown(self._call, self.mark, UnclearPoint.RESULT, unclear) from unclear
         except ToolFailure as verdict:
             raise located(self._call, self.mark, verdict.error) from verdict
-        return outcome._replace(evidence=(*outcome.evidence, evidence(self._call, self.mark)))
+        return structs.replace(outcome, evidence=(*outcome.evidence, evidence(self._call, self.mark)))
 
     async def _stop_when_asked(self) -> None:
         """Ask the remote side to stop, as often as it takes to be heard.

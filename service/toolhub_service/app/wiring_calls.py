@@ -27,7 +27,6 @@ from toolhub_service.engines.inprocess import InprocessEngine
 from toolhub_service.runtime.approval_watch import ApprovalNews
 from toolhub_service.runtime.approvals import Approvals
 from toolhub_service.runtime.artifacts import Artifacts
-from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.jobs.accept import Acceptance, Submission
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
@@ -38,6 +37,7 @@ from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.route import Unread
+from toolhub_service.runtime.steps import Executor
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog, SqliteAuditLog
 from toolhub_service.telemetry.access_trace import AccessTrace

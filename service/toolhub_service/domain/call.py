@@ -172,7 +172,7 @@ class PlannedCall(NamedTuple):
 
 
 class GrantedCall(NamedTuple):
-    """Allowed, with its budget. Constructed in runtime/execute.py only; adapters accept nothing else."""
+    """Allowed, with its budget. Constructed in runtime/steps.py only; adapters accept nothing else."""
 
     planned: PlannedCall
     verdict: Verdict

@@ -8,6 +8,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolError
@@ -113,7 +115,7 @@ class Evidence(NamedTuple):
     attributes: Mapping[str, str] = MappingProxyType({})
 
 
-class Outcome(NamedTuple):
+class Outcome(Struct, frozen=True, gc=False):
     """What an adapter brings back from one successful execution."""
 
     value: JsonValue
@@ -186,7 +188,7 @@ StepTime: TypeAlias = tuple[StepName, int, int]
 """A step, and when it began and ended in nanoseconds of the performance counter."""
 
 
-class SettledCall(NamedTuple):
+class SettledCall(Struct, frozen=True, gc=False):
     call: Call
     spec: ToolSpec | None
     """None when the tool was not found."""

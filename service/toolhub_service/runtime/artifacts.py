@@ -25,7 +25,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.runtime.artifact_references import ResolvedArguments, resolve_arguments
-from toolhub_service.runtime.execute import to_its_end
+from toolhub_service.runtime.steps import to_its_end
 
 # How much each principal may own in artifacts, with what is on its way counted in.
 #

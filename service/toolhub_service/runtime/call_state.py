@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -31,7 +31,7 @@ STEPS: Final = tuple(StepName)
 """Places in `CallState.begun_ns`."""
 
 
-class ResultSummary(NamedTuple):
+class ResultSummary(msgspec.Struct, frozen=True, gc=False):
     """What the audit log keeps of a result."""
 
     digest: str = ""

@@ -5,7 +5,7 @@
     3 apply_defaults   what was left out?                      steps.py
     4 check_policy     may this agent do this?                 steps.py (plans.py, approvals.py where one must agree)
     5 take_budget      is there time, rate, a slot, quota?     steps.py (before it, once per key: idempotency.py)
-    6 execute          run the adapter, with its retries       execute.py
+    6 execute          run the adapter, with its retries       steps.py
     7 validate_output  does the result fit?                    steps.py
     8 attach_evidence  what proves it?                         attach_evidence.py
     9 record           always: audit, metrics, trace           record.py
@@ -48,7 +48,6 @@ from toolhub_service.runtime.call_state import (
     VALIDATE_OUTPUT,
     CallState,
 )
-from toolhub_service.runtime.execute import SILENT, Executor, to_its_end, within
 from toolhub_service.runtime.failures import (
     SHOWN_AT_ONCE_BYTES,
     cancelled,
@@ -63,6 +62,8 @@ from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.route import Route, Routes, Unread, all_read
 from toolhub_service.runtime.steps import (
+    SILENT,
+    Executor,
     apply_defaults,
     approved,
     check_policy,
@@ -70,8 +71,10 @@ from toolhub_service.runtime.steps import (
     is_bound,
     is_for_a_person,
     take_budget,
+    to_its_end,
     validate_input,
     validate_output,
+    within,
 )
 from toolhub_service.schema.defaults import ToolSchemas
 

@@ -14,10 +14,10 @@ from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.job import Job, JobFilter, JobStatus
 from toolhub_service.domain.job_ports import JobDesk, JobWatching
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.transport.convert.call import to_submitted_call, wants_struct
+from toolhub_service.transport.convert.call import new_call_id, to_submitted_call, wants_struct
 from toolhub_service.transport.convert.records import from_job, shows_struct, to_job_filter, write_status
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
-from toolhub_service.transport.rpc import ServicerContext, current_principal, new_call_id
+from toolhub_service.transport.rpc import ServicerContext, current_principal
 
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000

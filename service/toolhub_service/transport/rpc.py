@@ -15,7 +15,6 @@ import grpc.aio
 import msgspec
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.ports import Clock, Randomness
 
 ServicerContext = grpc.aio.ServicerContext[Any, Any]
 
@@ -69,46 +68,6 @@ def caller_id() -> str:
     """Whose RPC it is, for shares of what all have in common; empty for one that needs no credential."""
     caller = CALLER.get(None)
     return caller.principal.id if caller is not None else ""
-
-
-# Deadlines
-
-_RESERVE_S = 0.1
-"""Kept back from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult."""
-
-
-def answer_deadline_s(clock: Clock, context: ServicerContext) -> float | None:
-    """Loop clock: when a call of this RPC must have ended; None when its caller set no deadline."""
-    remaining_s: float | None = context.time_remaining()  # typed as if there always were one
-    if remaining_s is None:
-        return None
-    return clock.monotonic_s() + remaining_s - min(_RESERVE_S, remaining_s / 10)
-
-
-# Call ids: sortable by time (like UUIDv7, RFC 9562), unguessable, short enough to read out
-
-_TAIL_BYTES = 8
-_DRAWN = 64
-
-
-def new_call_id(clock: Clock, randomness: Randomness) -> str:
-    """`call_` + 12 hex digits of Unix milliseconds + 16 random ones."""
-    return f"call_{clock.unix_ms():012x}{randomness.token_hex(_TAIL_BYTES)}"
-
-
-class CallIds:
-    """The same, many at a time: each draw of randomness is a call of the system that lets go of the interpreter."""
-
-    def __init__(self, clock: Clock, randomness: Randomness) -> None:
-        self._clock = clock
-        self._randomness = randomness
-        self._tails: list[str] = []
-
-    def next(self) -> str:
-        if not self._tails:
-            drawn = self._randomness.token_hex(_DRAWN * _TAIL_BYTES)
-            self._tails = [drawn[at : at + 2 * _TAIL_BYTES] for at in range(0, len(drawn), 2 * _TAIL_BYTES)]
-        return f"call_{self._clock.unix_ms():012x}{self._tails.pop()}"
 
 
 # Layers

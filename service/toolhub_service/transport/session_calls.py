@@ -15,8 +15,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
 from toolhub_service.runtime.failures import cancelled
-from toolhub_service.transport.convert.call import wants_struct
-from toolhub_service.transport.convert.result import from_chunk, from_progress, write_answer
+from toolhub_service.transport.convert.call import from_chunk, from_progress, wants_struct, write_answer
 
 _NAME_MAX = 128
 EVENTS_MAX = 1_024

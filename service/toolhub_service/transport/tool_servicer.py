@@ -12,11 +12,19 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
 from toolhub_service.domain.ports import Clock, Invoker, Randomness
 from toolhub_service.domain.result import Chunk, Progress
-from toolhub_service.runtime.execute import SILENT
-from toolhub_service.transport.convert.call import MODES, to_call, wants_struct
-from toolhub_service.transport.convert.result import from_chunk, from_progress, write_answer
+from toolhub_service.runtime.steps import SILENT
+from toolhub_service.transport.convert.call import (
+    MODES,
+    CallIds,
+    answer_deadline_s,
+    from_chunk,
+    from_progress,
+    to_call,
+    wants_struct,
+    write_answer,
+)
 from toolhub_service.transport.discovery import Discovery
-from toolhub_service.transport.rpc import CALLER, CallIds, ServicerContext, answer_deadline_s, current_principal
+from toolhub_service.transport.rpc import CALLER, ServicerContext, current_principal
 from toolhub_service.transport.session import MAX_IN_FLIGHT, MAX_OF_ALL, NO_JOURNAL, Journal, Sessions
 
 # Events of one call, on their way to its stream: bounded, and never blocking the execution

@@ -39,12 +39,11 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.runtime.artifacts import Artifacts
-from toolhub_service.runtime.execute import Executor
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
-from toolhub_service.runtime.steps import enforce
+from toolhub_service.runtime.steps import Executor, enforce
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.stores.memory import MemoryArtifacts, MemoryKeys
 

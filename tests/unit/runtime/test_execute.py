@@ -27,7 +27,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         asked.append(delay_s)
         await sleep(0)
 
-    monkeypatch.setattr("toolhub_service.runtime.execute.asyncio.sleep", noted)
+    monkeypatch.setattr("toolhub_service.runtime.steps.asyncio.sleep", noted)
     return asked
 
 

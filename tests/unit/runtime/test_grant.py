@@ -53,4 +53,4 @@ def test_adapters_are_asked_to_execute_by_the_executor_only() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("adapter.execute", "self._adapter.execute")
     ]
-    assert asked == ["runtime/execute.py"]
+    assert asked == ["runtime/steps.py"]

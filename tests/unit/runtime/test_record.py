@@ -15,7 +15,7 @@ from toolhub_service.domain.event import EventType
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Outcome, ToolResult
-from toolhub_service.runtime.execute import SILENT
+from toolhub_service.runtime.steps import SILENT
 
 DENY_ALL = POLICY + "rules: [{id: never, effect: DENY}]\n"
 

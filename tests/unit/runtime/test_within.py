@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.runtime.execute import within
+from toolhub_service.runtime.steps import within
 
 
 def at(seconds: float) -> float:

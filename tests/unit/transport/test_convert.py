@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolhub.v1 import error_pb2, event_pb2, job_state_pb2, result_pb2, source_pb2, step_pb2, tool_pb2
+from toolhub.v1 import error_pb2, event_pb2, job_state_pb2, result_pb2, source_pb2, step_pb2, tool_pb2, tool_service_pb2
 from toolhub_service.domain.error_spec import Code, StartReason
 from toolhub_service.domain.errors import ErrorKind, HubFailure
 from toolhub_service.domain.reasons import Reason
@@ -31,7 +31,7 @@ from toolhub_service.domain.tool import (
     ToolSpec,
 )
 from toolhub_service.transport.convert import payload
-from toolhub_service.transport.convert.result import write_result
+from toolhub_service.transport.convert.call import write_answer
 from toolhub_service.transport.convert.tool import from_spec, to_spec
 from toolhub_service.transport.status import RpcFailure
 
@@ -156,8 +156,9 @@ def test_schema_that_is_no_json_object_is_refused(broken: bytes) -> None:
 
 @pytest.mark.parametrize("value", ["text", 5, None, [1, 2], True])
 def test_result_that_is_no_object_travels_as_json_even_to_a_struct_reader(value: Any) -> None:
-    message = result_pb2.ToolResult()
-    write_result(message, ToolResult(ok=True, call_id="c", tool="t", value=value), as_struct=True)
+    answer = tool_service_pb2.InvokeResponse()
+    write_answer(answer, ToolResult(ok=True, call_id="c", tool="t", value=value), as_struct=True)
+    message = answer.result
     assert message.result_json
     assert not message.HasField("result_struct")
 

@@ -10,8 +10,8 @@ from tests.fakes.clock import FixedRandomness, ManualClock
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import HubFailure
+from toolhub_service.transport.convert.call import CallIds, new_call_id
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
-from toolhub_service.transport.rpc import CallIds, new_call_id
 
 
 @given(

@@ -16,9 +16,9 @@ from toolhub_service.domain.ports import Catalog, Clock, Invoker, Randomness
 from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.execute import SILENT
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
+from toolhub_service.runtime.steps import SILENT
 from toolhub_service.schema.canonical_json import digest
 
 # Having a stored job delivered.

@@ -182,7 +182,7 @@ class ChainedAuditLog:
         group = self._group
         if group is None or group.failure:
             raise _broken("disk" if group is not None else "closed")
-        depth = group.depth
+        depth = self._appended - group.durable[0]
         if depth >= self._rhythm.queue_limit:
             raise _broken("queue_full")
         if depth > self._rhythm.queue_limit * _ALMOST_FULL:

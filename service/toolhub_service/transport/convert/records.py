@@ -34,8 +34,8 @@ from toolhub_service.guards.descriptions import escaped
 from toolhub_service.runtime.approval_record import Decision
 from toolhub_service.runtime.artifacts import ArtifactHeader
 from toolhub_service.schema import canonical_json, strict_json
+from toolhub_service.transport.convert.call import from_artifact_ref, from_error, from_progress, write_answer
 from toolhub_service.transport.convert.payload import ERRORS, EVENTS, JOB_STATES, WireEnum, duration, unix_ms
-from toolhub_service.transport.convert.result import from_artifact_ref, from_error, from_progress, write_result
 from toolhub_service.transport.convert.tables import Reader, Writer
 from toolhub_service.transport.status import RpcFailure
 
@@ -64,7 +64,7 @@ def write_status(message: job_pb2.JobStatus, status: JobStatus, *, as_struct: bo
     if status.result.error is not None:
         message.error.CopyFrom(from_error(status.result.error))
     if with_result:
-        write_result(message.result, status.result, as_struct=as_struct)
+        write_answer(message, status.result, as_struct=as_struct)
 
 
 def to_job_filter(request: job_service_pb2.ListJobsRequest) -> JobFilter:

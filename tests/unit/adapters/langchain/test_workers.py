@@ -16,7 +16,7 @@ from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.runtime.execute import within
+from toolhub_service.runtime.steps import within
 
 
 @pytest.fixture
