@@ -100,10 +100,9 @@ def _own(deps: Deps) -> Stores:
 def _shared(deps: Deps) -> Stores:
     try:
         from toolhub_service.stores.redis_jobs import RedisJobs
-        from toolhub_service.stores.redis_keys import RedisKeys
+        from toolhub_service.stores.redis_keys import RedisCounts, RedisKeys
         from toolhub_service.stores.redis_link import RedisLink
-        from toolhub_service.stores.redis_records import RedisApprovals, RedisArtifacts, RedisPins
-        from toolhub_service.stores.redis_usage import RedisCounts, RedisUsage
+        from toolhub_service.stores.redis_records import RedisApprovals, RedisArtifacts, RedisPins, RedisUsage
     except ModuleNotFoundError as missing:
         raise not_installed("stores.redis_url", "redis") from missing
     settings = deps.settings

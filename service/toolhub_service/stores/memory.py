@@ -22,8 +22,19 @@ from toolhub_service.domain.source import Pin
 from toolhub_service.domain.tool import ToolUse
 from toolhub_service.domain.verdict import may_take
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.stores.record_store import Key, Place, Row, Table, Where
-from toolhub_service.stores.records import APPROVALS, ARTIFACTS, PINS, Approvals, Artifacts, Pins
+from toolhub_service.stores.record_store import (
+    APPROVALS,
+    ARTIFACTS,
+    PINS,
+    Approvals,
+    Artifacts,
+    Key,
+    Pins,
+    Place,
+    Row,
+    Table,
+    Where,
+)
 
 R = TypeVar("R")
 

@@ -65,7 +65,10 @@ class RedisFeed:
     async def start(self) -> None:
         """Returns when nothing appended from then on is missed. Raises ToolFailure TOOL_UNAVAILABLE."""
         if self._following is None or self._following.done():
-            self._following = asyncio.create_task(self._follow(), name="redis-feed")
+            reading = stay_connected(
+                self._connection, self._read, self._broken, self._randomness, connect_within_s=self._patience_s
+            )
+            self._following = asyncio.create_task(reading, name="redis-feed")
         try:
             async with asyncio.timeout(self._patience_s):
                 await self._ready.wait()
@@ -78,15 +81,6 @@ class RedisFeed:
             following.cancel()
             await asyncio.wait((following,))
         await self._connection.disconnect(nowait=True)
-
-    async def _follow(self) -> None:
-        await stay_connected(
-            self._connection,
-            self._read,
-            self._broken,
-            randomness=self._randomness,
-            connect_within_s=self._patience_s,
-        )
 
     def _broken(self, error: Exception) -> None:
         self._trouble = reason_of(error)
@@ -150,6 +144,7 @@ class RedisFeed:
 # KEYS[1] is the prefix of all keys, which scripts append to. (A prefix with a hash tag, `{toolhub}:`, puts all keys
 # into one slot.) A script may run twice when its first answer was lost: one that changes something takes a token of
 # the call and leaves it beside what it wrote, so that the second run answers what the first one did.
+# Whoever forgets records trims what was told of them, and with it what is older: nobody lags that far.
 
 PRELUDE = f"""
 local P = KEYS[1]
@@ -164,6 +159,12 @@ local function tell(kind, ...)
   end
   call('XADD', P .. 'feed', 'MAXLEN', '~', {KEPT}, number .. '-0', unpack(fields))
   return number
+end
+
+local function trim(last)
+  if last > 0 then
+    call('XTRIM', P .. 'feed', 'MINID', (last + 1) .. '-0')
+  end
 end
 """
 
@@ -294,7 +295,6 @@ def _judge(facts: dict[str, str]) -> None:
 # else what it names is judged one by one, a thousand at a time, so that no script holds the server up.
 
 _JUDGED_AT_ONCE = 1_000
-
 _LIST = RedisScript(
     """
 local kind, list, most, at, id = ARGV[1], P .. ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]

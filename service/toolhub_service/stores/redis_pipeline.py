@@ -40,8 +40,8 @@ async def stay_connected(
     connection: AbstractConnection,
     talk: Callable[[], Awaitable[None]],
     broken: Callable[[Exception], None],
-    *,
     randomness: Randomness,
+    *,
     connect_within_s: float,
 ) -> None:
     """Connect and `talk`, again and again, with exponential backoff and jitter between; until cancelled.

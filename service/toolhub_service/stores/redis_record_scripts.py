@@ -234,9 +234,7 @@ for _, name in ipairs(ended) do
   drop(name)
   call('ZREM', P .. ARGV[1], name)
 end
-if last_fed > 0 then
-  call('XTRIM', P .. 'feed', 'MINID', (last_fed + 1) .. '-0')
-end
+trim(last_fed)
 return #ended
 """
 _REMOVE: Final = """

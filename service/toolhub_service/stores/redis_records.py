@@ -1,4 +1,7 @@
-"""Records in Redis, shared by all hubs with the same prefix: `RecordStore` for any `Table` that has a `Layout`."""
+"""Records and uses of tools in Redis, shared by all hubs with one prefix.
+
+`RecordStore` for any `Table` that has a `Layout`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,25 @@ from typing import Final, Generic, TypeVar
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.source import Pin
+from toolhub_service.domain.tool import ToolUse
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.stores.codec import UnreadableRecord, readable
-from toolhub_service.stores.record_store import Kept, Key, Place, Row, Table, Where
-from toolhub_service.stores.records import APPROVALS, ARTIFACTS, OPEN_STATES, PINS, Approvals, Artifacts, Pins
-from toolhub_service.stores.redis_link import AT_DIGITS, Facts, MemberPages, RedisLink, RedisPages
+from toolhub_service.stores.codec import UnreadableRecord, decode_use, encode_use, readable
+from toolhub_service.stores.record_store import (
+    APPROVALS,
+    ARTIFACTS,
+    OPEN_STATES,
+    PINS,
+    Approvals,
+    Artifacts,
+    Kept,
+    Key,
+    Pins,
+    Place,
+    Row,
+    Table,
+    Where,
+)
+from toolhub_service.stores.redis_link import AT_DIGITS, Facts, MemberPages, RedisLink, RedisPages, RedisScript
 from toolhub_service.stores.redis_record_scripts import Layout, Scripts
 
 R = TypeVar("R")
@@ -201,3 +218,91 @@ class RedisArtifacts(Artifacts):
 class RedisPins(Pins):
     def __init__(self, link: RedisLink) -> None:
         super().__init__(RedisRecords[Pin](link, PINS, PIN_LAYOUT))
+
+
+# What tools were used for. `uses:count` numbers uses in the order they were added. `use:<number>` is a hash: record,
+# and of (`<tool> <tenant>`). `uses` lists the numbers, `uses:by-time` lists them by when the use was, and the list
+# `uses:of:<tool> <tenant>` holds those of one tool and tenant, oldest first.
+
+_DROP_USE = """
+local function drop(number)
+  local name = P .. 'use:' .. number
+  call('LREM', P .. 'uses:of:' .. call('HGET', name, 'of'), 1, number)
+  call('ZREM', P .. 'uses', number)
+  call('ZREM', P .. 'uses:by-time', number)
+  call('DEL', name)
+end
+"""
+
+_ADD_USES = RedisScript(
+    _DROP_USE,
+    """
+local keep = tonumber(ARGV[1])
+for first = 2, #ARGV, 3 do
+  local of, at, record = unpack(ARGV, first, first + 2)
+  local number = call('INCR', P .. 'uses:count')
+  local list = P .. 'uses:of:' .. of
+  call('HSET', P .. 'use:' .. number, 'of', of, 'record', record)
+  call('ZADD', P .. 'uses', number, number)
+  call('ZADD', P .. 'uses:by-time', at, number)
+  if call('RPUSH', list, number) > keep then
+    drop(call('LINDEX', list, 0))
+  end
+end
+""",
+)
+"""keep, then of, at and record of each"""
+
+_USES_AFTER = RedisScript(
+    """
+local cursor = tonumber(ARGV[1])
+if tonumber(call('GET', P .. 'uses:count') or 0) < cursor then
+  cursor = 0
+end
+local found = {cursor}
+for place, number in ipairs(call('ZRANGEBYSCORE', P .. 'uses', '(' .. cursor, '+inf', 'LIMIT', 0, ARGV[2])) do
+  found[1] = tonumber(number)
+  found[place + 1] = call('HGET', P .. 'use:' .. number, 'record')
+end
+return found
+"""
+)
+"""cursor, limit → next cursor, records. A counter behind the cursor is one of a server that has lost its data."""
+
+_FORGET_USES = RedisScript(
+    _DROP_USE,
+    """
+local old = call('ZRANGEBYSCORE', P .. 'uses:by-time', '-inf', '(' .. ARGV[1], 'LIMIT', 0, ARGV[2])
+for _, number in ipairs(old) do
+  drop(number)
+end
+return #old
+""",
+)
+"""before, limit → how many"""
+
+
+class RedisUsage:
+    """Implements `UsageStore`."""
+
+    def __init__(self, link: RedisLink, keep: int) -> None:
+        self._link = link
+        self._keep = keep
+
+    async def add(self, uses: Sequence[ToolUse]) -> None:
+        parts = (part for use in uses for part in (f"{use.tool} {use.tenant}", use.at_unix_ms, encode_use(use)))
+        if uses:
+            await self._link.call(_ADD_USES, self._keep, *parts, once=True)
+
+    async def after(self, cursor: int, limit: int) -> tuple[Sequence[ToolUse], int]:
+        next_cursor, *records = await self._link.call(_USES_AFTER, cursor, limit)
+        return readable(records, decode_use), int(next_cursor)
+
+    async def forget(self, before_unix_ms: int, limit: int) -> int:
+        return int(await self._link.call(_FORGET_USES, before_unix_ms, limit))
+
+    async def start(self) -> None:
+        await self._link.start()
+
+    async def close(self) -> None:
+        """Nothing is open here; the link is closed by its owner."""

@@ -19,8 +19,16 @@ import orjson
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.stores.codec import UnreadableRecord
-from toolhub_service.stores.sqlite_schema import FileTooNew, connect, connect_to_read
-from toolhub_service.stores.sqlite_writer import Asked, Change, FileWriter, Watch, unavailable
+from toolhub_service.stores.sqlite_writer import (
+    Asked,
+    Change,
+    FileTooNew,
+    FileWriter,
+    Watch,
+    connect,
+    connect_to_read,
+    unavailable,
+)
 
 I = TypeVar("I")  # noqa: E741 — an item
 A = TypeVar("A")

@@ -20,8 +20,20 @@ from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.source import Pin
 from toolhub_service.domain.tool import ToolUse
 from toolhub_service.stores.codec import readable
-from toolhub_service.stores.record_store import Kept, Key, Place, Row, Table, Where
-from toolhub_service.stores.records import APPROVALS, ARTIFACTS, PINS, Approvals, Artifacts, Pins
+from toolhub_service.stores.record_store import (
+    APPROVALS,
+    ARTIFACTS,
+    PINS,
+    Approvals,
+    Artifacts,
+    Kept,
+    Key,
+    Pins,
+    Place,
+    Row,
+    Table,
+    Where,
+)
 from toolhub_service.stores.sqlite_file import Feed, SqliteFile, Terms, insert, last_row
 from toolhub_service.stores.sqlite_writer import Change
 

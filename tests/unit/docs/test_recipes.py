@@ -82,7 +82,7 @@ import asyncio, pathlib, sys
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.note import Note
 from toolhub_service.stores.memory import MemoryRecords
-from toolhub_service.stores.records import NOTES, Notes
+from toolhub_service.stores.record_store import NOTES, Notes
 from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_records import NOTE_LAYOUT, RedisRecords
 from toolhub_service.stores.sqlite_file import SqliteFile
@@ -205,16 +205,16 @@ async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_l
     stores = copy / "toolhub_service/stores"
     (copy / "toolhub_service/domain/note.py").write_text("from msgspec import Struct\n\n\n" + record)
     known = "from toolhub_service.domain.note import Note\n"
-    for name in ("codec", "records"):
+    for name in ("codec", "record_store"):
         put(stores / f"{name}.py", "from toolhub_service.domain.", known)
     (stores / "codec.py").write_text((stores / "codec.py").read_text() + codec)
     put(
-        stores / "records.py",
+        stores / "record_store.py",
         "from toolhub_service.stores.codec import",
         "from toolhub_service.stores.codec import decode_note, encode_note\n",
     )
-    (stores / "records.py").write_text((stores / "records.py").read_text() + table)
-    schema = stores / "sqlite_schema.py"
+    (stores / "record_store.py").write_text((stores / "record_store.py").read_text() + table)
+    schema = stores / "sqlite_writer.py"
     put(schema, "MIGRATIONS: Final", migration)
     put(schema, ')\n"""From version n', "    _NOTES,\n")
     redis = stores / "redis_records.py"

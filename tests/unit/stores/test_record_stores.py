@@ -11,8 +11,7 @@ from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.source import Pin
 from toolhub_service.stores.memory import MemoryRecords
-from toolhub_service.stores.record_store import RecordStore
-from toolhub_service.stores.records import APPROVALS, ARTIFACTS, PINS
+from toolhub_service.stores.record_store import APPROVALS, ARTIFACTS, PINS, RecordStore
 from toolhub_service.stores.redis_link import RedisLink
 from toolhub_service.stores.redis_records import APPROVAL_LAYOUT, ARTIFACT_LAYOUT, PIN_LAYOUT, RedisRecords
 from toolhub_service.stores.sqlite_file import SqliteFile

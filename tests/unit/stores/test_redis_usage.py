@@ -10,7 +10,7 @@ from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import UsageStore
 from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_usage import RedisUsage
+from toolhub_service.stores.redis_records import RedisUsage
 
 __all__ = ["link", "other_link"]
 

@@ -29,7 +29,7 @@ from toolhub_service.domain.tool import ToolState
 from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.chain import open_keyring
-from toolhub_service.stores.sqlite_schema import MIGRATIONS
+from toolhub_service.stores.sqlite_writer import MIGRATIONS
 
 # Is what the hub keeps whole: its databases, its keys? Looked at without changing a byte, whether a hub runs or not.
 #

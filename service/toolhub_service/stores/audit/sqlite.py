@@ -6,7 +6,6 @@ verification compares them.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, page_of, tampered
+from toolhub_service.stores.sqlite_writer import alone_in
 
 _SCHEMA: Final = (
     """CREATE TABLE events (
@@ -48,7 +48,7 @@ def connect(path: Path, *, max_size_bytes: int = 0, create: bool = True) -> sqli
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     uri = path.absolute().as_uri() + "?mode=rw"  # never makes a file that is gone
     connection = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
-    with _alone_in(path.parent):
+    with alone_in(path.parent):
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA journal_size_limit = 67108864")
@@ -81,17 +81,6 @@ def _expected_schema() -> frozenset[tuple[str, str, str]]:
         for statement in _SCHEMA:
             connection.execute(statement)
         return frozenset(connection.execute(_TABLES))
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """One at a time: SQLite's own timeout does not cover the change to WAL, which fails at once when two make it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:

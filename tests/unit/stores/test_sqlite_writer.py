@@ -13,13 +13,13 @@ from tests.ports.key_store_suite import a_record, by
 from tests.ports.pin_store_suite import a_pin
 from tests.ports.usage_store_suite import a_use
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.stores import sqlite_schema
+from toolhub_service.stores import sqlite_writer
 from toolhub_service.stores.codec import encode_key_record
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_keys import SqliteKeys
 from toolhub_service.stores.sqlite_records import SqliteApprovals, SqlitePins, SqliteUsage
-from toolhub_service.stores.sqlite_schema import MIGRATIONS, FileTooNew, connect
+from toolhub_service.stores.sqlite_writer import MIGRATIONS, FileTooNew, connect
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ async def first_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Written by a hub that knows the first migration only; with a job and an approval."""
     path = tmp_path / "hub.db"
     with monkeypatch.context() as earlier:
-        earlier.setattr(sqlite_schema, "MIGRATIONS", MIGRATIONS[:1])
+        earlier.setattr(sqlite_writer, "MIGRATIONS", MIGRATIONS[:1])
         file = SqliteFile(path)
         await file.start()
         await SqliteJobs(file).create(a_job())
@@ -53,7 +53,7 @@ async def test_keys_of_the_first_version_count_to_the_shares_of_their_principals
 ) -> None:
     path, clock = tmp_path / "hub.db", ManualClock()
     with monkeypatch.context() as earlier:
-        earlier.setattr(sqlite_schema, "MIGRATIONS", MIGRATIONS[:1])
+        earlier.setattr(sqlite_writer, "MIGRATIONS", MIGRATIONS[:1])
         connection = connect(path, busy_timeout_s=60.0)
         record = encode_key_record(a_record(clock))
         rows = [("greedy", "x/y", str(number), "owner-1", 0, 10**15, 2_048, record) for number in range(10)]
@@ -71,7 +71,7 @@ async def test_keys_of_the_first_version_count_to_the_shares_of_their_principals
 def test_migration_that_fails_leaves_the_file_as_it_was(first_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = (*MIGRATIONS[:1], (*MIGRATIONS[1], "CREATE TABLE pins (twice TEXT)"))
     with monkeypatch.context() as failing:
-        failing.setattr(sqlite_schema, "MIGRATIONS", broken)
+        failing.setattr(sqlite_writer, "MIGRATIONS", broken)
         with pytest.raises(Exception, match="already exists"):
             connect(first_file, busy_timeout_s=60.0)
     connection = connect(first_file, busy_timeout_s=60.0)
@@ -84,6 +84,6 @@ def test_hub_of_the_first_version_refuses_a_file_of_the_second(
     first_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(first_file, busy_timeout_s=60.0).close()
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", MIGRATIONS[:1])
+    monkeypatch.setattr(sqlite_writer, "MIGRATIONS", MIGRATIONS[:1])
     with pytest.raises(FileTooNew):
         connect(first_file, busy_timeout_s=60.0)
