@@ -18,6 +18,8 @@ from tests.rpc.comfy_hub import Agent, comfy_hub, write_sources
 from tests.rpc.job_client import state
 from tests.rpc.sharing import is_gapless
 from toolhub.v1 import error_pb2, source_pb2
+from toolhub_service.app.deps import SystemRandomness
+from toolhub_service.domain.event import EventType
 
 BRISK = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.5"}
 
@@ -84,14 +86,28 @@ async def test_one_whose_server_was_restarted_is_lost(tmp_path: Path, comfy: Fak
         assert len(comfy.submitted) == 1
 
 
-async def test_a_job_whose_server_is_away_waits_until_it_is_back(tmp_path: Path, comfy: FakeComfy) -> None:
-    async with comfy_hub(tmp_path, comfy.url) as (agent, _):
+async def test_a_job_that_may_be_repeated_is_tried_until_its_server_is_back(
+    tmp_path: Path, comfy: FakeComfy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SystemRandomness, "uniform", lambda _, low, high: high)  # or all attempts may be over at once
+    async with comfy_hub(tmp_path, comfy.url, tools={"blur": {"idempotent": True}}) as (agent, hub):
         await comfy.kill()
-        job_id = await agent.submit("blur")
-        await agent.seen(job_id, lambda status: state(status) == "RUNNING")
+        job_id = await agent.submit("blur", budget={"max_retries": 5})
+        while not await hub.events(types=frozenset({EventType.RETRY})):  # noqa: ASYNC110 - the log rings for nobody
+            await asyncio.sleep(0)
         await comfy.start()
         assert len(await agent.pictures((await agent.ended(job_id))[-1])) == 1
         assert len(comfy.submitted) == 1
+
+
+async def test_a_job_that_no_server_takes_fails_and_says_that_nothing_runs(tmp_path: Path, comfy: FakeComfy) -> None:
+    async with comfy_hub(tmp_path, comfy.url) as (agent, _):
+        await comfy.kill()
+        end = (await agent.ended(await agent.submit("blur")))[-1]
+        assert (state(end), end.error.kind) == ("FAILED", error_pb2.ERROR_KIND_TOOL_UNAVAILABLE)
+        assert end.error.retryable
+        assert "Nothing runs" in end.error.message
+        assert comfy.submitted == []
 
 
 async def test_a_server_that_is_away_is_down_and_comes_back(tmp_path: Path, comfy: FakeComfy) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.fakes.clock import next_millisecond
 from tests.hub import RunningHub, request
 from tests.rpc.props import Crashes, Echo, TextIn, TextOut, Waits
 from tests.rpc.sharing import WAIT, WRITE, Client, CountedWrites, People, hubs_of, is_gapless, state, states
@@ -227,7 +228,10 @@ async def test_unknown_and_foreign_jobs_are_not_found_and_told_alike(office: Off
 
 
 async def test_lists_are_filtered_paged_and_counted_without_results(office: Office, robot: Client) -> None:
-    echoes = [await robot.submit(ECHO, {"text": str(n)}, request_id=f"r-{n % 2}") for n in range(5)]
+    echoes = []
+    for number in range(5):
+        echoes.append(await robot.submit(ECHO, {"text": str(number)}, request_id=f"r-{number % 2}"))
+        await next_millisecond()
     held = await robot.submit(WAIT, task_id="t-1")
     for job in echoes:
         await robot.ended(job.job_id)
