@@ -19,14 +19,14 @@ def main() -> None:
     bind_to_hub(lifeline)
     while True:
         size = int.from_bytes(channel.recv(4, socket.MSG_WAITALL), "big")
-        told = json.loads(channel.recv(size, socket.MSG_WAITALL)) if size else sys.exit()
-        body = json.dumps(answer(told)).encode()
+        attach = json.loads(channel.recv(size, socket.MSG_WAITALL)) if size else sys.exit()
+        body = json.dumps(answer(attach)).encode()
         frame = len(body).to_bytes(4, "big") + body
-        channel.sendall(frame * int(told.get("times", 1)))
+        channel.sendall(frame * int(attach.get("times", 1)))
 
 
-def answer(told: dict[str, Any]) -> Any:
-    match told["do"]:
+def answer(attach: dict[str, Any]) -> Any:
+    match attach["do"]:
         case "sleep":
             print("sleeping", flush=True)
             time.sleep(1000)
@@ -44,10 +44,10 @@ def answer(told: dict[str, Any]) -> Any:
             print(f"holding {os.getpid()}", flush=True)
             re.match("(a+)+$", "a" * 60 + "b")
         case "large":
-            return "x" * int(told["size"])
+            return "x" * int(attach["size"])
         case "refuse to start":
             sys.exit(1)
-    return {"pid": os.getpid(), **told}
+    return {"pid": os.getpid(), **attach}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from toolhub_service.adapters.comfyui.graph import bad_name
+from toolhub_service.adapters.comfyui.graph import name_problem
 from toolhub_service.adapters.comfyui.template import (
     ARTIFACT_FORMAT,
     PLACEHOLDERS,
@@ -137,7 +137,7 @@ def schema_problems(arguments: Arguments) -> Iterator[str]:
 
 def _leaf_problems(arguments: Arguments, pointer: str, leaf: JsonObject) -> Iterator[str]:
     name = names_of(pointer)[-1]
-    wrong = bad_name(name, 64)
+    wrong = name_problem(name, 64)
     if wrong:
         yield f"input_schema: argument {pointer[:80]!r}: {wrong}"
     types = arguments.types(leaf)
@@ -195,7 +195,7 @@ _PLACEHOLDER: Final = re.compile("{(" + "|".join(PLACEHOLDERS) + ")}")
 _HARMLESS: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
-def uploads_of(template: Template, args: JsonObject) -> tuple[Upload, ...]:
+def required_uploads(template: Template, args: JsonObject) -> tuple[Upload, ...]:
     """Which artifacts must be uploaded first; each artifact once."""
     found: dict[str, Upload] = {}
     for binding in template.bindings:

@@ -31,7 +31,7 @@ _DOWN_MAX_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ServerKind:
-    """In the server's own words, cut; untrusted."""
+    """What a server says of itself, cut; untrusted."""
 
     version: str = ""
     pytorch: str = ""

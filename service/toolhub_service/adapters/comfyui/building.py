@@ -43,7 +43,7 @@ _LOADERS: Final = frozenset({"LoadImage", "LoadImageMask", "LoadImageOutput", "L
 _FILES: Final = frozenset({"image", "audio", "file", "model_file"})
 
 
-def binding_misfit(said: BindingSection, arguments: Arguments) -> str:
+def binding_mismatch(said: BindingSection, arguments: Arguments) -> str:
     """Why the argument may not go there, and what to do; empty when it may."""
     declared = arguments.at(said.source)
     if declared is None:
@@ -65,7 +65,7 @@ def binding_misfit(said: BindingSection, arguments: Arguments) -> str:
     return _unless_literal(said.source, arguments, schema) if transform is Transform.NONE else ""
 
 
-def seed_misfit(said: SeedSection, arguments: Arguments) -> str:
+def seed_mismatch(said: SeedSection, arguments: Arguments) -> str:
     """The same for a seed that a caller may give."""
     schema = arguments.at(said.source)
     if schema is None:
@@ -123,7 +123,7 @@ _SHOWN_MAX = 5
 _AGAIN = "the graph was exported again and its nodes were renumbered"
 
 
-class Misplaced(ValueError):
+class InvalidTarget(ValueError):
     """A pointer does not lead to a literal input as it should; the message says why and what to do."""
 
 
@@ -131,15 +131,15 @@ def input_of(graph: JsonObject, pointer: str, expect_class: str = "") -> NodeInp
     """`/3/inputs/seed` in a sound graph; `expect_class` empty: of any class. Raises Misplaced."""
     steps = names_of(pointer)
     if len(steps) != 3 or steps[1] != "inputs":
-        raise Misplaced(f"{pointer} is no input: write `/<node id>/inputs/<name>`")
+        raise InvalidTarget(f"{pointer} is no input: write `/<node id>/inputs/<name>`")
     node, _, name = steps
     inputs = node_of(graph, node, expect_class)["inputs"]
     if name not in inputs:
         near = difflib.get_close_matches(name, inputs, n=1)
         advice = f"did you mean `{near[0]}`?" if near else f"it has {', '.join(list(inputs)[:_SHOWN_MAX]) or 'none'}"
-        raise Misplaced(f"{pointer}: node {node} has no input `{name[:64]}` in this graph; {advice}")
+        raise InvalidTarget(f"{pointer}: node {node} has no input `{name[:64]}` in this graph; {advice}")
     if is_link(inputs[name]):
-        raise Misplaced(
+        raise InvalidTarget(
             f"{pointer} is a link from node {inputs[name][0]}, and no argument may take its place: name that node's "
             "input, or unlink it in ComfyUI and export again"
         )
@@ -150,9 +150,9 @@ def node_of(graph: JsonObject, node: str, expect_class: str = "") -> Mapping[str
     """Raises Misplaced when there is no such node, or it is of another class."""
     body = graph.get(node)
     if not isinstance(body, Mapping):
-        raise Misplaced(f"there is no node {node[:64]}{_since(graph, expect_class)}")
+        raise InvalidTarget(f"there is no node {node[:64]}{_since(graph, expect_class)}")
     if expect_class and body["class_type"] != expect_class:
-        raise Misplaced(
+        raise InvalidTarget(
             f"node {node} is of class {body['class_type']}, not {expect_class}{_since(graph, expect_class)}"
         )
     return body
@@ -189,26 +189,26 @@ class _Building:
         self._graph = graph
         self._arguments = Arguments(sidecar.input_schema)
         self._problems: list[str] = []
-        self._taken: dict[str, str] = {}
+        self._set_by: dict[str, str] = {}
         """Pointer into the graph to what stands there, such as `forced[0]`."""
 
     def template(self, words: JsonObject, path: str) -> Template:
         sidecar = self._sidecar
         classes = frozenset(str(body["class_type"]) for body in self._graph.values())  # type: ignore[index,call-overload]  # the graph is sound
         workflow_sha256 = digest(self._graph)
-        self._say(self._digest_problems(workflow_sha256))
-        self._say(schema_problems(self._arguments))
+        self._add_problems(self._digest_problems(workflow_sha256))
+        self._add_problems(schema_problems(self._arguments))
         forced = self._all(
             "forced",
             sidecar.forced,
-            lambda said, at: Forced(self._place(said.target, at, said.expect_class), said.value),
+            lambda said, at: Forced(self._target(said.target, at, said.expect_class), said.value),
         )
         seeds = self._all("seeds", sidecar.seeds, self._seed)
         bindings = self._all("bindings", sidecar.bindings, self._binding)
         outputs = self._all("outputs", sidecar.outputs, self._output)
-        self._say(self._forced_problems(forced))
-        self._say(self._argument_problems())
-        self._say(self._output_problems())
+        self._add_problems(self._forced_problems(forced))
+        self._add_problems(self._argument_problems())
+        self._add_problems(self._output_problems())
         limits = self._limits(classes)
         if self._problems:
             raise TemplateInvalid(*self._problems)
@@ -239,40 +239,42 @@ class _Building:
             at = f"{where}[{index}]"
             try:
                 made.append(make(words, at))
-            except Misplaced as problem:
+            except InvalidTarget as problem:
                 self._problems.append(f"{at}: {problem}")
         return tuple(made)
 
-    def _say(self, problems: Iterable[str]) -> None:
+    def _add_problems(self, problems: Iterable[str]) -> None:
         self._problems.extend(problems)
 
-    def _place(self, pointer: str, at: str, expect_class: str) -> NodeInput:
+    def _target(self, pointer: str, at: str, expect_class: str) -> NodeInput:
         place = input_of(self._graph, pointer, expect_class)
-        before = self._taken.setdefault(pointer, at)
+        before = self._set_by.setdefault(pointer, at)
         if before != at:
-            raise Misplaced(f"{pointer} is set by {before} already, so this would never be seen; take one of them out")
+            raise InvalidTarget(
+                f"{pointer} is set by {before} already, so this would never be seen; take one of them out"
+            )
         return place
 
     def _binding(self, said: BindingSection, at: str) -> Binding:
-        place = self._place(said.target, at, said.expect_class)
-        misfit = binding_misfit(said, self._arguments)
-        if misfit:
-            raise Misplaced(misfit)
+        place = self._target(said.target, at, said.expect_class)
+        mismatch = binding_mismatch(said, self._arguments)
+        if mismatch:
+            raise InvalidTarget(mismatch)
         return Binding(said.source, place, Transform(said.transform))
 
     def _seed(self, said: SeedSection, at: str) -> Seed:
-        place = self._place(said.target, at, said.expect_class)
-        misfit = seed_misfit(said, self._arguments) if said.source else ""
-        if misfit:
-            raise Misplaced(misfit)
+        place = self._target(said.target, at, said.expect_class)
+        mismatch = seed_mismatch(said, self._arguments) if said.source else ""
+        if mismatch:
+            raise InvalidTarget(mismatch)
         return Seed(place, said.source, said.maximum)
 
     def _output(self, said: OutputSection, at: str) -> OutputTerms:
         node_of(self._graph, said.node, said.expect_class)
-        if self._taken.setdefault(f"output {said.name}", at) != at:
-            raise Misplaced(f"there are two outputs named `{said.name}`")
+        if self._set_by.setdefault(f"output {said.name}", at) != at:
+            raise InvalidTarget(f"there are two outputs named `{said.name}`")
         if said.min_items > said.max_items:
-            raise Misplaced("min_items is more than max_items")
+            raise InvalidTarget("min_items is more than max_items")
         words = (said.mime, said.min_items, said.max_items, said.max_bytes)
         return OutputTerms(said.name, said.node, said.key, OutputType(said.type), *words)
 

@@ -196,7 +196,7 @@ class ComfyClient:
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
         """A response whose body is read inside the block, by `aiter_raw`. Raises NoReply."""
         request = self._request("GET", path, params=params)
-        with _told():
+        with _errors_as_no_reply():
             response = await self._http.send(request, stream=True)
             try:
                 yield response
@@ -213,7 +213,7 @@ class ComfyClient:
     async def _asked(self, method: str, path: str, *, max_bytes: int = ANSWER_MAX_BYTES, **more: Any) -> Reply:
         request = self._request(method, path, **more)
         try:
-            with _told():
+            with _errors_as_no_reply():
                 async with asyncio.timeout(self._answer_s):
                     response = await self._http.send(request, stream=True)
                     try:
@@ -232,7 +232,7 @@ class ComfyClient:
             return await in_thread(_json, data)
 
 
-class _told:  # noqa: N801  a context manager is read as a verb
+class _errors_as_no_reply:  # noqa: N801  a context manager is read as a verb
     """Turns what breaks on the wire into NoReply."""
 
     def __enter__(self) -> None:

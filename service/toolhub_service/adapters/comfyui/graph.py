@@ -24,7 +24,7 @@ _CLASS_MAX_CHARS: Final = 200
 _PROTOTYPE: Final = frozenset({"__proto__", "prototype", "constructor"})
 """Names that JavaScript, in which the editor is written, does not take for names."""
 _PROBLEMS_MAX: Final = 20
-_EXPORT = "open it in ComfyUI and use Workflow → Export (API)"
+_HOW_TO_EXPORT = "open it in ComfyUI and use Workflow → Export (API)"
 
 
 def is_link(value: JsonValue) -> bool:
@@ -32,19 +32,19 @@ def is_link(value: JsonValue) -> bool:
     return isinstance(value, list | tuple)
 
 
-def is_nodes(value: object) -> bool:
+def is_api_format(value: object) -> bool:
     """Whether it looks like a graph for the API, whole or not."""
     return isinstance(value, Mapping) and any(
         isinstance(node, Mapping) and "class_type" in node for node in value.values()
     )
 
 
-def is_of_editor(value: object) -> bool:
+def is_editor_format(value: object) -> bool:
     """Whether it is what the editor saves for itself, with places and colours."""
     return isinstance(value, Mapping) and isinstance(value.get("nodes"), list) and "links" in value
 
 
-def bad_name(name: str, max_chars: int = INPUT_NAME_MAX_CHARS) -> str:
+def name_problem(name: str, max_chars: int = INPUT_NAME_MAX_CHARS) -> str:
     """Why it cannot name an argument, an input or an output; empty when it can."""
     if not name or len(name) > max_chars:
         return f"a name has 1 to {max_chars} characters"
@@ -87,39 +87,39 @@ def _inputs(node: JsonValue) -> Mapping[str, Any]:
 
 def _not_a_graph(graph: JsonValue) -> str:
     """Why the whole is nothing that a server would run."""
-    if is_of_editor(graph):
-        return f"it is the workflow as the editor saves it, which no server runs: {_EXPORT}"
+    if is_editor_format(graph):
+        return f"it is the workflow as the editor saves it, which no server runs: {_HOW_TO_EXPORT}"
     if not isinstance(graph, Mapping):
-        return f"it is no JSON object of nodes: {_EXPORT}"
-    if is_nodes(graph.get("prompt")):
+        return f"it is no JSON object of nodes: {_HOW_TO_EXPORT}"
+    if is_api_format(graph.get("prompt")):
         return "it is a whole request: keep only what stands under `prompt`"
     if not graph:
-        return f"it has no nodes: {_EXPORT}"
+        return f"it has no nodes: {_HOW_TO_EXPORT}"
     if len(graph) > NODES_MAX:
         return f"it has {len(graph):,} nodes; {NODES_MAX:,} at most"
     return ""
 
 
 def _node_problems(node: str, body: JsonValue) -> Iterator[str]:
-    if _NODE_ID.fullmatch(node) is None or bad_name(node):
+    if _NODE_ID.fullmatch(node) is None or name_problem(node):
         yield f"node {node[:64]!r}: an id has 1 to 64 letters, digits and `_:.-`"
         return
     class_type = body.get("class_type") if isinstance(body, Mapping) else None
     if not isinstance(class_type, str) or not isinstance(body, Mapping):
-        yield f"node {node}: it has no `class_type`: {_EXPORT}"
+        yield f"node {node}: it has no `class_type`: {_HOW_TO_EXPORT}"
         return
-    if bad_name(class_type, _CLASS_MAX_CHARS):
-        yield f"node {node}: {class_type[:64]!r} cannot be a class: {bad_name(class_type, _CLASS_MAX_CHARS)}"
+    if name_problem(class_type, _CLASS_MAX_CHARS):
+        yield f"node {node}: {class_type[:64]!r} cannot be a class: {name_problem(class_type, _CLASS_MAX_CHARS)}"
     inputs = body.get("inputs")
     if not isinstance(inputs, Mapping):
-        yield f"node {node} ({class_type}): it has no `inputs`: {_EXPORT}"
+        yield f"node {node} ({class_type}): it has no `inputs`: {_HOW_TO_EXPORT}"
         return
     for name, value in inputs.items():
         yield from _input_problems(f"/{node}/inputs/{name[:64]}", name, value)
 
 
 def _input_problems(where: str, name: str, value: JsonValue) -> Iterator[str]:
-    wrong = bad_name(name)
+    wrong = name_problem(name)
     if wrong:
         yield f"{where!r}: {wrong}"
     if isinstance(value, list | tuple) and not _is_well_formed(value):
@@ -139,7 +139,8 @@ def _link_problems(graph: JsonObject) -> Iterator[str]:
     for node, body in graph.items():
         for name, origin, _ in links_of(body):
             if origin not in graph:
-                yield f"/{node}/inputs/{name}: it is linked to node {origin[:64]!r}, which is not there: {_EXPORT}"
+                wrong = f"it is linked to node {origin[:64]!r}, which is not there"
+                yield f"/{node}/inputs/{name}: {wrong}: {_HOW_TO_EXPORT}"
 
 
 def _cycle_problems(graph: JsonObject) -> list[str]:

@@ -217,7 +217,7 @@ class ComfyJob:
         self._submitter = Submitter(backends, desk, keep_mark, redact)
         self._stops = StopRequests()
         self.sinks: dict[str, RisingProgress] = {}
-        """By job: where progress of its nodes is told."""
+        """By job: where progress of its nodes is reported."""
 
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         runnable = self._runnable(call)

@@ -1,4 +1,4 @@
-"""Removes metadata from pictures while they stream: ComfyUI writes the whole graph, with all arguments, into them.
+"""Removes metadata from images while they stream: ComfyUI writes the whole graph, with all arguments, into them.
 
 A file is a sequence of parts of known lengths: a step takes the parts that are needed whole; the data between two
 steps are passed or dropped as they arrive, however they are split. Nothing is buffered beyond one part. MP4, WebM,
@@ -72,10 +72,10 @@ class PartFilter(ABC):
         return bytes(out)
 
     def end(self) -> None:
-        if self._step != self._over or self._held or self._left:
+        if self._step != self._after_end or self._held or self._left:
             raise DamagedImage
 
-    def _then(self, wanted: int, step: Callable[[bytes], bytes], *, after: int = 0) -> None:
+    def _next_step(self, wanted: int, step: Callable[[bytes], bytes], *, after: int = 0) -> None:
         """`after` so many bytes of data, this step."""
         self._wanted, self._step, self._left = wanted, step, after
 
@@ -84,8 +84,8 @@ class PartFilter(ABC):
         if self._parts > PARTS_MAX:
             raise DamagedImage
 
-    def _over(self, _: bytes) -> bytes:
-        """A step that is never to come: the file has ended."""
+    def _after_end(self, _: bytes) -> bytes:
+        """Raises DamagedImage: bytes came after the end."""
         raise DamagedImage
 
     @abstractmethod
@@ -113,14 +113,14 @@ class PngFilter(PartFilter):
     def _signature(self, part: bytes) -> bytes:
         if part != SIGNATURE:
             raise DamagedImage
-        self._then(8, self._head)
+        self._next_step(8, self._head)
         return part
 
     def _head(self, part: bytes) -> bytes:
         self._count()
         self._kind = part[4:]
         self._crc = zlib.crc32(self._kind)
-        self._then(4, self._tail, after=int.from_bytes(part[:4], "big"))
+        self._next_step(4, self._tail, after=int.from_bytes(part[:4], "big"))
         return self._if_kept(part)
 
     def _data(self, piece: bytes) -> bytes:
@@ -131,9 +131,9 @@ class PngFilter(PartFilter):
         if int.from_bytes(part, "big") != self._crc:
             raise DamagedImage
         if self._kind == b"IEND":
-            self._then(1, self._over)
+            self._next_step(1, self._after_end)
         else:
-            self._then(8, self._head)
+            self._next_step(8, self._head)
         return self._if_kept(part)
 
     def _if_kept(self, part: bytes) -> bytes:
@@ -168,7 +168,7 @@ class JpegFilter:
         data, at, out = self._held + arrived, 0, bytearray()
         while at < len(data):
             before = at
-            at = self._taken(data, at, out)
+            at = self._consume(data, at, out)
             if at == before:
                 break
         self._held = data[at:]
@@ -178,7 +178,7 @@ class JpegFilter:
         if not self._is_over or self._held:
             raise DamagedImage
 
-    def _taken(self, data: bytes, at: int, out: bytearray) -> int:
+    def _consume(self, data: bytes, at: int, out: bytearray) -> int:
         """Where the next part begins; `at` itself where more must arrive first."""
         if self._left:
             piece = data[at : at + self._left]
@@ -186,7 +186,7 @@ class JpegFilter:
             out += piece if self._is_kept else b""
             return at + len(piece)
         if self._is_coded:
-            return self._coded(data, at, out)
+            return self._scan_data(data, at, out)
         if len(data) - at < 2:
             return at
         if self._is_over or data[at] != 0xFF or (not self._has_begun and data[at : at + 2] != _BEGIN):
@@ -197,13 +197,13 @@ class JpegFilter:
             return at + 2
         return self._segment(data, at, out)
 
-    def _coded(self, data: bytes, at: int, out: bytearray) -> int:
+    def _scan_data(self, data: bytes, at: int, out: bytearray) -> int:
         """Up to the next marker; a 0xFF at the very end may be the beginning of one."""
         found = _MARKER.search(data, at)
         until = found.start() if found else len(data) - data.endswith(b"\xff")
         self._is_coded = found is None
         out += data[at:until]
-        return until if found is None or until > at else self._taken(data, at, out)
+        return until if found is None or until > at else self._consume(data, at, out)
 
     def _segment(self, data: bytes, at: int, out: bytearray) -> int:
         marker = data[at + 1]
@@ -218,9 +218,9 @@ class JpegFilter:
             return at + 2
         if marker < 0xC0 or 0xD0 <= marker <= 0xD8:
             raise DamagedImage  # no marker that has a length, or the beginning of another image
-        return self._measured(marker, data, at, out)
+        return self._sized_segment(marker, data, at, out)
 
-    def _measured(self, marker: int, data: bytes, at: int, out: bytearray) -> int:
+    def _sized_segment(self, marker: int, data: bytes, at: int, out: bytearray) -> int:
         """A segment with a length, once enough of it is there to be judged."""
         size = int.from_bytes(data[at + 2 : at + 4], "big")
         seen = at + 4 + min(max(size - 2, 0), _SEEN_BYTES)
@@ -279,11 +279,11 @@ class WebpFilter(PartFilter):
         if kind == b"ANMF":
             if size < _FRAME_HEAD_BYTES or size % 2:
                 raise DamagedImage
-            self._then(_FRAME_HEAD_BYTES, self._frame)
+            self._next_step(_FRAME_HEAD_BYTES, self._frame)
         elif kind == b"VP8X":
             if size != _VP8X_BYTES:
                 raise DamagedImage
-            self._then(_VP8X_BYTES, self._features)
+            self._next_step(_VP8X_BYTES, self._features)
         else:
             self._next(after=padded)
         return part if self._is_kept else _NOTHING + part[4:]
@@ -315,9 +315,9 @@ class WebpFilter(PartFilter):
 
     def _next(self, *, after: int = 0) -> None:
         if self._whole_left or self._frame_left:
-            self._then(8, self._head, after=after)
+            self._next_step(8, self._head, after=after)
         else:
-            self._then(1, self._over, after=after)
+            self._next_step(1, self._after_end, after=after)
 
 
 # GIF (GIF89a, W3C copy): a header, a screen with or without colours, then blocks up to a trailer; a block's content
@@ -339,47 +339,47 @@ class GifFilter(PartFilter):
     def _head(self, part: bytes) -> bytes:
         if part[:6] not in (b"GIF87a", b"GIF89a"):
             raise DamagedImage
-        self._then(1, self._block, after=_colours(part[10]))
+        self._next_step(1, self._block, after=_colours(part[10]))
         return part
 
     def _block(self, part: bytes) -> bytes:
         self._count()
         self._is_kept = True
         if part == _TRAILER:
-            self._then(1, self._over)
+            self._next_step(1, self._after_end)
             return part
         if part == _IMAGE:
-            self._then(9, self._image)
+            self._next_step(9, self._image)
             return part
         if part != _EXTENSION:
             raise DamagedImage
-        self._then(1, self._extension)
+        self._next_step(1, self._extension)
         return b""
 
     def _image(self, part: bytes) -> bytes:
-        self._then(1, self._piece, after=_colours(part[8]) + 1)
+        self._next_step(1, self._piece, after=_colours(part[8]) + 1)
         return part
 
     def _extension(self, label: bytes) -> bytes:
         if label == _APPLICATION:
-            self._then(12, self._application)
+            self._next_step(12, self._application)
             return b""
         self._is_kept = label in (_GRAPHIC_CONTROL, _PLAIN_TEXT)
-        self._then(1, self._piece)
+        self._next_step(1, self._piece)
         return _EXTENSION + label if self._is_kept else b""
 
     def _application(self, part: bytes) -> bytes:
         if part[0] != 11:
             raise DamagedImage
         self._is_kept = part in _REPEATS
-        self._then(1, self._piece)
+        self._next_step(1, self._piece)
         return _EXTENSION + _APPLICATION + part if self._is_kept else b""
 
     def _piece(self, part: bytes) -> bytes:
         if part[0] < _PIECE_BYTES:
             self._count()
         following: Callable[[bytes], bytes] = self._piece if part[0] else self._block
-        self._then(1, following, after=part[0])
+        self._next_step(1, following, after=part[0])
         return self._data(part)
 
     def _data(self, piece: bytes) -> bytes:

@@ -95,12 +95,12 @@ def read_input_spec(told: JsonValue) -> InputSpec | None:
     return InputSpec(tuple(part.strip() for part in kind.split(",")), *bounds, is_upload=is_upload)
 
 
-def misfit(schema: JsonObject, arguments: Arguments, terms: InputSpec) -> str:
+def mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec) -> str:
     """Why a value that the schema allows is refused by the node, and what to write; empty when none is."""
-    return _misfit(schema, arguments, terms, 0)
+    return _mismatch(schema, arguments, terms, 0)
 
 
-def literal_misfit(value: JsonValue, terms: InputSpec) -> str:
+def literal_mismatch(value: JsonValue, terms: InputSpec) -> str:
     """The same for one value. Text that reads like a number is taken for one, as the server does."""
     if terms.choices is not None:
         return "" if value in terms.choices else f"the server has no {value!r}: {_listed(terms.choices)}"
@@ -109,33 +109,33 @@ def literal_misfit(value: JsonValue, terms: InputSpec) -> str:
     return ""
 
 
-def _misfit(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth: int) -> str:
+def _mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth: int) -> str:
     schema = arguments.resolved(schema)
     if depth < _DEPTH_MAX:
         for word in ("anyOf", "oneOf"):
             branches = schema.get(word)
             if isinstance(branches, list | tuple) and branches:
                 parts = [{**schema, word: (), **branch} for branch in branches if isinstance(branch, Mapping)]
-                return next(filter(None, (_misfit(part, arguments, terms, depth + 1) for part in parts)), "")
+                return next(filter(None, (_mismatch(part, arguments, terms, depth + 1) for part in parts)), "")
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list | tuple):
-        return next(filter(None, (_value_misfit(value, terms) for value in values)), "")
+        return next(filter(None, (_value_mismatch(value, terms) for value in values)), "")
     if terms.choices is not None:
         return f"the node takes only some values: list them with `enum`: {_listed(terms.choices)}"
-    return _type_misfit(schema, arguments, terms)
+    return _type_mismatch(schema, arguments, terms)
 
 
-def _value_misfit(value: JsonValue, terms: InputSpec) -> str:
+def _value_mismatch(value: JsonValue, terms: InputSpec) -> str:
     """Of one value that a caller may choose: its type counts, too. null is the graph's own value."""
     if value is None or (terms.choices is None and not _JSON_TYPES.keys() >= set(terms.types)):
         return ""
     kind = "boolean" if isinstance(value, bool) else _CONST_TYPES.get(type(value), "")
     if terms.choices is None and not any(kind in _JSON_TYPES[name] for name in terms.types):
         return f"{value!r} is none of what the node takes: {'/'.join(terms.types)}"
-    return literal_misfit(value, terms)
+    return literal_mismatch(value, terms)
 
 
-def _type_misfit(schema: JsonObject, arguments: Arguments, terms: InputSpec) -> str:
+def _type_mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec) -> str:
     if not _JSON_TYPES.keys() >= set(terms.types):
         return ""
     allowed = frozenset().union(*(_JSON_TYPES[kind] for kind in terms.types))
@@ -196,10 +196,10 @@ def problems_with(template: Template, object_info: JsonObject) -> tuple[str, ...
     missing = sorted(name for name in template.node_classes if not isinstance(object_info.get(name), Mapping))
     if missing:
         return (f"the server has no class {', '.join(missing[:10])}: install what brings it, or leave it out",)
-    return tuple(dict.fromkeys([*_Held(template, object_info).problems()]))[:_PROBLEMS_MAX]
+    return tuple(dict.fromkeys([*_ServerCheck(template, object_info).problems()]))[:_PROBLEMS_MAX]
 
 
-class _Held:
+class _ServerCheck:
     """One template before one server."""
 
     def __init__(self, template: Template, object_info: JsonObject) -> None:
@@ -248,13 +248,13 @@ class _Held:
         if terms.is_link:
             yield f"{place.pointer}: the node takes {'/'.join(terms.types)} by a link, and a literal stands there"
         elif not terms.is_upload:
-            wrong = literal_misfit(value if forced is None else forced.value, terms)
+            wrong = literal_mismatch(value if forced is None else forced.value, terms)
             if wrong:
                 yield f"{place.pointer}: {wrong}"
 
     def _bound_problems(self, source: str, place: NodeInput, transform: Transform) -> Iterator[str]:
         node_class = self._template.class_of(place.node)
-        if not self._knows(place):
+        if not self._has_input(place):
             yield f"{place.pointer}: {node_class} has no input `{place.input}` on the server: export the graph again"
             return
         terms = self._terms_at(place)
@@ -276,13 +276,13 @@ class _Held:
                 f"`format: hub-artifact` of {source} and `transform: upload`, or list the names with `enum`"
             )
         elif not terms.is_upload:
-            wrong = misfit(schema, self._arguments, terms)
+            wrong = mismatch(schema, self._arguments, terms)
             if wrong:
                 yield f"argument {source} allows more than {place.pointer}: {wrong}"
 
     def _drawn_problems(self, place: NodeInput, maximum: int) -> Iterator[str]:
         terms = self._terms_at(place)
-        if not self._knows(place):
+        if not self._has_input(place):
             node_class = self._template.class_of(place.node)
             yield f"{place.pointer}: {node_class} has no input `{place.input}` on the server: export the graph again"
         elif terms is not None and terms.maximum is not None and maximum > terms.maximum:
@@ -297,7 +297,7 @@ class _Held:
     def _terms_at(self, place: NodeInput) -> InputSpec | None:
         return self._terms[self._template.class_of(place.node)].get(place.input)
 
-    def _knows(self, place: NodeInput) -> bool:
+    def _has_input(self, place: NodeInput) -> bool:
         """Inputs that a node grows by itself are named `<input>.<part>`; nothing is told of the parts."""
         known = self._terms[self._template.class_of(place.node)]
         return not known or place.input in known or place.input.partition(".")[0] in known

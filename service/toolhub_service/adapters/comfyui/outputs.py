@@ -72,7 +72,7 @@ _EXTENSIONS: Final = {
 }
 
 
-def sniffed(beginning: bytes) -> str:
+def media_type_of(beginning: bytes) -> str:
     """The media type that the first `SNIFFED_BYTES` bytes show; empty when they show none."""
     for signature, media_type in _BEGINNINGS:
         if beginning.startswith(signature):
@@ -89,7 +89,7 @@ def accepted_as(beginning: bytes, wanted: Sequence[str]) -> str:
 
     Types that no signature shows, such as text, are taken at the operator's word.
     """
-    found = sniffed(beginning)
+    found = media_type_of(beginning)
     if found == HTML:
         return ""
     if found:
@@ -287,7 +287,7 @@ class OutputFetcher:
             beginning = await body.beginning()
             media_type = accepted_as(beginning, output.mime)
             if not media_type:
-                what = f"is {sniffed(beginning) or 'of no known kind'}, which the sidecar does not take"
+                what = f"is {media_type_of(beginning) or 'of no known kind'}, which the sidecar does not take"
                 raise failures.bad_output(call, output, "OUTPUT_TYPE", what, filename=file.filename)
             filter_ = METADATA_FILTERS[media_type]() if self._strip and media_type in METADATA_FILTERS else None
             name = _artifact_name(output, left, media_type)

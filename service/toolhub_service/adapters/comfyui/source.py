@@ -56,7 +56,7 @@ class ComfyToolSource:
         self._close = close
         self._redact = redact
         self._is_closed = False
-        self._told: tuple[str, ...] = ()
+        self._server_states: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -71,16 +71,16 @@ class ComfyToolSource:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The source is closed.", retryable=False)
         templates, problems = await asyncio.to_thread(load_templates, self._terms.templates)
         classes = sorted({name for template in templates for name in template.node_classes})
-        read = await asyncio.gather(*(_knows(backend, classes) for backend in self._backends))
+        read = await asyncio.gather(*(_ask_server(backend, classes) for backend in self._backends))
         known = {backend.name: found for backend, found in zip(self._backends, read, strict=True)}
         servers = {name: found for name, found in known.items() if isinstance(found, _Server)}
-        self._told = tuple(f"backend {name}: {_state(found)}" for name, found in known.items())
+        self._server_states = tuple(f"backend {name}: {_state(found)}" for name, found in known.items())
         if not servers:
             told = "; ".join(f"{name}: {found}" for name, found in known.items())
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"No ComfyUI server can be reached ({self._redact(told)}).")
         problems += [f"backend {name}: {found}" for name, found in known.items() if name not in servers]
         runnable = {
-            resource_id(template): RunnableTemplate(template, _able(template, servers) or frozenset(known))
+            resource_id(template): RunnableTemplate(template, _capable_servers(template, servers) or frozenset(known))
             for template in templates
         }
         definitions = [self._definition(template, servers) for template in templates if self._is_offered(template)]
@@ -92,7 +92,7 @@ class ComfyToolSource:
 
     def diagnostics(self) -> Sequence[str]:
         heard = tuple(_socket_of(backend) for backend in self._backends)
-        return tuple(map(self._redact, (*self._told, *heard)))
+        return tuple(map(self._redact, (*self._server_states, *heard)))
 
     async def start(self) -> None:
         """Servers are connected to when they are asked."""
@@ -169,7 +169,7 @@ class _Server:
         self.object_info = object_info
 
 
-async def _knows(backend: Backend, classes: Sequence[str]) -> _Server | str:
+async def _ask_server(backend: Backend, classes: Sequence[str]) -> _Server | str:
     """What it says of these classes, or why it says nothing."""
     places = asyncio.Semaphore(_AT_ONCE)
 
@@ -187,13 +187,13 @@ async def _knows(backend: Backend, classes: Sequence[str]) -> _Server | str:
     return _Server(kind, {name: said for name, said in zip(classes, described, strict=True) if said is not None})
 
 
-def _able(template: Template, servers: Mapping[str, _Server]) -> frozenset[str]:
+def _capable_servers(template: Template, servers: Mapping[str, _Server]) -> frozenset[str]:
     return frozenset(name for name, server in servers.items() if not _problems(template, server))
 
 
 def _problem(template: Template, servers: Mapping[str, _Server]) -> str:
     """Why no server can run it; empty when one can."""
-    if _able(template, servers):
+    if _capable_servers(template, servers):
         return ""
     told = {name: "; ".join(_problems(template, server)[:3]) for name, server in servers.items()}
     if len(set(told.values())) == 1:

@@ -129,9 +129,9 @@ async def _in_jobs(client: ComfyClient, prompt_id: str) -> Seen:
         return UNKNOWN
     stage = _OF_JOBS.get(str(reply.fields.get("status")))
     if reply.status != _OK or stage is None:
-        raise _strange(reply)
+        raise _unexpected(reply)
     created_ms = whole_number(reply.fields.get("create_time")) or 0
-    seen = _told(stage, reply.fields.get("outputs"), reply.fields.get("execution_status"))
+    seen = _seen_of(stage, reply.fields.get("outputs"), reply.fields.get("execution_status"))
     place = await _place_in_jobs(client, prompt_id) if stage is Stage.PENDING else None
     return _with(seen, place=place, created_ms=created_ms)
 
@@ -146,13 +146,13 @@ async def _place_in_jobs(client: ComfyClient, prompt_id: str) -> tuple[int, int]
         for job in jobs
         if isinstance(job, Mapping) and isinstance(job.get("priority"), int | float)
     }
-    return _place(prompt_id, numbers)
+    return _queue_place(prompt_id, numbers)
 
 
 async def _in_history(client: ComfyClient, prompt_id: str) -> Seen | None:
     reply = await client.get(f"/history/{prompt_id}", max_bytes=LISTS_MAX_BYTES)
     if reply.status != _OK or not isinstance(reply.body, Mapping):
-        raise _strange(reply)
+        raise _unexpected(reply)
     entry = reply.fields.get(prompt_id)
     if not isinstance(entry, Mapping):
         return None
@@ -160,8 +160,8 @@ async def _in_history(client: ComfyClient, prompt_id: str) -> Seen | None:
     said = status.get("status_str") if isinstance(status, Mapping) else None
     stage = _OF_HISTORY.get(str(said))
     if stage is None:
-        raise _strange(reply)
-    seen = _told(stage, entry.get("outputs"), status)
+        raise _unexpected(reply)
+    seen = _seen_of(stage, entry.get("outputs"), status)
     item = _item(entry.get("prompt"))
     return _with(seen, graph=item.graph, created_ms=item.created_ms)
 
@@ -170,7 +170,7 @@ async def _in_queue(client: ComfyClient, prompt_id: str) -> Seen | None:
     reply = await client.get("/queue", max_bytes=LISTS_MAX_BYTES)
     running, pending = reply.fields.get("queue_running"), reply.fields.get("queue_pending")
     if not isinstance(running, list) or not isinstance(pending, list):
-        raise _strange(reply)
+        raise _unexpected(reply)
     items = [*map(_item, running), *map(_item, pending)]
     mine = next((at for at, item in enumerate(items) if item.prompt_id == prompt_id), None)
     if mine is None:
@@ -179,7 +179,7 @@ async def _in_queue(client: ComfyClient, prompt_id: str) -> Seen | None:
     if mine < len(running):
         return Seen(Stage.RUNNING, graph=item.graph, created_ms=item.created_ms)
     waiting = {each.prompt_id: each.number for each in items[len(running) :]}
-    at, of = _place(prompt_id, waiting) or (1, 1)
+    at, of = _queue_place(prompt_id, waiting) or (1, 1)
     place = (at + len(running), of + len(running))
     return Seen(Stage.PENDING, graph=item.graph, place=place, created_ms=item.created_ms)
 
@@ -207,7 +207,7 @@ def whole_number(said: Any) -> int | None:
     return int(said) if isinstance(said, int | float) and -_NUMBERS_END < said < _NUMBERS_END else None
 
 
-def _told(stage: Stage, outputs: Any, status: Any) -> Seen:
+def _seen_of(stage: Stage, outputs: Any, status: Any) -> Seen:
     messages: dict[str, Mapping[str, Any]] = {}
     said = status.get("messages") if isinstance(status, Mapping) else None
     for message in said if isinstance(said, Sequence) and not isinstance(said, str) else ():
@@ -222,7 +222,7 @@ def _with(seen: Seen, *, graph: Any = None, place: tuple[int, int] | None = None
     return Seen(seen.stage, seen.outputs, seen.messages, graph, place, created_ms)
 
 
-def _place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] | None:
+def _queue_place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] | None:
     """By the numbers, lower ones first; None when it is not among them."""
     mine = numbers.get(prompt_id)
     if mine is None:
@@ -230,5 +230,5 @@ def _place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] | None
     return 1 + sum(number < mine for number in numbers.values()), len(numbers)
 
 
-def _strange(reply: Reply) -> NoReply:
+def _unexpected(reply: Reply) -> NoReply:
     return NoReply(f"it answered {reply.status} with something that cannot be understood")

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 from msgspec.structs import replace
 
 from toolhub_service.adapters.comfyui import failures
-from toolhub_service.adapters.comfyui.arguments import bound, uploads_of
+from toolhub_service.adapters.comfyui.arguments import bound, required_uploads
 from toolhub_service.adapters.comfyui.backends import Backend, Backends, ServerKind
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply, Reply
 from toolhub_service.adapters.comfyui.outputs import (
@@ -25,7 +25,7 @@ from toolhub_service.adapters.comfyui.outputs import (
     extension_of,
     is_file_name,
     is_folder,
-    sniffed,
+    media_type_of,
 )
 from toolhub_service.adapters.comfyui.states import ID, Stage, graph_of, whole_number
 from toolhub_service.adapters.comfyui.template import SEED_MAX, RunnableTemplate, Template, Upload
@@ -105,7 +105,7 @@ class Submitter:
             try:
                 if await _is_known(backend, mark.key):
                     return await _found(backend, mark, template)
-                if sent is not None and not (call.safe_to_repeat or await self._was_up(backend, mark.key, sent)):
+                if sent is not None and not (call.safe_to_repeat or await self._has_run_since(backend, mark.key, sent)):
                     raise RemoteUnclear(_MAY_HAVE_FORGOTTEN)
             except NoReply as unreached:
                 silent = RemoteUnclear(failures.unclear(backend.name, unreached))
@@ -124,7 +124,7 @@ class Submitter:
             raise RemoteUnclear(f"The server {sent.backend}, to which it was sent, is not configured any more.")
         return [backend]
 
-    async def _was_up(self, backend: Backend, key: str, sent: _Sent) -> bool:
+    async def _has_run_since(self, backend: Backend, key: str, sent: _Sent) -> bool:
         """Whether the server that does not know it has certainly not been restarted since. Raises NoReply."""
         if sent.witness:
             return (await backend.look(sent.witness)).stage is not Stage.UNKNOWN
@@ -138,7 +138,7 @@ class Submitter:
         kind = await backend.kind()
         uploads = {
             upload.artifact_id: await self._upload(backend.client, call, upload, kind.upload_max_bytes)
-            for upload in uploads_of(template, call.args)
+            for upload in required_uploads(template, call.args)
         }
         names = {"tenant": _tenant_of(call), "job_id": call.call.job_id or mark.key}
         graph = bound(template, call.args, uploads=uploads, seeds=_drawn(mark.key), names=names)
@@ -189,7 +189,7 @@ class Submitter:
             why = f"it has {artifact.size_bytes:,} bytes, and the server takes {max_bytes:,}"
             raise failures.upload_refused(call, upload.pointer, why)
         async with aclosing(cast("Any", self._desk.read(artifact, 0, SNIFFED_BYTES))) as chunks:
-            extension = extension_of(sniffed(b"".join([chunk async for chunk in chunks])))
+            extension = extension_of(media_type_of(b"".join([chunk async for chunk in chunks])))
         if not extension:
             why = "it is no picture, sound or film that a node could load"
             raise failures.upload_refused(call, upload.pointer, why)

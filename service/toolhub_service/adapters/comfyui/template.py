@@ -1,6 +1,6 @@
 """A template: a graph as ComfyUI exports it (API format) and a sidecar that says what of it callers may choose.
 
-`templates.load_templates` reads them, `node_classes.problems_with` holds one to what a server knows, `binding.bound`
+`templates.load_templates` reads them, `node_classes.problems_with` checks one against a server, `arguments.bound`
 makes of one and a call's arguments the graph that is sent. Values only; nothing here reads a file.
 
 A sidecar:

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import yaml
 
 from toolhub_service.adapters.comfyui.building import build
-from toolhub_service.adapters.comfyui.graph import GRAPH_MAX_BYTES, GRAPH_MAX_DEPTH, is_nodes, is_of_editor
+from toolhub_service.adapters.comfyui.graph import GRAPH_MAX_BYTES, GRAPH_MAX_DEPTH, is_api_format, is_editor_format
 from toolhub_service.adapters.comfyui.template import Template, TemplateInvalid, read_sidecar
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -124,8 +124,8 @@ _SUFFIXES: Final = frozenset({".json", ".yaml", ".yml"})
 
 def load_template(path: Path) -> Template:
     """The template that this sidecar (JSON or YAML) and the graph it names are. Raises TemplateInvalid."""
-    words = _words(path)
-    if is_of_editor(words) or is_nodes(words):
+    words = _sidecar_data(path)
+    if is_editor_format(words) or is_api_format(words):
         raise TemplateInvalid(
             f"it is a graph, and the sidecar beside it is meant: `toolhub workflows init {path.name}` writes one"
         )
@@ -183,14 +183,14 @@ def _may_be_sidecar(path: Path) -> bool:
 
 def _of_folder(path: Path) -> Template | None:
     """None for a JSON file that is no sidecar, such as a graph. Raises TemplateInvalid."""
-    words = _words(path)
+    words = _sidecar_data(path)
     is_sidecar = is_yaml(path) or (
-        isinstance(words, Mapping) and not is_nodes(words) and not words.keys().isdisjoint({"tool", "workflow"})
+        isinstance(words, Mapping) and not is_api_format(words) and not words.keys().isdisjoint({"tool", "workflow"})
     )
     return _built(path, words) if is_sidecar else None
 
 
-def _words(path: Path) -> JsonValue:
+def _sidecar_data(path: Path) -> JsonValue:
     """A graph that was named in the place of its sidecar may be larger than one."""
     return read_value(path, max_bytes=GRAPH_MAX_BYTES, max_depth=MAX_SCHEMA_DEPTH)
 

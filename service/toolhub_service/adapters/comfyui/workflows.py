@@ -102,7 +102,7 @@ def draft_of(graph: JsonObject, name: str, file: str, object_info: JsonObject | 
 def _literals(graph: JsonObject, object_info: JsonObject) -> Iterator[_Literal]:
     for node, body in graph.items():
         node_class = _class(body)
-        told = _told(object_info, node_class)
+        told = _declared_inputs(object_info, node_class)
         for name, value in literals_of(body):
             if not told or name in told:  # what the server does not know does nothing
                 terms = read_input_spec(told[name]) if told else None
@@ -126,7 +126,7 @@ def _schema(literal: _Literal) -> dict[str, Any]:
     if isinstance(literal.value, int | float):
         return {**_number(literal), **about}
     if literal.terms is not None and literal.terms.choices is not None:
-        return {"enum": [*literal.terms.choices], "default": literal.value, **about} if _may_choose(literal) else {}
+        return {"enum": [*literal.terms.choices], "default": literal.value, **about} if _is_free_choice(literal) else {}
     if isinstance(literal.value, str) and _is_text(literal):
         return {"type": "string", "minLength": 1, "maxLength": _TEXT_MAX_CHARS, **about}
     return {}
@@ -144,7 +144,7 @@ def _is_text(literal: _Literal) -> bool:
     return literal.input in _TEXTS
 
 
-def _may_choose(literal: _Literal) -> bool:
+def _is_free_choice(literal: _Literal) -> bool:
     """Not among files, such as models: which of them may be used is not guessed."""
     choices = literal.terms.choices if literal.terms is not None and literal.terms.choices is not None else ()
     if literal.value not in choices or len(choices) > _CHOICES_MAX:
@@ -202,7 +202,7 @@ def _names(literals: list[_Literal]) -> dict[str, str]:
 
 
 def _outputs(graph: JsonObject, object_info: JsonObject) -> Iterator[dict[str, Any]]:
-    found = [(node, _class(body)) for node, body in graph.items() if _leaves(body, object_info)]
+    found = [(node, _class(body)) for node, body in graph.items() if _is_output(body, object_info)]
     for node, node_class in found:
         is_text = _TEXT_LEAVES.match(node_class) is not None
         key = "text" if is_text else "audio" if "Audio" in node_class else "3d" if "GLB" in node_class else "images"
@@ -212,14 +212,14 @@ def _outputs(graph: JsonObject, object_info: JsonObject) -> Iterator[dict[str, A
         yield {**said, "expect_class": node_class} | ({"mime": _MIME[node_class]} if node_class in _MIME else {})
 
 
-def _leaves(body: JsonValue, object_info: JsonObject) -> bool:
+def _is_output(body: JsonValue, object_info: JsonObject) -> bool:
     told = object_info.get(_class(body))
     if isinstance(told, Mapping):
         return told.get("output_node") is True
     return _LEAVES.search(_class(body)) is not None or PREFIX_INPUT in dict(literals_of(body))
 
 
-def _told(object_info: JsonObject, node_class: str) -> dict[str, JsonValue]:
+def _declared_inputs(object_info: JsonObject, node_class: str) -> dict[str, JsonValue]:
     described = object_info.get(node_class)
     inputs = described.get("input") if isinstance(described, Mapping) else None
     parts = [inputs.get(kind) for kind in ("required", "optional")] if isinstance(inputs, Mapping) else []

@@ -123,7 +123,7 @@ class WorkerTrace(Exception):
     """The traceback of an exception in a worker, as text, for the log."""
 
 
-def said_so(tool: str, text: str, redact: Redact) -> ToolFailure:
+def tool_said(tool: str, text: str, redact: Redact) -> ToolFailure:
     """The tool itself says that it failed."""
     excerpt = redact(text[: 2 * EXCERPT_CHARS])[:EXCERPT_CHARS].strip() or "it does not say why"
     return refuse(
@@ -137,7 +137,7 @@ def refusal_of(call: GrantedCall, reply: Mapping[str, Any], redact: Redact, max_
     tool = call.spec.name
     match reply["failed"]:
         case "tool":
-            return said_so(tool, str(reply.get("message", "")), redact)
+            return tool_said(tool, str(reply.get("message", "")), redact)
         case "input":
             return _invalid(tool, reply.get("violations", ()), redact)
         case "too_large":
@@ -180,8 +180,8 @@ def died(call: GrantedCall) -> ToolFailure:
     return refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause=ErrorKind.EXECUTION_ERROR.value)
 
 
-def _invalid(tool: str, told: Any, redact: Redact) -> ToolFailure:
-    violations = tuple(Violation(path=path, keyword=kind, message=redact(text)) for path, kind, text in told)
+def _invalid(tool: str, reported: Any, redact: Redact) -> ToolFailure:
+    violations = tuple(Violation(path=path, keyword=kind, message=redact(text)) for path, kind, text in reported)
     first = f" {violations[0].message} (`{violations[0].path or '/'}`)." if violations else ""
     message = f"{tool} cannot use its arguments.{first} Correct them and call again."
     return refuse(ErrorKind.INVALID_INPUT, message, violations=violations)
@@ -284,7 +284,7 @@ class LangChainAdapter(SourceAdapter):
         value, spec = reply["value"], call.spec
         finds_error = source.overrides.of(spec.resource_id).finds_error
         if reply["status"] == "error" or (finds_error is not None and finds_error(value["text"][:_MATCHED_CHARS])):
-            raise said_so(spec.name, value["text"], self._redact)
+            raise tool_said(spec.name, value["text"], self._redact)
         return Outcome(value=value)
 
 

@@ -118,7 +118,7 @@ class RunRecorder(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self._records: list[list[Any]] = []
-        self._places: dict[UUID, int] = {}
+        self._indexes: dict[UUID, int] = {}
         self._called: UUID | None = None
         """The run of the called tool itself: the first. A tool that passes its own config on hides the parent of what
         it runs inside, which then counts as this one's."""
@@ -186,14 +186,14 @@ class RunRecorder(BaseCallbackHandler):
         if self._called is None:
             self._called = run_id
         elif len(self._records) < RUNS_MAX:
-            parent = -1 if parent_run_id is None else self._places.get(parent_run_id, -1)
-            self._places[run_id] = len(self._records)
+            parent = -1 if parent_run_id is None else self._indexes.get(parent_run_id, -1)
+            self._indexes[run_id] = len(self._records)
             self._records.append([kind, _name(serialized, about), time.time_ns(), 0, parent, ""])
 
     def _end(self, run_id: UUID, error: BaseException | None = None) -> None:
-        place = self._places.get(run_id)
-        if place is not None:
-            record = self._records[place]
+        index = self._indexes.get(run_id)
+        if index is not None:
+            record = self._records[index]
             record[3] = time.time_ns()
             record[5] = "" if error is None else type(error).__name__
 
@@ -252,15 +252,15 @@ class BoundTool:
         recorder = RunRecorder() if call["traced"] else None
         try:
             message = await self.tool.ainvoke(_tool_call(call), config=_config(call, recorder))
-            return _replied(message, max_bytes, recorder), None
+            return _reply_of(message, max_bytes, recorder), None
         except Exception as error:  # noqa: BLE001  whatever a tool raises becomes a reply
             return self._failed(error, recorder), error
 
-    def ask_here(self, call: Mapping[str, Any], max_bytes: int) -> Reply:
+    def call_blocking(self, call: Mapping[str, Any], max_bytes: int) -> Reply:
         """Call it in this thread, for as long as it takes. For workers."""
         recorder = RunRecorder() if call["traced"] else None
         try:
-            return _replied(self.tool.invoke(_tool_call(call), config=_config(call, recorder)), max_bytes, recorder)
+            return _reply_of(self.tool.invoke(_tool_call(call), config=_config(call, recorder)), max_bytes, recorder)
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001
             trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
             return self._failed(error, recorder) | {"trace": _printable(trace)}
@@ -303,7 +303,7 @@ def bound(tool: BaseTool, given: frozenset[str]) -> BoundTool:
     called = tool
     if on_loop and not problem:
         try:
-            called = _exit_kept_inside(tool)
+            called = _without_system_exit(tool)
         except Exception as error:  # noqa: BLE001  likewise
             problem = f"It cannot be prepared for calls: {type(error).__name__}."
     return BoundTool(called, tool.name, tool.description or "", on_loop, contract, problem)
@@ -321,22 +321,22 @@ def _config(call: Mapping[str, Any], recorder: RunRecorder | None) -> Any:
     }
 
 
-def _replied(message: Any, max_bytes: int, recorder: RunRecorder | None) -> Reply:
+def _reply_of(message: Any, max_bytes: int, recorder: RunRecorder | None) -> Reply:
     value, status = value_of(message, max_bytes)
     return {"value": value, "status": status, "runs": recorder.records() if recorder is not None else []}
 
 
 def _violations(error: ValidationError) -> list[list[str]]:
     """JSON Pointer, kind and sentence of each of at most five; the values are left out."""
-    told = error.errors(include_url=False, include_context=False, include_input=False)[:5]
-    return [["".join(f"/{step}" for step in one["loc"]), one["type"], _printable(one["msg"][:300])] for one in told]
+    details = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+    return [["".join(f"/{step}" for step in one["loc"]), one["type"], _printable(one["msg"][:300])] for one in details]
 
 
 def _printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _exit_kept_inside(tool: BaseTool) -> BaseTool:
+def _without_system_exit(tool: BaseTool) -> BaseTool:
     """A copy whose `_arun` never raises SystemExit: LangChain runs it in a task, where that ends the event loop.
 
     It is not verbose either: arguments would be printed to the hub's own output.

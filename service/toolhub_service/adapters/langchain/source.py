@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.langchain.kind import LangChainTerms
-from toolhub_service.adapters.langchain.worker import encode, silence, worker_argv, worker_environment
+from toolhub_service.adapters.langchain.worker import disable_tracing, encode, worker_argv, worker_environment
 from toolhub_service.adapters.langchain.worker_process import WorkerPool, WorkerProcess, WorkerTerms, start_worker
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
@@ -89,7 +89,7 @@ class LangChainToolSource:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {self.name} has been closed.", retryable=False)
         if self._reading is None:
             self._reading = _in_thread(self._read)
-            self._reading.add_done_callback(self._has_read)
+            self._reading.add_done_callback(self._on_read)
         try:
             read = await asyncio.shield(self._reading)
         except ImportError as missing:
@@ -119,14 +119,14 @@ class LangChainToolSource:
         return self._tools.get(own_name)
 
     def _read(self) -> Read:
-        silence()
+        disable_tracing()
         from toolhub_service.adapters.langchain.loading import Reader
 
         if self._reader is None:
             self._reader = Reader(self.terms, self.overrides, self._check_schema)
         return self._reader.read()
 
-    def _has_read(self, reading: asyncio.Future[Read]) -> None:
+    def _on_read(self, reading: asyncio.Future[Read]) -> None:
         self._reading = None
         if reading.cancelled() or reading.exception() is not None:
             return
@@ -164,17 +164,17 @@ def _in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
-    def tell(set_it: Callable[[Any], None], what: Any) -> None:
+    def deliver(set_it: Callable[[Any], None], what: Any) -> None:
         if not future.done():
             set_it(what)
 
     def run() -> None:
         try:
-            told: tuple[Callable[[Any], None], Any] = (future.set_result, work())
+            outcome: tuple[Callable[[Any], None], Any] = (future.set_result, work())
         except Exception as error:  # noqa: BLE001  goes to whoever waits
-            told = (future.set_exception, error)
+            outcome = (future.set_exception, error)
         with suppress(RuntimeError):  # The loop has been closed meanwhile.
-            loop.call_soon_threadsafe(tell, *told)
+            loop.call_soon_threadsafe(deliver, *outcome)
 
     threading.Thread(target=run, name="langchain-reading", daemon=True).start()
     return future

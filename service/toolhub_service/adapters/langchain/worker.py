@@ -134,7 +134,7 @@ _OWN_PREFIX: Final = "TOOLHUB_"
 """The hub's own settings, some of which are secrets."""
 
 
-def silence() -> None:
+def disable_tracing() -> None:
     """Turn tracing off in this process for good. Imports langsmith: half a second the first time."""
     for name in _OTHER_TRACERS:
         os.environ.pop(name, None)
@@ -221,7 +221,7 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _loaded(greeting: Mapping[str, Any]) -> dict[str, Any]:
-    silence()
+    disable_tracing()
     from toolhub_service.adapters.langchain.bound_tool import bound
     from toolhub_service.adapters.langchain.loading import Loader
 
@@ -233,5 +233,5 @@ def _reply(tools: Mapping[str, Any], call: Mapping[str, Any], max_bytes: int) ->
     tool = tools.get(call["tool"])
     if tool is None:
         return {"failed": "absent", "runs": []}
-    reply: dict[str, Any] = tool.ask_here(call, max_bytes)
+    reply: dict[str, Any] = tool.call_blocking(call, max_bytes)
     return reply

@@ -35,7 +35,7 @@ class WorkerTerms:
     environment: Mapping[str, str]
     greeting: bytes
     """The first frame sent; the worker answers it when it is ready."""
-    start_within_s: float = 60.0
+    start_timeout_s: float = 60.0
     max_frame_bytes: int = 16 * 1024 * 1024
     """Of an answer."""
     hides: HiddenFolder | None = None
@@ -54,7 +54,7 @@ class WorkerFailed(Exception):
 class WorkerProcess:
     """A running worker. Made by `start_worker`."""
 
-    def __init__(self, child: Child, watch: _Watch, channel: socket.socket, lifeline: int) -> None:
+    def __init__(self, child: Child, watch: _OutputProtocol, channel: socket.socket, lifeline: int) -> None:
         """Owns all four: the hub's ends of the channel and the lifeline are closed with the process."""
         self._child = child
         self._watch = watch
@@ -79,7 +79,7 @@ class WorkerProcess:
         self._channel, self._frames = await asyncio.get_running_loop().create_connection(
             lambda: FrameProtocol(max_frame_bytes), sock=self._socket
         )
-        self._watch.told(self._frames)
+        self._watch.attach(self._frames)
 
     async def ask(self, frame: bytes) -> Any:
         """The answer. Raises WorkerFailed, FrameTooLarge, ValueError: then, as on cancellation, it must be ended."""
@@ -93,9 +93,9 @@ class WorkerProcess:
         try:
             await self._child.end(_GRACE_S)
         finally:
-            self._let_go()
+            self._close_channels()
 
-    def _let_go(self) -> None:
+    def _close_channels(self) -> None:
         if self._channel is not None:
             self._channel.abort()
         else:
@@ -116,7 +116,7 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
             program = Program(argv, terms.environment, merges_errors=True, pass_fds=passed)
             if terms.hides is not None:
                 program = await terms.hides.hidden_from(program)
-            watch = _Watch(on_line)
+            watch = _OutputProtocol(on_line)
             child = await spawn(program, watch)
     except BaseException as error:
         ours.close()
@@ -132,7 +132,7 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
         os.close(theirs_lifeline)
     worker = WorkerProcess(child, watch, ours, ours_lifeline)
     try:
-        async with asyncio.timeout(terms.start_within_s):
+        async with asyncio.timeout(terms.start_timeout_s):
             await worker.connect(terms.max_frame_bytes)
             worker.greeted = await worker.ask(terms.greeting)
     except BaseException as error:
@@ -143,8 +143,8 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
     return worker
 
 
-class _Watch(asyncio.SubprocessProtocol):
-    """Hears what the worker prints and when it ends."""
+class _OutputProtocol(asyncio.SubprocessProtocol):
+    """Receives what the worker prints, and notices its end."""
 
     def __init__(self, on_line: OnLine) -> None:
         self._frames: FrameProtocol | None = None
@@ -164,8 +164,8 @@ class _Watch(asyncio.SubprocessProtocol):
         if self._frames is not None:
             self._frames.fail(ChannelClosed())
 
-    def told(self, frames: FrameProtocol) -> None:
-        """Fail who waits there when the worker ends."""
+    def attach(self, frames: FrameProtocol) -> None:
+        """Have requests on these frames fail when the worker ends."""
         self._frames = frames
         if self._has_exited:
             frames.fail(ChannelClosed())
@@ -182,8 +182,8 @@ class PoolClosed(Exception):
     """The source has been closed."""
 
 
-class _Place:
-    """Room for one worker."""
+class _Slot:
+    """A place in the pool for one worker."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -202,7 +202,7 @@ class _Place:
         """Have a worker started, once however many ask."""
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._started())
-            self._starting.add_done_callback(_heard)
+            self._starting.add_done_callback(_retrieve_exception)
         return self._starting
 
     async def ready(self) -> WorkerProcess:
@@ -236,10 +236,10 @@ class WorkerPool:
     """At most `size` workers. One event loop owns it."""
 
     def __init__(self, start: Start, *, size: int) -> None:
-        self._places = [_Place(start) for _ in range(size)]
-        self._free = list(self._places)
-        self._room = asyncio.Semaphore(size)
-        self._tidying: set[asyncio.Task[None]] = set()
+        self._slots = [_Slot(start) for _ in range(size)]
+        self._free = list(self._slots)
+        self._permits = asyncio.Semaphore(size)
+        self._replacements: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
@@ -249,25 +249,25 @@ class WorkerPool:
     @property
     def pids(self) -> tuple[int, ...]:
         """Of the workers that are running."""
-        return tuple(place.worker.pid for place in self._places if place.worker is not None and place.worker.alive)
+        return tuple(slot.worker.pid for slot in self._slots if slot.worker is not None and slot.worker.alive)
 
     async def ask(self, frame: bytes) -> Any:
         """The answer of a worker. Raises PoolClosed, WorkerFailed, FrameTooLarge, ValueError."""
-        async with self._room:
+        async with self._permits:
             if self.is_closed:
                 raise PoolClosed
-            place = self._take()
+            slot = self._take()
             try:
-                worker = await place.ready()
+                worker = await slot.ready()
                 try:
                     return await worker.ask(frame)
                 except BaseException as error:
-                    await self._renew(place)
+                    await self._replace(slot)
                     if isinstance(error, WorkerFailed) and self.is_closed:
                         raise PoolClosed from error
                     raise
             finally:
-                self._free.append(place)
+                self._free.append(slot)
 
     def warm(self) -> None:
         """Have one worker ready before it is asked for, when none is running. Returns at once."""
@@ -277,28 +277,28 @@ class WorkerPool:
     async def close(self) -> None:
         """End all workers; calls that run fail with PoolClosed."""
         self._closed = True
-        await asyncio.gather(*(place.clear() for place in self._places), *self._tidying)
+        await asyncio.gather(*(slot.clear() for slot in self._slots), *self._replacements)
 
-    def _take(self) -> _Place:
+    def _take(self) -> _Slot:
         """The place used last whose worker is ready, else one whose worker is being started, else any."""
-        chosen = max(reversed(self._free), key=lambda place: (place.is_warm, place.is_starting))
+        chosen = max(reversed(self._free), key=lambda slot: (slot.is_warm, slot.is_starting))
         self._free.remove(chosen)
         return chosen
 
-    async def _renew(self, place: _Place) -> None:
+    async def _replace(self, slot: _Slot) -> None:
         """End the worker, even when the one who waits for that is cancelled, and start another."""
-        task = asyncio.ensure_future(self._replaced(place))
-        self._tidying.add(task)
-        task.add_done_callback(self._tidying.discard)
+        task = asyncio.ensure_future(self._replaced(slot))
+        self._replacements.add(task)
+        task.add_done_callback(self._replacements.discard)
         await asyncio.shield(task)
 
-    async def _replaced(self, place: _Place) -> None:
-        await place.clear()
+    async def _replaced(self, slot: _Slot) -> None:
+        await slot.clear()
         if not self._closed:
-            place.warm()
+            slot.warm()
 
 
-def _heard(starting: asyncio.Task[WorkerProcess]) -> None:
-    """A start that nobody waits for any more may fail unheard: the next call starts anew."""
+def _retrieve_exception(starting: asyncio.Task[WorkerProcess]) -> None:
+    """Keep asyncio from reporting a failed start that nobody waits for: the next call starts anew."""
     if not starting.cancelled():
         starting.exception()

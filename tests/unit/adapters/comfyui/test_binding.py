@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, graph, made, property_of
-from toolhub_service.adapters.comfyui.arguments import bound, uploads_of
+from toolhub_service.adapters.comfyui.arguments import bound, required_uploads
 from toolhub_service.adapters.comfyui.graph import graph_problems, links_of
 from toolhub_service.adapters.comfyui.template import BoundGraph, Template, Upload
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -83,8 +83,8 @@ def test_seeds_of_one_argument_share_what_is_drawn_and_others_do_not(tmp_path: P
 
 
 def test_each_artifact_is_uploaded_once(template: Template) -> None:
-    assert uploads_of(template, {"image": "art_1", "width": 1}) == (Upload("/image", "art_1"),)
-    assert uploads_of(template, {"width": 1}) == ()
+    assert required_uploads(template, {"image": "art_1", "width": 1}) == (Upload("/image", "art_1"),)
+    assert required_uploads(template, {"width": 1}) == ()
 
 
 def test_one_artifact_of_two_arguments_is_uploaded_once(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_one_artifact_of_two_arguments_is_uploaded_once(tmp_path: Path) -> None:
     mask = {"class_type": "LoadImageMask", "inputs": {"image": "m.png", "channel": "red"}}
     to_mask = {"from": "/mask", "to": "/5/inputs/image", "expect_class": "LoadImageMask", "transform": "upload"}
     two = made(tmp_path, graph(n5=mask), input_schema=schema, bindings=[*SIDECAR["bindings"], to_mask], limits=None)
-    assert len(uploads_of(two, {"image": "art_1", "mask": "art_1"})) == 1
-    assert len(uploads_of(two, {"image": "art_1", "mask": "art_2"})) == 2
+    assert len(required_uploads(two, {"image": "art_1", "mask": "art_1"})) == 1
+    assert len(required_uploads(two, {"image": "art_1", "mask": "art_2"})) == 2
 
 
 def test_any_value_is_bound_as_text_by_the_transform_json(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests import fixtures
 from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, graph
 from tests.unit.adapters.comfyui.test_node_classes import INFO
-from toolhub_service.adapters.comfyui.arguments import bound, uploads_of
+from toolhub_service.adapters.comfyui.arguments import bound, required_uploads
 from toolhub_service.adapters.comfyui.building import build
 from toolhub_service.adapters.comfyui.graph import NODES_MAX, graph_problems, links_of, literals_of
 from toolhub_service.adapters.comfyui.node_classes import problems_with
@@ -138,7 +138,7 @@ def test_a_sidecar_is_read_or_told(steps: list[int], value: Any) -> None:
     if template is not None:
         problems_with(template, INFO)
         if {binding.source for binding in template.bindings} <= {"/image", "/width", "/height", "/method"}:
-            uploads = {upload.artifact_id: "x.png" for upload in uploads_of(template, ARGS)}
+            uploads = {upload.artifact_id: "x.png" for upload in required_uploads(template, ARGS)}
             graph = bound(template, ARGS, uploads=uploads, seeds=lambda: 1, names={"tenant": "t", "job_id": "j"}).graph
             assert [list(links_of(node)) for node in graph.values()] == [
                 list(links_of(node)) for node in GRAPH.values()

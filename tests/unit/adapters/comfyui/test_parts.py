@@ -15,7 +15,7 @@ from toolhub_service.adapters.comfyui.client import NoReply, Reply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
 from toolhub_service.adapters.comfyui.job import RisingProgress
 from toolhub_service.adapters.comfyui.metadata import SIGNATURE
-from toolhub_service.adapters.comfyui.outputs import accepted_as, is_file_name, is_folder, served_file, sniffed
+from toolhub_service.adapters.comfyui.outputs import accepted_as, is_file_name, is_folder, media_type_of, served_file
 from toolhub_service.adapters.comfyui.states import Stage, look
 from toolhub_service.domain.result import Progress
 
@@ -45,7 +45,7 @@ def test_bytes_are_taken_for_what_they_are(data: bytes, wanted: tuple[str, ...],
 
 
 def test_nothing_is_nothing() -> None:
-    assert sniffed(b"") == ""
+    assert media_type_of(b"") == ""
 
 
 @given(st.text(max_size=40))

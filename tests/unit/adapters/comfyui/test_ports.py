@@ -144,7 +144,7 @@ class TestAdapter(AdapterSuite):
             for server in stage.servers:
                 server.hold("KSampler")
                 server.fail("ImageBlur", "it is broken", times=50)
-            watching = [asyncio.create_task(_told(server, started, let_go)) for server in stage.servers]
+            watching = [asyncio.create_task(_server_states(server, started, let_go)) for server in stage.servers]
             spec = {name: definition.spec for name, definition in stage.definitions.items()}
             adapter = JobsOnly(stage, spec["paint"], stopped)
             yield Prepared(adapter, spec["note"], spec["blur"], spec["note"], spec["paint"], started, let_go, stopped)
@@ -154,7 +154,7 @@ class TestAdapter(AdapterSuite):
             await asyncio.wait(watching)
 
 
-async def _told(server: FakeComfy, started: asyncio.Event, let_go: asyncio.Event) -> None:
+async def _server_states(server: FakeComfy, started: asyncio.Event, let_go: asyncio.Event) -> None:
     await server.pulse.until(lambda: server.pace.held is not None, timeout_s=None)
     started.set()
     await let_go.wait()

@@ -77,11 +77,11 @@ async def test_what_failed_is_tried_again_and_what_was_loaded_is_kept(monkeypatc
 
 
 async def test_causes_go_to_the_log_and_not_to_the_problems() -> None:
-    told: list[tuple[str, BaseException]] = []
+    attach: list[tuple[str, BaseException]] = []
     source = a_source(f"{FAKES}:echo", f"{FAKES}:fails")
-    source._troubled = lambda name, error: told.append((name, error))
+    source._troubled = lambda name, error: attach.append((name, error))
     discovery = await source.discover()
-    assert [(name, type(error)) for name, error in told] == [("desk", ConnectionError)]
+    assert [(name, type(error)) for name, error in attach] == [("desk", ConnectionError)]
     assert "postgresql" not in str(discovery.problems)
 
 

@@ -39,7 +39,7 @@ class Workers:
     async def start(self) -> WorkerProcess:
         environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
         terms = WorkerTerms(
-            [sys.executable, PROGRAM], environment, encode(self.greeting), start_within_s=30, max_frame_bytes=1000
+            [sys.executable, PROGRAM], environment, encode(self.greeting), start_timeout_s=30, max_frame_bytes=1000
         )
         worker = await start_worker(terms, self.lines.put_nowait)
         self.started.append(worker.pid)

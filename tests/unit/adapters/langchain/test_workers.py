@@ -53,7 +53,7 @@ async def test_a_source_warms_a_worker_when_one_of_its_tools_will_need_it(
     names: tuple[str, ...], is_ready: bool
 ) -> None:
     async with opened(*names, keep_warm=True) as desk:
-        starting = [place for place in desk.source.pool._places if place.is_starting]
+        starting = [slot for slot in desk.source.pool._slots if slot.is_starting]
         assert bool(starting) is is_ready
         if is_ready:
             worker = await starting[0].ready()
