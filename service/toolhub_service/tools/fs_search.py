@@ -18,14 +18,14 @@ from msgspec import Meta
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import EvidenceType
-from toolhub_service.domain.tool import READ_FS, Annotations, ArgumentRole, Example, GuardedArgument
+from toolhub_service.domain.tool import ArgumentRole, Example, GuardedArgument
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.folder_walk import MAX_DEPTH, Entry, FolderWalk, compile_glob
-from toolhub_service.tools.fs_values import FolderPath, iso_time
+from toolhub_service.tools.fs_values import FolderPath, FsReadTool, iso_time
 from toolhub_service.tools.threads import raise_if_cancelled, to_thread
-from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+from toolhub_service.tools.tool import ToolInput, ToolOutput
 from toolhub_service.tools.workspace import FileType, Workspace
 
 # core/fs.findFiles: files and folders by name.
@@ -36,7 +36,7 @@ class FoundFile(ToolOutput, frozen=True):
     type: FileType
 
 
-class FindFiles(Tool["FindFiles.In", "FindFiles.Out"]):
+class FindFiles(FsReadTool["FindFiles.In", "FindFiles.Out"]):
     name = "core/fs.findFiles"
     description = (
         "Find files and folders beneath a folder of the workspace by name: * and ? as in a shell, {a,b} for either, ** "
@@ -44,9 +44,6 @@ class FindFiles(Tool["FindFiles.In", "FindFiles.Out"]):
         "begins with a dot or names a dotted folder. To search in contents use core/fs.searchText."
     )
     tags = ("files", "read", "search", "find")
-    capabilities = frozenset({READ_FS})
-    annotations = Annotations(read_only=True, idempotent=True)
-    guarded = (GuardedArgument("path", ArgumentRole.PATH_READ),)
     examples = (
         Example("Find PDF files", {"path": ".", "pattern": "*.pdf", "type": "file"}),
         Example("Find test folders", {"path": "src", "pattern": "test*", "type": "dir", "maxDepth": 3}),
@@ -103,16 +100,13 @@ class ListedEntry(ToolOutput, frozen=True):
     modified_at: Annotated[str, Meta(description="ISO 8601, UTC.")]
 
 
-class ListDir(Tool["ListDir.In", "ListDir.Out"]):
+class ListDir(FsReadTool["ListDir.In", "ListDir.Out"]):
     name = "core/fs.listDir"
     description = (
         "List a folder of the workspace, sorted by name: name, type, size and time of change of each entry; with "
         "recursive also what is beneath, links never followed. To look for certain names use core/fs.findFiles."
     )
     tags = ("files", "read", "list", "directory")
-    capabilities = frozenset({READ_FS})
-    annotations = Annotations(read_only=True, idempotent=True)
-    guarded = (GuardedArgument("path", ArgumentRole.PATH_READ),)
     examples = (
         Example("List the workspace", {"path": "."}),
         Example("List two levels", {"path": "src", "recursive": True, "maxDepth": 2}),
@@ -260,7 +254,7 @@ class TextMatch(ToolOutput, frozen=True):
     excerpt: Annotated[str, Meta(description="The line, or what surrounds the match in a long one.")]
 
 
-class SearchText(Tool["SearchText.In", "SearchText.Out"]):
+class SearchText(FsReadTool["SearchText.In", "SearchText.Out"]):
     name = "core/fs.searchText"
     description = (
         "Find the lines that hold a text (case matters), or with regex=true match an RE2 expression ((?i) ignores "
@@ -268,8 +262,6 @@ class SearchText(Tool["SearchText.In", "SearchText.Out"]):
         "hidden files are skipped. Returns file, line number and excerpt; read on with core/fs.readText."
     )
     tags = ("files", "read", "search", "grep", "text")
-    capabilities = frozenset({READ_FS})
-    annotations = Annotations(read_only=True, idempotent=True)
     guarded = (GuardedArgument("root", ArgumentRole.PATH_READ),)
     examples = (
         Example("Find a word in logs", {"root": "logs", "query": "ERROR", "glob": "**/*.log"}),

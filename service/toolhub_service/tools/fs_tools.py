@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import EvidenceType
-from toolhub_service.domain.tool import READ_FS, Annotations, ArgumentRole, Example, GuardedArgument
+from toolhub_service.domain.tool import Example
 from toolhub_service.guards.paths import judge_path
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.files import CHUNK_BYTES, SourceFile
@@ -22,6 +22,7 @@ from toolhub_service.tools.fs_values import (
     AnyPath,
     Encoding,
     FilePath,
+    FsReadTool,
     Sha256,
     iso_time,
     judge_encoding,
@@ -34,16 +35,13 @@ from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace import FileType
 
 
-class Stat(Tool["Stat.In", "Stat.Out"]):
+class Stat(FsReadTool["Stat.In", "Stat.Out"]):
     name = "core/fs.stat"
     description = (
         "Tell what stands at a path of the workspace: its type (file, dir, link, other), size in bytes and time of "
         "change. NOT_FOUND when there is nothing. Use it before reading a file that may be large."
     )
     tags = ("files", "read", "metadata", "exists")
-    capabilities = frozenset({READ_FS})
-    annotations = Annotations(read_only=True, idempotent=True)
-    guarded = (GuardedArgument("path", ArgumentRole.PATH_READ),)
     examples = (Example("Look at a file", {"path": "data/big.csv"}),)
 
     class In(ToolInput, frozen=True):
@@ -63,16 +61,13 @@ class Stat(Tool["Stat.In", "Stat.Out"]):
 # core/fs.sha256: the digest of a file, for evidence and for telling whether it changed.
 
 
-class FileSha256(Tool["FileSha256.In", "FileSha256.Out"]):
+class FileSha256(FsReadTool["FileSha256.In", "FileSha256.Out"]):
     name = "core/fs.sha256"
     description = (
         "Compute the SHA-256 of a file of the workspace, of any size and kind: to prove what was written or to see "
         "whether it changed, without reading it."
     )
     tags = ("files", "read", "hash", "checksum")
-    capabilities = frozenset({READ_FS})
-    annotations = Annotations(read_only=True, idempotent=True)
-    guarded = (GuardedArgument("path", ArgumentRole.PATH_READ),)
     examples = (Example("Hash a file", {"path": "report.pdf"}),)
 
     class In(ToolInput, frozen=True):
@@ -185,16 +180,13 @@ def _after_newlines(text: str, count: int) -> int:
 _WHOLE_FILE_FACTOR = 20
 
 
-class ReadText(Tool["ReadText.In", "ReadText.Out"]):
+class ReadText(FsReadTool["ReadText.In", "ReadText.Out"]):
     name = "core/fs.readText"
     description = (
         "Read a text file of the workspace, whole or from startLine to endLine (from 1, inclusive). Text beyond "
         "maxBytes is cut and truncated is true: ask for line ranges then. Use core/fs.searchText to find where to read."
     )
     tags = ("files", "read", "text")
-    capabilities = frozenset({READ_FS})
-    annotations = Annotations(read_only=True, idempotent=True)
-    guarded = (GuardedArgument("path", ArgumentRole.PATH_READ),)
     examples = (
         Example("Read a file", {"path": "notes/today.md"}),
         Example("Read its first ten lines", {"path": "notes/today.md", "startLine": 1, "endLine": 10}),

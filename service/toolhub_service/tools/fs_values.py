@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import posixpath
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.tool import READ_FS, Annotations, ArgumentRole, GuardedArgument
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.guards.paths import PATH_BYTES, judge_path
 from toolhub_service.tools.files import failure_of
+from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace import Status, Workspace
 
 FilePath = Annotated[
@@ -127,3 +129,15 @@ def encoded(text: str, encoding: str) -> bytes:
     except UnicodeEncodeError as error:
         message = f"The text holds characters that {codec} cannot express, first at index {error.start}. Use utf-8."
         raise refuse(ErrorKind.INVALID_INPUT, message, encoding=codec, at_index=error.start) from error
+
+
+Input = TypeVar("Input", bound=ToolInput)
+Output = TypeVar("Output", bound=ToolOutput)
+
+
+class FsReadTool(Tool[Input, Output]):
+    """Subclasses read what is at their argument `path` and change nothing."""
+
+    capabilities = frozenset({READ_FS})
+    annotations = Annotations(read_only=True, idempotent=True)
+    guarded = (GuardedArgument("path", ArgumentRole.PATH_READ),)

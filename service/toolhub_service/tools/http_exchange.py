@@ -11,15 +11,15 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.domain.result import EvidenceType
-from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
-from toolhub_service.guards.headers import Headers, judge_request_headers
+from toolhub_service.domain.tool import NETWORK, Annotations, ArgumentRole, CostHints, GuardedArgument, ToolLimits
+from toolhub_service.guards.headers import Headers, judge_request_headers, shown_response_headers
 from toolhub_service.guards.masking import shown_url
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url
@@ -208,7 +208,25 @@ class AnswerHead(ToolOutput, frozen=True):
     headers: dict[str, str]
 
 
+class HeadFields(TypedDict):
+    """The fields of `AnswerHead`."""
+
+    url: str
+    status: int
+    headers: dict[str, str]
+
+
+def head_of(response: HttpResponse) -> HeadFields:
+    """The fields of `AnswerHead` for a response, with those of its headers that may be shown."""
+    return {
+        "url": str(response.url),
+        "status": response.status,
+        "headers": shown_response_headers(response.headers),
+    }
+
+
 Input = TypeVar("Input", bound=UrlInput)
+Fetch = TypeVar("Fetch", bound=FetchInput)
 Output = TypeVar("Output", bound=ToolOutput)
 
 _ALMOST = 0.9
@@ -228,6 +246,10 @@ class HttpServices:
 class HttpTool(Tool[Input, Output]):
     """Subclasses define `request` besides what every tool does."""
 
+    capabilities = frozenset({NETWORK})
+    cost = CostHints(latency_ms_p50=200, latency_ms_p95=3_000)
+    limits = ToolLimits(timeout_s=60.0, max_retries=2)
+    guarded: ClassVar[tuple[GuardedArgument, ...]] = GUARDED_URL_AND_METHOD
     default_timeout_ms: ClassVar[int] = DEFAULT_TIMEOUT_MS
     """Of the whole exchange, where the caller names no other."""
 
@@ -266,6 +288,15 @@ class HttpTool(Tool[Input, Output]):
         sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
         prove_exchange(context, response, len(data), sha256)
         return Answer(response, data, body.is_cut, bound_bytes)
+
+
+class FetchTool(HttpTool[Fetch, Output]):
+    """Subclasses fetch a body by GET, or by POST where the policy allows it."""
+
+    annotations = Annotations(open_world=True)
+
+    def has_side_effects(self, args: Fetch) -> bool:
+        return args.method != "GET"
 
 
 # What HTTP tools ask: the request of arguments that have passed the schema, its effect in words, its upstream.

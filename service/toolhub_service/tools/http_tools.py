@@ -21,7 +21,7 @@ from toolhub_service.domain.tool import (
     GuardedArgument,
     ToolLimits,
 )
-from toolhub_service.guards.headers import judge_request_headers, shown_response_headers
+from toolhub_service.guards.headers import judge_request_headers
 from toolhub_service.guards.masking import shown_url
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.context import ToolContext
@@ -33,10 +33,10 @@ from toolhub_service.tools.http_exchange import (
     DEFAULT_MAX_BYTES,
     DEFAULT_TIMEOUT_MS,
     GUARDED_URL,
-    GUARDED_URL_AND_METHOD,
     Answer,
     AnswerHead,
     FetchInput,
+    FetchTool,
     HttpServices,
     HttpTool,
     MaxBytes,
@@ -45,6 +45,7 @@ from toolhub_service.tools.http_exchange import (
     UrlInput,
     excerpt_of,
     fetch_request,
+    head_of,
     headers_with_type,
     marked_text,
     prove_exchange,
@@ -148,11 +149,7 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
         "result, not an error. To read only, prefer core/http.fetchText or core/http.fetchJson."
     )
     tags = ("http", "api")
-    capabilities = frozenset({NETWORK})
     annotations = Annotations(destructive=True, open_world=True)
-    cost = CostHints(latency_ms_p50=200, latency_ms_p95=3_000)
-    limits = ToolLimits(timeout_s=60.0, max_retries=2)
-    guarded = GUARDED_URL_AND_METHOD
     examples = (
         Example(
             "Create an item",
@@ -175,9 +172,7 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
-            url=str(answer.response.url),
-            status=answer.response.status,
-            headers=shown_response_headers(answer.response.headers),
+            **head_of(answer.response),
             body=marked_text(answer, context),
             bytes=len(answer.data),
         )
@@ -207,10 +202,8 @@ class HttpHead(HttpTool["HttpHead.In", "HttpHead.Out"]):
         "Any status is a result, not an error."
     )
     tags = ("http", "web")
-    capabilities = frozenset({NETWORK})
     annotations = Annotations(read_only=True, idempotent=True, open_world=True)
     cost = CostHints(latency_ms_p50=100, latency_ms_p95=2_000)
-    limits = ToolLimits(timeout_s=60.0, max_retries=2)
     guarded = GUARDED_URL
     examples = (Example("Is it worth fetching?", {"url": "https://example.com/big.zip"}),)
 
@@ -224,8 +217,7 @@ class HttpHead(HttpTool["HttpHead.In", "HttpHead.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         async with self._open(self.request(args), args.timeout_ms, context) as response:
             prove_exchange(context, response, 0)
-        shown = shown_response_headers(response.headers)
-        return self.Out(url=str(response.url), status=response.status, headers=shown)
+        return self.Out(**head_of(response))
 
     def request(self, args: In) -> HttpRequest:
         return HttpRequest(args.url, "HEAD", judge_request_headers(args.headers))
@@ -234,18 +226,13 @@ class HttpHead(HttpTool["HttpHead.In", "HttpHead.Out"]):
 # core/http.fetchJson: an API answer as a JSON value, read strictly.
 
 
-class HttpFetchJson(HttpTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
+class HttpFetchJson(FetchTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
     name = "core/http.fetchJson"
     description = (
         "Request a URL and return the body as a JSON value. A status other than 2xx and a body that is not JSON are "
         "errors that carry an excerpt. For other content use core/http.fetchText."
     )
     tags = ("http", "web", "json")
-    capabilities = frozenset({NETWORK})
-    annotations = Annotations(open_world=True)
-    cost = CostHints(latency_ms_p50=200, latency_ms_p95=3_000)
-    limits = ToolLimits(timeout_s=60.0, max_retries=2)
-    guarded = GUARDED_URL_AND_METHOD
     examples = (Example("Ask an API", {"url": "https://api.example.com/v1/items?limit=10"}),)
 
     class In(FetchInput, frozen=True):
@@ -264,18 +251,13 @@ class HttpFetchJson(HttpTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
             raise too_large(answer.response, answer.max_bytes)
         context.is_large = is_large(answer.data)
         return self.Out(
-            url=str(answer.response.url),
-            status=answer.response.status,
-            headers=shown_response_headers(answer.response.headers),
+            **head_of(answer.response),
             json=await self._value(answer),
             bytes=len(answer.data),
         )
 
     def request(self, args: In) -> HttpRequest:
         return fetch_request(args, content_type="application/json", accept="application/json")
-
-    def has_side_effects(self, args: In) -> bool:
-        return args.method != "GET"
 
     async def _value(self, answer: Answer) -> JsonValue:
         try:
@@ -296,7 +278,7 @@ class HttpFetchJson(HttpTool["HttpFetchJson.In", "HttpFetchJson.Out"]):
 # core/http.fetchText: a page or an API answer as text.
 
 
-class HttpFetchText(HttpTool["HttpFetchText.In", "HttpFetchText.Out"]):
+class HttpFetchText(FetchTool["HttpFetchText.In", "HttpFetchText.Out"]):
     name = "core/http.fetchText"
     description = (
         "Request a URL and return the body as text, with status and headers. A 4xx or 5xx status is a result, not an "
@@ -304,11 +286,6 @@ class HttpFetchText(HttpTool["HttpFetchText.In", "HttpFetchText.Out"]):
         "core/http.downloadFile."
     )
     tags = ("http", "web")
-    capabilities = frozenset({NETWORK})
-    annotations = Annotations(open_world=True)
-    cost = CostHints(latency_ms_p50=200, latency_ms_p95=3_000)
-    limits = ToolLimits(timeout_s=60.0, max_retries=2)
-    guarded = GUARDED_URL_AND_METHOD
     examples = (Example("Read a page", {"url": "https://example.com/"}),)
 
     class In(FetchInput, frozen=True):
@@ -322,18 +299,13 @@ class HttpFetchText(HttpTool["HttpFetchText.In", "HttpFetchText.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         answer = await self._answer(args, context, timeout_ms=args.timeout_ms, max_bytes=args.max_bytes)
         return self.Out(
-            url=str(answer.response.url),
-            status=answer.response.status,
-            headers=shown_response_headers(answer.response.headers),
+            **head_of(answer.response),
             text=marked_text(answer, context),
             bytes=len(answer.data),
         )
 
     def request(self, args: In) -> HttpRequest:
         return fetch_request(args, content_type="text/plain; charset=utf-8", accept="text/*, */*;q=0.8")
-
-    def has_side_effects(self, args: In) -> bool:
-        return args.method != "GET"
 
 
 def http_tools(client: EgressClient, redactor: Redactor | None = None) -> list[Tool[Any, Any]]:
