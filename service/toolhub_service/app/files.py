@@ -70,8 +70,8 @@ def stamp_of(path: Path) -> Stamp:
 _MODE = 0o600
 _FOLDER_MODE = 0o700
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+# Another editor needs milliseconds; one that was stopped by Ctrl-Z must not hold up others without a word.
 _WAIT_S = 30.0
-"""Another editor needs milliseconds; one that was stopped by Ctrl-Z must not hold up others without a word."""
 _LOOK_S = 0.02
 
 

@@ -31,10 +31,10 @@ from toolhub_service.tools.confinement import Confinement
 from toolhub_service.tools.kernel_walls import landlock_abi
 
 _GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
+# Of a policy, in one line of the log.
 _WARNINGS_MAX = 20
-"""Of a policy, in one line of the log."""
-_LOOK_S = 2.0
-"""Between looks at what is no file, where files are followed only on SIGHUP."""
+# Between looks at what is no file, where files are followed only on SIGHUP.
+_POLL_S = 2.0
 
 
 async def follow(hub: Hub, reload: asyncio.Event) -> None:
@@ -43,48 +43,51 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
     key_file = Paths(hub.settings).key_file()
     shadow = ShadowFile(hub.settings.policy.shadow_file, hub.policy)
     _load_shadow(hub, shadow)
-    told_faults = 0
-    sources = _SourceLooks(hub)
+    reported_faults = 0
+    sources = _SourceReloads(hub)
     try:
-        await _warn(hub)
+        await _warn_of_unknown_names(hub)
         while True:
-            asked = await _asked(reload, reload_s or _LOOK_S)
+            asked = await _wait_for_reload(reload, reload_s or _POLL_S)
             try:
-                if (faults := hub.policy.shadow_faults) > told_faults:
-                    hub.observing.shadow_failed(faults - told_faults)
-                    told_faults = faults
+                if (faults := hub.policy.shadow_faults) > reported_faults:
+                    hub.observing.shadow_failed(faults - reported_faults)
+                    reported_faults = faults
                 if asked or reload_s:
                     reload_keys(hub, key_file)
                     await _reload_policy(hub, shadow, asked=asked)
-                    sources.look(asked=asked)
-                _set_gauges(hub)
+                    sources.begin(asked=asked)
+                for upstream, state in hub.budgets.breaker_states():
+                    hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
+                hub.observing.metrics.oldest_call(hub.pipeline.oldest_call_s())
                 await hub.server.tell_effects(are_possible=hub.audit.is_well)
             except Exception as error:  # noqa: BLE001 - revoked keys must be refused after the next look, whatever this met
                 hub.observing.look_failed(error)
     finally:
-        await sources.ended()
+        await sources.wait()
 
 
-class _SourceLooks:
-    """One look at sources.yaml after another, beside those at keys and policy: a source that goes may take half a
-    minute to close, and a revoked key waits for none."""
+class _SourceReloads:
+    """Reloads sources.yaml, one reload after another, in a task of its own."""
+
+    # A source that is removed may take half a minute to close, and a revoked key waits for none.
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._task: asyncio.Task[None] | None = None
         self._is_asked = False
 
-    def look(self, *, asked: bool) -> None:
+    def begin(self, *, asked: bool) -> None:
         self._is_asked |= asked
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._reload_policy(), name="sources.yaml")
+            self._task = asyncio.create_task(self._reload(), name="sources.yaml")
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """A source is not left half closed; what takes so long is bounded."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    async def _reload_policy(self) -> None:
+    async def _reload(self) -> None:
         asked, self._is_asked = self._is_asked, False
         try:
             await self._hub.sourcing.look(asked=asked)
@@ -99,13 +102,7 @@ async def _reload_policy(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
         _load_shadow(hub, shadow)
 
 
-def _set_gauges(hub: Hub) -> None:
-    for upstream, state in hub.budgets.breaker_states():
-        hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
-    hub.observing.metrics.oldest_call(hub.pipeline.oldest_call_s())
-
-
-async def _asked(reload: asyncio.Event, every_s: float) -> bool:
+async def _wait_for_reload(reload: asyncio.Event, every_s: float) -> bool:
     """True after SIGHUP, False when it is only time to look."""
     try:
         await asyncio.wait_for(reload.wait(), every_s)
@@ -119,12 +116,12 @@ async def _record_policy(hub: Hub, change: Change) -> None:
     hub.observing.policy_reloaded(change)
     type = EventType.CONFIG_LOADED if change.applied else EventType.CONFIG_REJECTED
     if change.applied:
-        await _warn(hub)
+        await _warn_of_unknown_names(hub)
     with suppress(ToolFailure):  # the audit log tells of its own failure; the policy is in force all the same
         await hub.remember(type, policy_revision=change.revision, problem=change.problem)
 
 
-async def _warn(hub: Hub) -> None:
+async def _warn_of_unknown_names(hub: Hub) -> None:
     """Log what the policy says of nothing known; in a thread, for a policy and a catalog may both be large."""
 
     def look() -> list[str]:
@@ -154,8 +151,8 @@ def reload_keys(hub: Hub, file: KeyFile) -> None:
         hub.observing.keys_unreadable(broken)
 
 
+# Of each thread, gRPC's included: the usual 8 MiB of some dozens count against a limit on data, hardly touched.
 _THREAD_STACK_BYTES = 2 * 1024 * 1024
-"""Of each thread, gRPC's included: the usual 8 MiB of some dozens count against a limit on data, hardly touched."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Of malloc.h."""
 
@@ -169,7 +166,7 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
 
     Raises StartRefused when the policy file is invalid, and what `open_hub` raises.
     """
-    _claim_of_the_system()
+    _set_process_limits()
     hub = await open_hub(settings, worker=worker)
     try:
         await _serve(hub, ready, is_worker=worker is not None)
@@ -185,8 +182,8 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
     await warn_of_commands(hub)
     stop, reload = _on_signals()
     if is_worker:
-        _leave_with_supervisor(stop)
-    _settle_memory()
+        _stop_with_supervisor(stop)
+    _freeze_collector()
     await hub.start()
     await hub.remember(EventType.HUB_STARTED, policy_revision=change.revision)
     ready(hub)
@@ -211,7 +208,7 @@ async def warn_of_commands(hub: Hub) -> None:
         hub.observing.log.warning(names.LOG_UNCONFINED, advice=advice)
 
 
-def _claim_of_the_system() -> None:
+def _set_process_limits() -> None:
     """As many descriptors as are allowed, and large blocks that are mapped one by one.
 
     The C library raises its threshold for what it maps by itself to the largest block that was freed, 32 MiB in the
@@ -237,7 +234,7 @@ def _set_thread_stacks() -> None:
         library.pthread_attr_destroy(attributes)
 
 
-def _settle_memory() -> None:
+def _freeze_collector() -> None:
     """What the start has made lives as long as the process: the collector need not look at it again and again.
 
     Measured (docs/performance.md): frequent full collections cost a governed call about a twentieth of its time. The
@@ -249,7 +246,7 @@ def _settle_memory() -> None:
     gc.set_threshold(20_000, 5, 200)
 
 
-def _leave_with_supervisor(stop: asyncio.Event) -> None:
+def _stop_with_supervisor(stop: asyncio.Event) -> None:
     """The end of standard input says that the supervisor is gone: nobody would stop this worker any more."""
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
 

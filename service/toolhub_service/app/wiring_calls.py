@@ -103,11 +103,11 @@ def make_long_work(
     runs = JobRuns(ledger, heartbeat, deps.redactor, terms, describe)
     watch = JobWatch(stores.jobs, observer)
 
-    def heard(news: JobNews) -> None:
+    def on_news(news: JobNews) -> None:
         watch.on_event(news)
         runs.on_event(news)
 
-    stores.jobs.listen(heard)
+    stores.jobs.listen(on_news)
     engine = _engine(deps)
     decisions = Decisions(ledger, engine, stores.approvals, terms)
     approval_news = ApprovalNews(stores.approvals)

@@ -49,12 +49,12 @@ class Searching:
     """None: search.learn is off."""
     meanings: ToolMeanings | None
     """None: no embedder is configured."""
-    told: Callable[[str], None]
-    """Hears of troubles."""
+    notify: Callable[[str], None]
+    """Called with each problem."""
 
     async def start(self) -> None:
         """Indexing, learning and embedding go on in the background; returns at once."""
-        await self.search.start(self.told)
+        await self.search.start(self.notify)
         if self.learning is not None:
             await self.learning.start()
         if self.meanings is not None:
@@ -73,13 +73,13 @@ def make_searching(deps: Deps, catalog: ToolCatalog, stores: Stores) -> Searchin
     learning = _learning(deps, stores) if deps.settings.search.learn else None
     embedder = _embedder(deps)
     search = ToolSearch(catalog, learnt=learning.of if learning is not None else None, unix_ms=deps.clock.unix_ms)
-    told, redact = _teller(deps), deps.redactor.text
-    meanings = ToolMeanings(catalog, embedder, notify=told, redact=redact) if embedder is not None else None
-    return Searching(search, learning, meanings, told)
+    notify, redact = _notifier(deps), deps.redactor.text
+    meanings = ToolMeanings(catalog, embedder, notify=notify, redact=redact) if embedder is not None else None
+    return Searching(search, learning, meanings, notify)
 
 
 def _learning(deps: Deps, stores: Stores) -> UsageLearning:
-    learning = UsageLearning(stores.usage, clock=deps.clock, redact=deps.redactor.text, notify=_teller(deps))
+    learning = UsageLearning(stores.usage, clock=deps.clock, redact=deps.redactor.text, notify=_notifier(deps))
     deps.observing.calls.learn = learning.settled
     return learning
 
@@ -106,11 +106,11 @@ def _unusable(path: str, why: str) -> HubFailure:
     return HubFailure(StartReason.EMBEDDER_UNUSABLE, f"search.embedder {path}: {why}.", path=path)
 
 
-def _teller(deps: Deps) -> Callable[[str], None]:
-    def told(problem: str) -> None:
+def _notifier(deps: Deps) -> Callable[[str], None]:
+    def notify(problem: str) -> None:
         deps.observing.log.warning(names.LOG_SEARCH_TROUBLE, problem=problem)
 
-    return told
+    return notify
 
 
 @dataclass(frozen=True, slots=True)

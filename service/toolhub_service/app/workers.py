@@ -60,13 +60,13 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, self._signal_all, signal.SIGHUP)
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in range(self._count):
                     group.create_task(self._keep_running(worker))
         finally:
-            self._pass_on(signal.SIGTERM)
+            self._signal_all(signal.SIGTERM)
         return not self._start_failed
 
     async def _keep_running(self, worker: int) -> None:
@@ -78,7 +78,7 @@ class Supervisor:
                 stdout=asyncio.subprocess.PIPE,
             )
             self._running[worker] = process
-            await self._hear(worker, process)
+            await self._wait_until_ready(worker, process)
             status = await process.wait()
             self._running.pop(worker, None)
             self._ended(process.pid)
@@ -91,8 +91,8 @@ class Supervisor:
                 self._start_failed = True
                 self._stop()
 
-    async def _hear(self, worker: int, process: asyncio.subprocess.Process) -> None:
-        """Wait for the worker's word that it serves; none comes from one that dies first."""
+    async def _wait_until_ready(self, worker: int, process: asyncio.subprocess.Process) -> None:
+        """Wait until the worker writes that it serves, or ends."""
         assert process.stdout is not None
         if await process.stdout.readline() == READY and len(self._ready) < self._count:
             self._ready.add(worker)
@@ -108,9 +108,9 @@ class Supervisor:
 
     def _stop(self) -> None:
         self._stopping.set()
-        self._pass_on(signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
 
-    def _pass_on(self, number: signal.Signals) -> None:
+    def _signal_all(self, number: signal.Signals) -> None:
         for process in self._running.values():
             if process.returncode is None:
                 process.send_signal(number)

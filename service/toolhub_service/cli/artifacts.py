@@ -135,10 +135,11 @@ class _Upload:
             self._waits_for_source = False
 
 
+# Attempts in a row without a new byte.
 _ATTEMPTS = 8
-"""Attempts in a row without a new byte."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 3.0
+# Codes with which gRPC reports a connection that breaks under a stream.
 _BROKEN = frozenset(
     {
         grpc.StatusCode.CANCELLED,
@@ -148,7 +149,6 @@ _BROKEN = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
-"""Codes with which gRPC reports a connection that breaks under a stream."""
 _READ_BYTES = 1024 * 1024
 _PART = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -287,8 +287,8 @@ class _Download:
             bar.show(progress_pb2.Progress(step=self._have_bytes, total=total, unit="bytes"))
 
 
+# File names that are neither hidden nor look like an option.
 _SAFE_NAME = re.compile(r"[^./\\\x00-\x1f-][^/\\\x00-\x1f]*")
-"""File names that are neither hidden nor look like an option."""
 
 
 @click.group(cls=SuggestingGroup)

@@ -34,8 +34,8 @@ from toolhub_service.cli.output import (
 
 _TEXT_LINES_MAX = 200
 _BLOCK_CHARS = 100
+# Details that repeat the message or belong in the audit log.
 _NOT_SHOWN = ("remedy", "policy_revision", "did_you_mean")
-"""Details that repeat the message or belong in the audit log."""
 
 
 def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | None = None) -> None:
@@ -164,8 +164,8 @@ def typed_context(request_id: str) -> call_pb2.ExecContext:
 
 
 _PURPOSE = "called by hand"
+# Calls from the command line share one workspace; another TOOLHUB_REQUEST_ID is another workspace.
 _REQUEST_ID = "cli"
-"""Calls from the command line share one workspace; another TOOLHUB_REQUEST_ID is another workspace."""
 
 
 @click.command()

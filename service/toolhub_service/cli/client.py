@@ -23,6 +23,7 @@ from toolhub_service.cli.output import legible
 EXIT_REFUSED = 1
 EXIT_UNREACHABLE = 3
 
+# The hub answered and refused. Every other status means that the hub could not be reached.
 _REFUSALS = frozenset(
     {
         grpc.StatusCode.ABORTED,
@@ -36,7 +37,6 @@ _REFUSALS = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""The hub answered and refused. Every other status means that the hub could not be reached."""
 
 _TRANSIENT = frozenset(
     {
@@ -47,8 +47,8 @@ _TRANSIENT = frozenset(
         grpc.StatusCode.DEADLINE_EXCEEDED,
     }
 )
+# gRPC reports a connection that breaks under a stream so; a hub that fails gives a reason besides.
 _BROKEN_CONNECTION = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
-"""gRPC reports a connection that breaks under a stream so; a hub that fails gives a reason besides."""
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 ANSWER_TIMEOUT_S = 60.0

@@ -67,8 +67,8 @@ def health(
 
 
 _LINES_MAX = 5
+# Begins a line of diagnostics that the source's process wrote.
 _STDERR = "stderr: "
-"""Begins a line of diagnostics that the source's process wrote."""
 
 
 def live_findings(options: Mapping[str, Any]) -> list[Finding]:

@@ -42,8 +42,8 @@ _COLOURS = {
     "TIMED_OUT": "red",
     "LOST": "red",
 }
+# Width of the usual states; AWAITING_APPROVAL makes its line longer.
 _STATE_COLUMNS = 9
-"""Width of the usual states; AWAITING_APPROVAL makes its line longer."""
 
 
 def state_of(status: job_pb2.JobStatus) -> str:
@@ -260,8 +260,8 @@ def _leave(job_id: str) -> None:
 
 # Where the statuses go: a bar on a terminal, plain lines without one, or JSON.
 
+# Seconds between two plain lines of progress.
 _PLAIN_EVERY_S = 1.0
-"""Seconds between two plain lines of progress."""
 
 
 class JobScreen(Protocol):

@@ -196,8 +196,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _GAP: Final = "  "
 _LAST_COLUMN_MIN: Final = 24
 _CONTROL_PICTURES: Final = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+# Unpaired surrogates, which JSON may hold and UTF-8 output cannot.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
-"""Unpaired surrogates, which JSON may hold and UTF-8 output cannot."""
 _CONTROLS: Final = {**_CONTROL_PICTURES, **dict.fromkeys(range(0x7F, 0xA0), "�")}
 
 

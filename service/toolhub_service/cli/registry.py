@@ -30,8 +30,8 @@ from toolhub_service.cli.output import (
 # In the file the schemas and examples are JSON; on the wire they are bytes, in canonical JSON base64.
 
 _SCHEMAS = ("inputSchema", "outputSchema")
+# `tools show` prints these; the hub computes them itself.
 _COMPUTED = ("digest", "state", "stateReason")
-"""`tools show` prints these; the hub computes them itself."""
 _FIELD_NAMES = {"inputSchemaJson": "inputSchema", "outputSchemaJson": "outputSchema", "argsJson": "args"}
 _JSON_TYPES = {
     FieldDescriptor.TYPE_STRING: ("a text", '"1.0.0"'),

@@ -35,8 +35,8 @@ _PLACES: Final = (
     ("context_servers",),
     ("mcp",),
 )
+# Each server has one of them.
 _SIGNS: Final = frozenset({"command", "url", "serverUrl", "httpUrl"})
-"""Each server has one of them."""
 _STRING: Final = r'"(?:\\.|[^"\\])*"'
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)

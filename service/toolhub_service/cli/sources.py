@@ -37,8 +37,8 @@ Status = source_pb2.SourceStatus
 
 _COLOURS = {"READY": "green", "PARTIAL": "yellow", "PENDING": "yellow", "DOWN": "red"}
 _HEADINGS = ("SOURCE", "KIND", "STATE", "TOOLS", "PROTOCOL", "READ", "TOOK", "NEXT", "BREAKER")
+# Prefixes of diagnostics that a source's process wrote; all others come from the hub.
 _PROCESS_OUTPUT = ("stderr: ", "stdout: ")
-"""Prefixes of diagnostics that a source's process wrote; all others come from the hub."""
 _WIDE = ("TRUST", "SERVER", "ENDPOINT")
 
 
@@ -189,8 +189,8 @@ def _span(seconds: float) -> str:
     return f"{max(seconds, 0.0):.0f} s"
 
 
+# Sources that are refreshed at the same time.
 _AT_ONCE = 8
-"""Sources that are refreshed at the same time."""
 
 
 @click.group(cls=SuggestingGroup)

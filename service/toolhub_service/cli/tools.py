@@ -58,10 +58,10 @@ def _missing_tools(sources: Sequence[str], known: dict[str, source_pb2.SourceSta
 
 
 _REASONS_MAX = 4
+# Likeness of a suggestion, as difflib counts it: names of one family share so much that less fits them all.
 _NEAR = 0.8
-"""Likeness of a suggestion, as difflib counts it: names of one family share so much that less fits them all."""
+# Shown of each hit; --json prints all.
 _WHY_MAX_CHARS = 56
-"""Shown of each hit; --json prints all."""
 
 
 def print_hits(answer: pb.SearchToolsResponse) -> None:

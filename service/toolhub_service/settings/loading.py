@@ -33,10 +33,10 @@ _URLS = (
     ("artifacts", "bucket_url"),
     ("tracing", "otlp_endpoint"),
 )
+# Of the path of a webhook: chat services put their token there.
 _SEGMENTS = re.compile(r"(?<=/)[A-Za-z0-9_-]{16,}(?=[/?]|$)")
-"""Of the path of a webhook: chat services put their token there."""
+# Working directories, whose names announce a password elsewhere.
 _INNOCENT = frozenset({"PWD", "OLDPWD"})
-"""Working directories, whose names announce a password elsewhere."""
 
 
 def secret_urls(settings: Settings) -> dict[tuple[str, str], str]:

@@ -87,8 +87,8 @@ def shown_output(capture: Capture, max_chars: int) -> tuple[str, bool]:
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": SYSTEM_FOLDERS}
 _BYTES_PER_CHAR = 4
 _SHOWN_CHARS = 200
+# Share of the remaining time, at most `_RESERVE_S`, that ending a command may take before the call's own deadline.
 _RESERVE = 0.1
-"""Share of the remaining time, at most `_RESERVE_S`, that ending a command may take before the call's own deadline."""
 _RESERVE_S = 1.5
 
 

@@ -84,8 +84,8 @@ def prove_exchange(context: ToolContext, response: HttpResponse, size_bytes: int
     )
 
 
+# With these a server says that it did not process the request (RFC 9110, RFC 8470, RFC 6585).
 _NOT_PROCESSED: Final = frozenset({408, 425, 429, 503})
-"""With these a server says that it did not process the request (RFC 9110, RFC 8470, RFC 6585)."""
 
 
 async def refuse_error_status(response: HttpResponse, redactor: Redactor) -> None:
@@ -229,8 +229,8 @@ Input = TypeVar("Input", bound=UrlInput)
 Fetch = TypeVar("Fetch", bound=FetchInput)
 Output = TypeVar("Output", bound=ToolOutput)
 
+# What is less by a tenth was spent on the way here.
 _ALMOST = 0.9
-"""What is less by a tenth was spent on the way here."""
 
 
 @dataclass(frozen=True, slots=True)

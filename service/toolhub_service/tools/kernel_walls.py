@@ -24,10 +24,10 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _RIGHTS_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 _RIGHTS_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _RIGHTS_FROM_5 = (1 << 16) - 1
+# To bind and to connect.
 _TCP = 3
-"""To bind and to connect."""
+# Abstract Unix sockets and signals of others.
 _SCOPES = 3
-"""Abstract Unix sockets and signals of others."""
 READ_AND_RUN = _EXECUTE | _READ_FILE | _READ_DIR
 READ_FOLDERS = _READ_DIR
 READ_AND_WRITE = _READ_FILE | _WRITE_FILE
@@ -48,11 +48,11 @@ _X86_64 = (101, 248, 249, 250, 321, 323, 298, 165, 166, 155, 161, 272, 308, 303,
 _X86_64_MORE = (168, 169, 163, 179, 103, 310, 311, 312)
 _AARCH64 = (117, 217, 218, 219, 280, 282, 241, 40, 39, 41, 51, 97, 268, 264, 265, 104, 294, 105, 273, 106, 224)
 _AARCH64_MORE = (225, 142, 89, 60, 116, 270, 271, 272)
+# AUDIT_ARCH, the number of clone(2), and what is refused.
 _MACHINES = {
     "x86_64": (0xC000003E, 56, (*_X86_64, *_X86_64_MORE, *_SINCE_5_1)),
     "aarch64": (0xC00000B7, 220, (*_AARCH64, *_AARCH64_MORE, *_SINCE_5_1)),
 }
-"""AUDIT_ARCH, the number of clone(2), and what is refused."""
 _CLONE3 = 435
 _X32 = 0x40000000
 _CLONE_NEWUSER = 0x10000000

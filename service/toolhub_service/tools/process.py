@@ -32,8 +32,8 @@ from typing import IO
 #
 # Every child leads a session and a process group, and is ended as a group.
 
+# For the pipes to close after the group is dead; only a process that left the group can hold them longer.
 _DRAIN_S = 1.0
-"""For the pipes to close after the group is dead; only a process that left the group can hold them longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +266,8 @@ def _pipes_of(process: subprocess.Popen[bytes]) -> list[tuple[int, IO[bytes]]]:
 
 FLOOD_BYTES = 64 * 1024 * 1024
 """Of output, after which a program is ended."""
+# Between SIGTERM and SIGKILL.
 _GRACE_S = 1.0
-"""Between SIGTERM and SIGKILL."""
 _STREAMS = {1: "stdout", 2: "stderr"}
 
 OnOutput = Callable[[bytes, str], None]

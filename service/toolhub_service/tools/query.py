@@ -38,8 +38,8 @@ from toolhub_service.tools.step_budget import CHARS_PER_STEP, Language, QueryLim
 
 _PATTERN_CHARS_MAX = 1000
 _PATTERN_MEMORY_BYTES = 1024 * 1024
+# A filter's length stands for its number of parts.
 _FILTER_CHARS_PER_STEP = 4
-"""A filter's length stands for its number of parts."""
 
 
 def select_jsonpath(document: Any, path: str, budget: StepBudget) -> list[Any]:
@@ -206,10 +206,10 @@ def _without_dots(pattern: str) -> str:
 # JMESPath with a step for each node visited and for each element that a function or a comparison touches.
 
 _JSON_NUMBER = re2.compile(r"-?(0|[1-9][0-9]{0,300})(\.[0-9]{1,300})?([eE][+-]?[0-9]{1,3})?")
+# Longer expressions are parsed anew each time: their trees are not worth their memory.
 _KEPT_CHARS = 256
-"""Longer expressions are parsed anew each time: their trees are not worth their memory."""
+# Functions whose work grows with all of their arguments' content, not with the number of elements alone.
 _DEEP = frozenset({"to_string", "contains", "join"})
-"""Functions whose work grows with all of their arguments' content, not with the number of elements alone."""
 
 
 def select_jmespath(document: Any, path: str, budget: StepBudget) -> Any:

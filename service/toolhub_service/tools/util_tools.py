@@ -25,8 +25,8 @@ from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 # core/util.text.truncate: the beginning of a text, with a marker where it was cut.
 
 _JOINER = "\u200d"
+# Characters to give up for the sake of a whole grapheme; longer stacks of marks are an attack, not writing.
 _BACK_MOST = 32
-"""Characters to give up for the sake of a whole grapheme; longer stacks of marks are an attack, not writing."""
 
 
 class TextTruncate(Tool["TextTruncate.In", "TextTruncate.Out"]):

@@ -24,8 +24,8 @@ from toolhub_service.transport.rpc import ServicerContext, current_principal
 
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
+# Refusals of an answer.
 _UNFIT = frozenset({ErrorKind.INPUT_SCHEMA_INVALID, ErrorKind.INVALID_INPUT})
-"""Refusals of an answer."""
 
 
 @dataclass(slots=True)

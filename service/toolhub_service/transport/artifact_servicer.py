@@ -24,10 +24,10 @@ from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 
 _LINGER_BYTES = 16 * 1024 * 1024
+# For the next message; who sends nothing loses nothing.
 _LINGER_S = 0.2
-"""For the next message; who sends nothing loses nothing."""
+# Sent when a header has been judged and there is room: a client with much to send may wait for it.
 _ACCEPTED = (("toolhub-accepted", "header"),)
-"""Sent when a header has been judged and there is room: a client with much to send may wait for it."""
 
 
 @dataclass(slots=True)

@@ -170,8 +170,8 @@ def _without_details(status: SourceStatus) -> SourceStatus:
 
 CHANGES_MAX = 1_000
 """Changed tools kept for one watcher; beyond them it is told to read the catalog again."""
+# Half of what a client takes by default.
 _MESSAGE_MAX_BYTES = 2 * 1024 * 1024
-"""Half of what a client takes by default."""
 
 
 class Step(NamedTuple):

@@ -21,8 +21,8 @@ from toolhub_service.transport.rpc import ServicerContext, current_principal
 
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
+# Messages kept for the other watchers of the same job.
 _SHOWN_MAX = 2_048
-"""Messages kept for the other watchers of the same job."""
 
 
 class Jobs(JobDesk, Protocol):

@@ -27,8 +27,8 @@ from toolhub_service.transport.rpc import ServicerContext, current_principal
 _PAGE_DEFAULT = 100
 _PAGE_MAX = 1_000
 _WHOLE_PAGE_MAX = 100
+# After which a page of whole pins ends, so that it fits the 4 MiB a client takes by default.
 _WHOLE_PAGE_BYTES = 2 * 1024 * 1024
-"""After which a page of whole pins ends, so that it fits the 4 MiB a client takes by default."""
 
 
 @dataclass(frozen=True, slots=True)

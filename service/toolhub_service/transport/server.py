@@ -55,28 +55,28 @@ def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
 
 
 _REQUEST_MAX_BYTES = 4 * 1024 * 1024
+# Room for context, purpose and ids around 4 MiB of arguments.
 _ENVELOPE_BYTES = 128 * 1024
-"""Room for context, purpose and ids around 4 MiB of arguments."""
 
+# Beyond, an RPC is refused; without the absolute bound gRPC refuses at random from here to twice as much.
 _METADATA_BYTES = 32 * 1024
-"""Beyond, an RPC is refused; without the absolute bound gRPC refuses at random from here to twice as much."""
 
+# Of a stream that nobody reads from, and of a connection besides what is being read: 5 MB/s over 100 ms of way. gRPC
+# would widen them by its probe to what a fast sender sends, and hold that whether it is ever read or not.
 _WINDOW_BYTES = 512 * 1024
-"""Of a stream that nobody reads from, and of a connection besides what is being read: 5 MB/s over 100 ms of way. gRPC
-would widen them by its probe to what a fast sender sends, and hold that whether it is ever read or not."""
 
+# For TLS and the first frames of HTTP/2; a socket that says nothing is closed then.
 _HANDSHAKE_S = 20
-"""For TLS and the first frames of HTTP/2; a socket that says nothing is closed then."""
 
+# RPCs at once on one connection, health and reflection too; a client that wants more waits or connects again.
 _STREAMS_A_CONNECTION = 1_000
-"""RPCs at once on one connection, health and reflection too; a client that wants more waits or connects again."""
 
+# RPCs that have arrived and not been looked at. Beyond 1,000 gRPC by itself resets some at random, as CANCELLED, which
+# no client takes for overload: the admission layer refuses with a status that says when to come back.
 _PENDING_MAX = 16_384
-"""RPCs that have arrived and not been looked at. Beyond 1,000 gRPC by itself resets some at random, as CANCELLED, which
-no client takes for overload: the admission layer refuses with a status that says when to come back."""
 
+# Longest wait for cancelled calls: a command may take a moment to die.
 _CUT_OFF_S = 5.0
-"""Longest wait for cancelled calls: a command may take a moment to die."""
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

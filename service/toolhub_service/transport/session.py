@@ -51,8 +51,8 @@ def _refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int) -> Too
     return ToolResult(ok=False, call_id=call_id, tool=tool, error=error, evidence=(evidence,))
 
 
+# Run in one go before the loop gets its turn, so that a large message holds up no other RPC for long.
 _CALLS_A_TURN = 32
-"""Run in one go before the loop gets its turn, so that a large message holds up no other RPC for long."""
 
 _DUPLICATE = ToolError(
     kind=ErrorKind.INVALID_INPUT,
@@ -290,8 +290,8 @@ class SessionTerms:
 
 # All sessions of a hub
 
+# Kept back from the grace, so that calls that do not end in it are still answered.
 _ANSWER_RESERVE_S = 0.25
-"""Kept back from the grace, so that calls that do not end in it are still answered."""
 
 
 class Sessions:

@@ -153,8 +153,8 @@ MESSAGE_MAX_BYTES = 1024 * 1024
 """Of a message with more than one event; readers take 4 MiB unless they say otherwise."""
 HELD_MAX_BYTES = 4 * 1024 * 1024
 """Of what waits for the reader. Beyond it output is dropped and no further call begins."""
+# Field 1, length-delimited: `InvokeSessionResponse.events`.
 _EVENTS_TAG = b"\x0a"
-"""Field 1, length-delimited: `InvokeSessionResponse.events`."""
 
 
 class SendQueue:

@@ -30,8 +30,8 @@ from toolhub_service.transport.session import MAX_IN_FLIGHT, MAX_OF_ALL, NO_JOUR
 # Events of one call, on their way to its stream: bounded, and never blocking the execution
 
 _EVENTS_MAX = 1_024
+# Of output that waits for the reader; a stream that nobody reads costs no more.
 _HELD_MAX_BYTES = 1024 * 1024
-"""Of output that waits for the reader; a stream that nobody reads costs no more."""
 
 
 class StreamSink:

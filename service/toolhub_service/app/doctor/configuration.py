@@ -36,8 +36,8 @@ from toolhub_service.stores.sqlite_writer import MIGRATIONS
 # SQLite's own `quick_check` (sqlite.org/pragma.html) finds damaged pages, which a hub meets only when it comes to them.
 # What needs the audit log read event by event is left to `toolhub audit verify`.
 
+# A larger file is only opened: to read it all would take longer than somebody waits.
 _READ_MAX_BYTES = 256 * 1024**2
-"""A larger file is only opened: to read it all would take longer than somebody waits."""
 _RESTORE = "Keep a copy, and restore it from a backup; docs/operations.md tells what is lost without one."
 
 

@@ -57,12 +57,12 @@ HEAD_MAX_BYTES = 64 * 1024
 _INTERIM_MAX = 16
 _RECEIVE_MAX_BYTES = 256 * 1024  # as much as asyncio reads at once, so that nothing waits unseen below
 _CHUNKS_FREE = 16 * 1024
+# What chunks beyond the free ones must carry on average; who sends each word as it comes stays below them.
 _CHUNK_MEAN_BYTES = 64
-"""What chunks beyond the free ones must carry on average; who sends each word as it comes stays below them."""
+# Sizes, extensions and trailers; beyond it no more of them than of what they frame (RFC 9112 §7.1.1).
 _FRAMING_FREE_BYTES = 256 * 1024
-"""Sizes, extensions and trailers; beyond it no more of them than of what they frame (RFC 9112 §7.1.1)."""
+# At most half as many chunks are read before the loop has its turn.
 _LINES_A_TURN = 128
-"""At most half as many chunks are read before the loop has its turn."""
 _LINE_END = b"\r\n"
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
