@@ -16,7 +16,7 @@ from toolhub.v1 import error_pb2, event_pb2, job_state_pb2, result_pb2, source_p
 from toolhub_service.domain.error_spec import Code, StartReason
 from toolhub_service.domain.errors import ErrorKind, HubFailure
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.result import ToolResult
+from toolhub_service.domain.result import StepName, ToolResult
 from toolhub_service.domain.tool import (
     DANGER_DESTRUCTIVE,
     READ_FS,
@@ -152,6 +152,14 @@ def test_schema_that_is_no_json_object_is_refused(broken: bytes) -> None:
     with pytest.raises(HubFailure) as refused:
         to_spec(message)
     assert refused.value.reason == "NOT_JSON"
+
+
+@given(st.dictionaries(st.sampled_from(StepName), st.integers(0, 2**63 - 1)))
+def test_durations_arrive_as_they_were(durations_us: dict[StepName, int]) -> None:
+    answer = tool_service_pb2.InvokeResponse()
+    write_answer(answer, ToolResult(ok=True, call_id="c", tool="t", durations_us=durations_us), as_struct=False)
+    read = tool_service_pb2.InvokeResponse.FromString(answer.SerializeToString())
+    assert {payload.STEPS.to_domain[each.step]: each.duration_us for each in read.result.durations} == durations_us
 
 
 @pytest.mark.parametrize("value", ["text", 5, None, [1, 2], True])
