@@ -66,7 +66,7 @@ async def test_tool_is_unavailable_while_its_source_connects_again_and_its_job_w
     gate = Gate(tmp_path, trust=trust, tools={"*": {"read_only": True}})
     real.write_sources(tmp_path, {"slow": gate.source})
     gate.open()
-    long, args = "slow/trigger-long-running-operation", {"duration": 1.0, "steps": 20}
+    long, args = "slow/trigger-long-running-operation", {"duration": 4.0, "steps": 80}
     async with hub_of(tmp_path) as hub:
         await settled(hub)
         job = await hub.submit(long, args)

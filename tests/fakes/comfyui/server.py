@@ -29,6 +29,7 @@ from tests.fakes.comfyui.routes import Routes
 from tests.fakes.comfyui.sockets import Sockets
 from tests.fakes.comfyui.versions import VERSIONS
 from tests.fakes.comfyui.work_queue import WorkQueue
+from tests.free_port import free_port
 
 Shown = dict[str, list[Any]]
 
@@ -97,7 +98,7 @@ class FakeComfy:
         app.router.add_static("/", self.folders.root / "web")
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
         await self._runner.setup()
-        listening = self._reserved or _bound(0)
+        listening = self._reserved or _bound(free_port())
         self._reserved = None
         self.port = listening.getsockname()[1]
         await web.SockSite(self._runner, listening).start()

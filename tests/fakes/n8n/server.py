@@ -22,6 +22,7 @@ from tests.fakes.n8n.spoiling import Spoiling, UntypedResponse
 from tests.fakes.n8n.webhooks import Webhooks
 from tests.fakes.n8n.workflows import Workflow, imported
 from tests.fakes.n8n.world import Asked, Owner, World
+from tests.free_port import free_port
 
 _SHUTDOWN_S = 0.05
 _LONGEST_BODY_BYTES = 16 * 1_024 * 1_024
@@ -35,7 +36,7 @@ class FakeN8n:
         self.requests: list[Asked] = []
         self.api_key = self.world.make_key(frozenset(self.world.scopes))
         self.faults = Faults()
-        self.port = 0
+        self.port = free_port()
         self._webhooks = Webhooks(self.world)
         self._public = PublicApi(self.world)
         self._internal = InternalApi(self.world)
@@ -127,7 +128,7 @@ class FakeN8n:
         return execution
 
     async def up(self) -> None:
-        """Listen; the port stays the same from the first time on."""
+        """Listen, on the same port each time."""
         app = web.Application(client_max_size=_LONGEST_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._serve)
         app.on_response_prepare.append(_without_type)
@@ -135,7 +136,6 @@ class FakeN8n:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
         await site.start()
-        self.port = self._runner.addresses[0][1]
         self.world.url = self.url
 
     async def down(self) -> None:

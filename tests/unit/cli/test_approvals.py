@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.e2e.terminal import Screen, Shown, environment, in_terminal, terminal
+from tests.free_port import free_port
 from tests.unit.runtime.approval_door import ANN, EVE, LOCAL, REJECTED, an_approval_door
 from tests.unit.transport.approval_server import AUDITOR, ApprovalHub, approval_hub
 from toolhub.v1 import approval_pb2
@@ -232,7 +233,8 @@ class TestWatch:
             loop.call_soon_threadsafe(lost.set)
 
         async with contextlib.AsyncExitStack() as stack:
-            async with approval_hub(door) as hub:
+            port = free_port()
+            async with approval_hub(door, port=port) as hub:
                 connection = stack.enter_context(connection_to(hub.address))
                 follower = Follower(connection, disconnected=told_lost, pause=lambda _: is_back.wait(60))
                 kept, decided = await door.ask("kept"), await door.ask("decided")
@@ -241,7 +243,7 @@ class TestWatch:
             await lost.wait()
             await door.decide(decided)
             new = await door.ask("new")
-            await stack.enter_async_context(approval_hub(door, port=int(hub.address.rpartition(":")[2])))
+            await stack.enter_async_context(approval_hub(door, port=port))
             is_back.set()
             assert set(await going_on) == {(decided, "APPROVED"), (new, "PENDING")}
             await asyncio.to_thread(follower.close)
