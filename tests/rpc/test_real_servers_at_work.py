@@ -49,7 +49,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 
 def connects(hub: RunningHub, source: str) -> int:
     """How many connections to it have stood."""
-    life: Any = hub.hub.sourcing.sources._lives[source]
+    life: Any = hub.hub.sourcing.sources._controllers[source]
     return int(life._source._server.link.connects)
 
 

@@ -88,7 +88,7 @@ def names(kind: str, count: int) -> list[str]:
 
 def killing(hub: RunningHub, name: str) -> Callable[[], Awaitable[None]]:
     """Kills the whole group of a program, which the hub starts again by itself."""
-    life: Any = hub.hub.sourcing.sources._lives[name]
+    life: Any = hub.hub.sourcing.sources._controllers[name]
 
     async def kill() -> None:
         os.killpg(life._source._server.link._connection._program._child.get_pid(), signal.SIGKILL)

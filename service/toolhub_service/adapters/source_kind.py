@@ -59,7 +59,7 @@ class OpenedSource:
     restored: Callable[[JsonObject], Definition | None] | None = None
     """Makes a definition of what a pin has kept."""
     registered: Callable[[JsonObject], Definition] | None = None
-    """Makes a definition of a tool that an operator has registered, from `registry/registered.py`'s words of it; raises
+    """Makes a definition of a tool that an operator has registered, from `registry/offers.py`'s words of it; raises
     ValueError. None: tools of the kind are not registered over the wire."""
 
 

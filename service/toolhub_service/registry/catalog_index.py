@@ -16,7 +16,7 @@ from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.registry.index import InvertedIndex, fields_of
 
 AT_ONCE: Final = 64
-"""As many as a source changes at once (`source_tools.py`)."""
+"""As many as a source changes at once (``offers.BATCH``)."""
 HOLES_MIN: Final = 256
 """Holes that are never worth a renewal."""
 
@@ -26,8 +26,8 @@ class CatalogIndex:
 
     def __init__(self, catalog: ToolCatalog) -> None:
         self._catalog = catalog
-        self._current = _Growing(catalog, InvertedIndex())
-        self._renewed: _Growing | None = None
+        self._current = _PartialIndex(catalog, InvertedIndex())
+        self._rebuilt: _PartialIndex | None = None
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._was_completed = asyncio.Event()
@@ -67,11 +67,11 @@ class CatalogIndex:
         gone = [spec.name for spec in change.removed + change.changed]
         coming = [spec.name for spec in change.added + change.changed]
         self._current.change(gone, coming)
-        if self._renewed is not None:
-            self._renewed.change(gone, coming)
+        if self._rebuilt is not None:
+            self._rebuilt.change(gone, coming)
         elif self.index.holes > max(HOLES_MIN, len(self.index) + self.behind):
-            self._renewed = _Growing(self._catalog, InvertedIndex(self.index.analyser))
-            self._renewed.change((), (spec.name for spec in self._catalog.all()))
+            self._rebuilt = _PartialIndex(self._catalog, InvertedIndex(self.index.analyser))
+            self._rebuilt.change((), (spec.name for spec in self._catalog.all()))
         if self._task is None:
             self._catch_up()
         elif len(coming) <= AT_ONCE:
@@ -102,18 +102,18 @@ class CatalogIndex:
         """What cannot be found comes first, then the renewal. False: nothing was left to do."""
         if self._current.lacking:
             self._current.take(self._current.lacking.pop())
-        elif self._renewed is None:
+        elif self._rebuilt is None:
             return False
-        elif self._renewed.lacking:
-            self._renewed.take(self._renewed.lacking.pop())
+        elif self._rebuilt.lacking:
+            self._rebuilt.take(self._rebuilt.lacking.pop())
         else:
-            self._current, self._renewed = self._renewed, None
+            self._current, self._rebuilt = self._rebuilt, None
         if not self.behind:
             self._was_completed.set()
         return True
 
 
-class _Growing:
+class _PartialIndex:
     """An index and the tools that it lacks."""
 
     def __init__(self, catalog: ToolCatalog, index: InvertedIndex) -> None:

@@ -1,7 +1,8 @@
 """All sources of tools from elsewhere, and what operators ask of them: implements `SourceDesk`.
 
-Each source lives in a task of its own (source_life.py), so that a slow or dead one delays neither another nor the start
-of the hub. One more task follows the pins: a decision in another process changes the catalog here within `poll_s`.
+Each source has a controller in a task of its own (source_controller.py), so that a slow or dead one delays neither
+another nor the start of the hub. One more task follows the pins: a decision in another process changes the catalog here
+within `poll_s`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,9 @@ from toolhub_service.domain.source import (
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog, skeleton
 from toolhub_service.registry.cooperative import CpuClock
-from toolhub_service.registry.offers import SourceTools
+from toolhub_service.registry.offers import REGISTERED_MAX, MakeRegistered, SourceTools
 from toolhub_service.registry.pin_ledger import PinLedger
-from toolhub_service.registry.registered import REGISTERED_MAX, MakeRegistered
-from toolhub_service.registry.source_life import LifeTerms, Restored, SourceLife, Surroundings, Wait, until
+from toolhub_service.registry.source_controller import ReadingTerms, Restored, SharedDeps, SourceController, Wait, until
 
 # Which tools of a source read like tools of somebody else, so that a model could take the one for the other.
 #
@@ -123,8 +123,8 @@ class Sources:
         self._poll_s = poll_s
         self._shadows = Shadows(catalog)
         self._ledger = PinLedger(pins, clock, observer, shadowed_by=self._shadows.shadowed_by)
-        self._around = Surroundings(self._ledger, clock, randomness, observer, wait, breaker_of, cpu_s)
-        self._lives: dict[str, SourceLife] = {}
+        self._deps = SharedDeps(self._ledger, clock, randomness, observer, wait, breaker_of, cpu_s)
+        self._controllers: dict[str, SourceController] = {}
         self._tools: dict[str, SourceTools] = {}
         self._not_read: dict[str, SourceStatus] = {}
         self._following: asyncio.Task[None] | None = None
@@ -133,8 +133,8 @@ class Sources:
     async def start(self) -> None:
         """Begin with every source that was added; returns at once."""
         self._following = asyncio.create_task(self._follow_pins(), name="pins")
-        for life in self._lives.values():
-            life.begin()
+        for controller in self._controllers.values():
+            controller.begin()
 
     def add(
         self,
@@ -155,32 +155,32 @@ class Sources:
         """
         self._check_name(source.name)
         tools = SourceTools(self._catalog, source.name, is_disabled=self._is_disabled)
-        terms = LifeTerms(refresh_s, self._timeout_s if timeout_s is None else timeout_s)
-        life = SourceLife(source, terms, tools, self._around, restored=restored, registered=registered)
-        self._lives[source.name], self._tools[source.name] = life, tools
+        terms = ReadingTerms(refresh_s, self._timeout_s if timeout_s is None else timeout_s)
+        controller = SourceController(source, terms, tools, self._deps, restored=restored, registered=registered)
+        self._controllers[source.name], self._tools[source.name] = controller, tools
         self._shadows.reserve(source.name)
         if self._following is not None:
-            life.begin()
+            controller.begin()
 
     def add_disabled(self, status: SourceStatus) -> None:
         """A source that is configured and not to be read, whatever its name reads like.
 
         Raises HubFailure ALREADY_EXISTS when there is one of exactly that name.
         """
-        if status.name in self._lives or status.name in self._not_read:
+        if status.name in self._controllers or status.name in self._not_read:
             raise _taken(status.name, status.name)
         self._not_read[status.name] = status
         self._shadows.reserve(status.name)
 
     async def remove(self, name: str, *, forget: bool = False) -> None:
         """Close it and take its tools away; `forget`: its pins, too. Raises HubFailure NOT_FOUND, and as `PinStore`."""
-        if name not in self._lives and name not in self._not_read:
+        if name not in self._controllers and name not in self._not_read:
             raise _unknown(name)
         self._not_read.pop(name, None)
         self._shadows.release(name)
-        life, tools = self._lives.pop(name, None), self._tools.pop(name, None)
-        if life is not None and tools is not None:
-            await life.end()
+        controller, tools = self._controllers.pop(name, None), self._tools.pop(name, None)
+        if controller is not None and tools is not None:
+            await controller.end()
             await tools.publish(())
         if forget:
             await self._ledger.forget(name)
@@ -191,29 +191,29 @@ class Sources:
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
-        await asyncio.gather(*(life.end() for life in self._lives.values()))
+        await asyncio.gather(*(controller.end() for controller in self._controllers.values()))
 
     async def settled(self, names: Iterable[str] = (), *, timeout_s: float) -> bool:
         """Wait until each of them (all when empty) has been read or has failed once; False when the time was up."""
-        lives = [self._life(name) for name in names] or list(self._lives.values())
+        controllers = [self._controller(name) for name in names] or list(self._controllers.values())
         try:
             async with asyncio.timeout(timeout_s):
-                for life in lives:
-                    await life.was_tried.wait()
+                for controller in controllers:
+                    await controller.was_tried.wait()
         except TimeoutError:
             return False
         return True
 
     def statuses(self) -> Sequence[SourceStatus]:
-        remote = [life.status for life in self._lives.values()] + list(self._not_read.values())
+        remote = [controller.status for controller in self._controllers.values()] + list(self._not_read.values())
         return (*self._builtins(), *sorted(remote, key=lambda status: status.name))
 
     def unread(self, tool: str) -> str:
         """Why a tool of that full name may yet appear, for its source has not been read; empty: it will not."""
         name = tool.partition("/")[0]
-        life = self._lives.get(name)
-        if life is not None:
-            return life.unread
+        controller = self._controllers.get(name)
+        if controller is not None:
+            return controller.unread
         status = self._not_read.get(name)
         return status.reason if status is not None and status.state is SourceState.DOWN else ""
 
@@ -223,7 +223,9 @@ class Sources:
         if unknown is not None:
             raise _unknown(unknown)
         wanted = set(sources) or known
-        await asyncio.gather(*(life.refresh() for name, life in self._lives.items() if name in wanted))
+        await asyncio.gather(
+            *(controller.refresh() for name, controller in self._controllers.items() if name in wanted)
+        )
         return tuple(status for status in self.statuses() if status.name in wanted)
 
     async def pins(
@@ -235,13 +237,13 @@ class Sources:
         return await self._ledger.approved(pin)
 
     async def decide(self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str) -> Pin:
-        life = self._lives.get(source)
-        endpoint = "" if life is None else life.endpoint
+        controller = self._controllers.get(source)
+        endpoint = "" if controller is None else controller.endpoint
         pin = await self._ledger.decide(
             source, tool, digest, approve=approve, by=by, comment=comment, endpoint=endpoint
         )
-        if life is not None:
-            await life.follow()
+        if controller is not None:
+            await controller.follow()
         return pin
 
     async def register(self, specs: Sequence[ToolSpec], *, replace: bool, by: str) -> Sequence[ToolSpec]:
@@ -252,28 +254,31 @@ class Sources:
         report = self._catalog.judged((definition.spec for definition in definitions), replace=replace)
         if report.refused:
             raise report.refusal
-        lives = {spec.source: self._life(spec.source) for spec in specs}
-        await self._ledger.register(definitions, {name: life.endpoint for name, life in lives.items()}, by)
-        await asyncio.gather(*(life.follow() for life in lives.values()))
+        controllers = {spec.source: self._controller(spec.source) for spec in specs}
+        await self._ledger.register(
+            definitions, {name: controller.endpoint for name, controller in controllers.items()}, by
+        )
+        await asyncio.gather(*(controller.follow() for controller in controllers.values()))
         return [self._catalog.get(definition.spec.name) or definition.spec for definition in definitions]
 
     async def unregister(self, tool: str) -> bool:
         """Whether it was a registered tool. Raises as `PinStore`."""
-        life = self._lives.get(tool.partition("/")[0])
-        if life is None or not await self._ledger.unregister(life.status.name, tool):
+        controller = self._controllers.get(tool.partition("/")[0])
+        if controller is None or not await self._ledger.unregister(controller.status.name, tool):
             return False
-        await life.follow()
+        await controller.follow()
         return True
 
     async def _registrable(self, spec: ToolSpec, batch: Sequence[ToolSpec]) -> Definition:
-        life = self._life(spec.source)
-        if life.unread:
+        controller = self._controller(spec.source)
+        if controller.unread:
             why = (
-                f"The source `{spec.source}` has not been read yet, so that its own tools are not known: {life.unread}"
+                f"The source `{spec.source}` has not been read yet, so that its own tools are not known: "
+                f"{controller.unread}"
             )
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, why, retry_after_s=POLL_S)
         registered = await self._ledger.registered(spec.source)
-        if life.offers(spec.name):
+        if controller.offers(spec.name):
             message = (
                 f"the name `{spec.name}` is taken: its source `{spec.source}` offers it itself. Decide about that one "
                 f"(`toolhub pins diff {spec.name}`), or register another name"
@@ -283,12 +288,12 @@ class Sources:
         if len(names) > REGISTERED_MAX and all(pin.tool != spec.name for pin in registered):
             message = f"`{spec.source}` has {REGISTERED_MAX:,} registered tools, the most there may be"
             raise HubFailure(Reason.TOOL_INVALID, message, tool=spec.name)
-        return life.registered.definition(spec)
+        return controller.registered.definition(spec)
 
     async def _follow_pins(self) -> None:
         seen, is_troubled = -1, False
         while True:
-            await self._around.wait(self._stop, self._poll_s)
+            await self._deps.wait(self._stop, self._poll_s)
             try:
                 revision = await self._pins.revision()
                 if revision != seen:
@@ -300,18 +305,18 @@ class Sources:
                 is_troubled = True
 
     async def _follow_all(self) -> None:
-        for life in tuple(self._lives.values()):
-            await life.follow()
+        for controller in tuple(self._controllers.values()):
+            await controller.follow()
 
-    def _life(self, name: str) -> SourceLife:
-        life = self._lives.get(name)
-        if life is None:
+    def _controller(self, name: str) -> SourceController:
+        controller = self._controllers.get(name)
+        if controller is None:
             raise _unknown(name)
-        return life
+        return controller
 
     def _check_name(self, name: str) -> None:
         twin = self._shadows.twin(name)
-        if twin in self._lives or twin in self._not_read:
+        if twin in self._controllers or twin in self._not_read:
             raise _taken(name, twin)
         if twin:
             message = f"a source must not be called `{name}`: it reads like the hub's own `{twin}`"

@@ -31,7 +31,7 @@ from msgspec import structs
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange, PinState, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
-from toolhub_service.registry.offers import Offer, nameless
+from toolhub_service.registry.offers import Offer, is_moved, nameless
 
 # How many bytes the definitions take that a source has made the hub keep and nobody has approved.
 #
@@ -158,17 +158,12 @@ def waiting_again(pin: Pin, approved_digest: str) -> Pin:
     )
 
 
-def is_moved(pin: Pin, endpoint: str) -> bool:
-    """Whether it was registered while its source stood elsewhere than at `endpoint`."""
-    return pin.registered and pin.endpoint not in ("", endpoint)
-
-
 def _losers(of_tool: Sequence[Pin]) -> Iterable[Pin]:
-    winner = min(of_tool, key=_place)
+    winner = min(of_tool, key=_precedence)
     return [waiting_again(pin, winner.digest) for pin in of_tool if pin is not winner]
 
 
-def _place(pin: Pin) -> tuple[bool, int, str]:
+def _precedence(pin: Pin) -> tuple[bool, int, str]:
     by_nobody = pin.decided_by == FIRST_USE
     return by_nobody, pin.seen_at_unix_ms if by_nobody else -pin.decided_at_unix_ms, pin.digest
 
@@ -216,12 +211,12 @@ def judge(
     says of `known`."""
     if trust is Trust.ALWAYS:
         return Judgement(tuple(with_problem(offer.definition) for offer in offers))
-    bench = _Bench(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes, endpoint)
-    yield from bench.look_for_vanished()
-    specs = yield from _gathered(map(bench.judged, offers))
-    missing = (yield from _gathered(bench.missing())) if is_reading else ()
-    back = (yield from _gathered(bench.back())) if is_reading else ()
-    return Judgement(specs, tuple(bench.created), (*bench.drifted, *missing), back)
+    judging = _Judging(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes, endpoint)
+    yield from judging.look_for_vanished()
+    specs = yield from _gathered(map(judging.judged, offers))
+    missing = (yield from _gathered(judging.missing())) if is_reading else ()
+    back = (yield from _gathered(judging.back())) if is_reading else ()
+    return Judgement(specs, tuple(judging.created), (*judging.drifted, *missing), back)
 
 
 def _gathered(found: Iterable[_T]) -> Generator[None, None, tuple[_T, ...]]:
@@ -237,7 +232,7 @@ def is_believed(pin: Pin, trust: Trust) -> bool:
     return pin.state is PinState.APPROVED and (trust is not Trust.APPROVAL or pin.decided_by != FIRST_USE)
 
 
-class _Bench:
+class _Judging:
     """One judgement in the making."""
 
     def __init__(

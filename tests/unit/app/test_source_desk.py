@@ -71,14 +71,14 @@ async def test_invalid_file_is_told_to_who_asks_for_as_long_as_it_is_invalid(tmp
 async def test_caller_who_leaves_leaves_no_source_half_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with following(tmp_path, slow=NOBODY) as hub:
         goes, may_go = asyncio.Event(), asyncio.Event()
-        close = hub.sourcing.sources._lives["slow"].end
+        close = hub.sourcing.sources._controllers["slow"].end
 
         async def slowly() -> None:
             goes.set()
             await may_go.wait()
             await close()
 
-        monkeypatch.setattr(hub.sourcing.sources._lives["slow"], "end", slowly)
+        monkeypatch.setattr(hub.sourcing.sources._controllers["slow"], "end", slowly)
         write_sources(tmp_path, {"other": NOBODY})
         asking = asyncio.create_task(refreshed(hub))
         await goes.wait()

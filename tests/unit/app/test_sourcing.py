@@ -44,7 +44,7 @@ class Followed:
 
     def opened(self, name: str) -> object:
         """Another object each time that it is opened."""
-        return self.sourcing.sources._lives[name]
+        return self.sourcing.sources._controllers[name]
 
     def status(self, name: str) -> SourceStatus:
         return next(status for status in self.sourcing.sources.statuses() if status.name == name)

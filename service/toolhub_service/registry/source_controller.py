@@ -1,10 +1,10 @@
-"""The life of one source: read it, judge what it offers, publish that, rest, again; alone, so that it holds up nobody.
+"""The control loop of one source: read it, judge what it offers, publish that, wait, again; in a task of its own.
 
 A reading is bounded in time. One that fails leaves the tools in the catalog, UNAVAILABLE with the reason, and is tried
 again with growing pauses; the next one that succeeds gives them back their state. One that is not complete does so to
 the tools that it lacks. After a restart the tools whose definitions are approved stand there the same way until the
 source has been read. A decision on a pin, here or in another process, is followed at once from what was read last.
-However often a source changes, its readings take no more than their share of a processor (fair_share.py).
+However often a source changes, its readings take no more than their share of a processor (`CpuShare`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from toolhub_service.domain.source import (
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.descriptions import escaped
 from toolhub_service.registry.cooperative import CpuClock, CpuMeter, CpuShare
-from toolhub_service.registry.offers import Offer, SourceTools, offers_of
+from toolhub_service.registry.offers import MakeRegistered, Offer, RegisteredTools, SourceTools, offers_of
 from toolhub_service.registry.pin_ledger import PinLedger
 from toolhub_service.registry.pins import unavailable, with_problem
-from toolhub_service.registry.registered import MakeRegistered, RegisteredTools
 
 # When a source is read again: after its own time to live, soon after it says that something changed, and ever more
 # seldom while it cannot be read (exponential backoff with jitter).
@@ -75,7 +74,7 @@ def backoff_s(failures: int, refresh_s: float, randomness: Randomness) -> float:
     return randomness.uniform(longest_s / 2, longest_s)
 
 
-class Notices:
+class ChangeDebouncer:
     """Announced changes, gathered (debounced) so that a burst is one reading."""
 
     def __init__(self) -> None:
@@ -109,7 +108,7 @@ Restored = Callable[[JsonObject], Definition | None]
 
 
 @dataclass(frozen=True, slots=True)
-class LifeTerms:
+class ReadingTerms:
     refresh_s: float
     """Between readings when the source does not say."""
     timeout_s: float
@@ -117,7 +116,7 @@ class LifeTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SharedDeps:
     """What all sources share."""
 
     ledger: PinLedger
@@ -130,29 +129,29 @@ class Surroundings:
     cpu_s: CpuClock
 
 
-class SourceLife:
+class SourceController:
     def __init__(
         self,
         source: ToolSource,
-        terms: LifeTerms,
+        terms: ReadingTerms,
         tools: SourceTools,
-        around: Surroundings,
+        deps: SharedDeps,
         *,
         restored: Restored | None = None,
         registered: MakeRegistered | None = None,
     ) -> None:
         self._source = source
-        self.registered = RegisteredTools(source, around.ledger, around.observer, registered)
+        self.registered = RegisteredTools(source, deps.observer, registered)
         self._terms = terms
         self._tools = tools
-        self._around = around
+        self._deps = deps
         self._restored = restored
         self._task: asyncio.Task[None] | None = None
         self._judging = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._notices = Notices()
+        self._changes = ChangeDebouncer()
         self._share = CpuShare()
-        self._asked: list[asyncio.Future[None]] = []
+        self._requests: list[asyncio.Future[None]] = []
         self._specs: tuple[ToolSpec, ...] = ()
         self._offers: tuple[Offer, ...] = ()
         self._missing: frozenset[str] = frozenset()
@@ -183,7 +182,7 @@ class SourceLife:
             next_refresh_at_unix_ms=self._next_at_unix_ms,
             endpoint=source.endpoint,
             latency_ms=self._latency_ms,
-            breaker=self._around.breaker_of(f"{source.kind.value}:{source.name}"),
+            breaker=self._deps.breaker_of(f"{source.kind.value}:{source.name}"),
             server=self._discovery.server,
             protocol=self._discovery.protocol,
             trust=source.trust,
@@ -214,18 +213,18 @@ class SourceLife:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=_CLOSE_S)
-        self._answer(self._taken())
+        self._answer(self._take_requests())
         self.was_tried.set()
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._source.close()
         except Exception as problem:  # noqa: BLE001 - the others are still to be closed
-            self._around.observer.troubled(self._source.name, problem)
+            self._deps.observer.troubled(self._source.name, problem)
 
     async def refresh(self) -> None:
         """Returns when a reading that began after now has ended."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked.append(ended)
+        self._requests.append(ended)
         self._wake.set()
         await ended
 
@@ -234,7 +233,7 @@ class SourceLife:
         async with self._judging:
             if self._refreshed_at_unix_ms and not self._has_ended:
                 await self._judge(is_reading=False)
-                self._around.observer.judged(self.status)
+                self._deps.observer.judged(self.status)
 
     @property
     def _state(self) -> SourceState:
@@ -252,7 +251,7 @@ class SourceLife:
         return _as_reason(shown + more)
 
     def _changed(self) -> None:
-        self._notices.add(self._around.clock.monotonic_s())
+        self._changes.add(self._deps.clock.monotonic_s())
         self._wake.set()
 
     async def _run(self) -> None:
@@ -260,15 +259,15 @@ class SourceLife:
             await self._source.start()
             await self._restore()
         except Exception as problem:  # noqa: BLE001 - reading it says what is wrong
-            self._around.observer.troubled(self._source.name, problem)
+            self._deps.observer.troubled(self._source.name, problem)
         while True:
-            await self._rest(await self._read())
+            await self._wait_until_due(await self._read())
 
     async def _restore(self) -> None:
         """What was approved is listed before the source has answered, though it cannot be called."""
         if self._restored is None or self._source.trust is Trust.ALWAYS:
             return
-        pins = await self._around.ledger.of_source(self._source.name)
+        pins = await self._deps.ledger.of_source(self._source.name)
         approved = (pin for pin in pins if pin.state is PinState.APPROVED and pin.change is not PinChange.REMOVED)
         specs = {pin.tool: spec for pin in approved if (spec := self._restored_spec(pin, self._restored)) is not None}
         self._specs = tuple(specs.values())
@@ -278,34 +277,34 @@ class SourceLife:
         try:
             definition = self.registered.restored(pin) if pin.registered else restored(pin.definition)
         except Exception as problem:  # noqa: BLE001 - the others can be restored
-            self._around.observer.troubled(self._source.name, problem)
+            self._deps.observer.troubled(self._source.name, problem)
             return None
         return with_problem(definition) if definition is not None and definition.spec.name == pin.tool else None
 
     async def _read(self) -> float:
         """One reading; how many seconds to rest after it."""
-        asked = self._taken()
-        meter = CpuMeter(self._around.cpu_s)
+        requests = self._take_requests()
+        meter = CpuMeter(self._deps.cpu_s)
         try:
             await meter.run(self._try_to_read())
             delay_s = self._delay_s()
-            self._next_at_unix_ms = self._around.clock.unix_ms() + round(delay_s * 1_000)
+            self._next_at_unix_ms = self._deps.clock.unix_ms() + round(delay_s * 1_000)
             self.was_tried.set()
-            self._around.observer.refreshed(self.status)
+            self._deps.observer.refreshed(self.status)
             return delay_s
         finally:
-            self._share.charge(meter.used_s, self._around.clock.monotonic_s())
-            self._answer(asked)
+            self._share.charge(meter.used_s, self._deps.clock.monotonic_s())
+            self._answer(requests)
 
     async def _try_to_read(self) -> None:
-        self._notices.clear()
-        began_s = self._around.clock.monotonic_s()
+        self._changes.clear()
+        began_s = self._deps.clock.monotonic_s()
         try:
             await self._take_in(await self._discovered(), began_s)
         except ToolFailure as failure:
             await self._failed(str(failure.error.details.get("reason") or failure.error.message))  # for an operator
         except Exception as defect:  # noqa: BLE001 - whatever a source does, it is read again
-            self._around.observer.troubled(self._source.name, defect)
+            self._deps.observer.troubled(self._source.name, defect)
             await self._failed(_UNEXPECTED)
 
     async def _discovered(self) -> Discovery:
@@ -323,7 +322,7 @@ class SourceLife:
             raise refuse(ErrorKind.UPSTREAM_ERROR, "its connection broke while it was read") from None
 
     async def _take_in(self, discovery: Discovery, began_s: float) -> None:
-        clock = self._around.clock
+        clock = self._deps.clock
         latency_ms = (clock.monotonic_s() - began_s) * 1_000
         offers = await offers_of(self._source.name, discovery.definitions, self._offers)
         async with self._judging:
@@ -349,8 +348,11 @@ class SourceLife:
             await self._publish()
 
     async def _judge(self, *, is_reading: bool) -> None:
-        offers = (*self._offers, *await self.registered.offers(self._offers))
-        found = await self._around.ledger.verdicts(self._source, offers, is_reading=is_reading)
+        offers = self._offers
+        if self.registered.are_possible:
+            pins = await self._deps.ledger.registered(self._source.name)
+            offers = (*offers, *self.registered.offers(pins, offers))
+        found = await self._deps.ledger.verdicts(self._source, offers, is_reading=is_reading)
         self._specs, self._pin_problem = found.specs, found.problem
         await self._publish()
 
@@ -365,28 +367,28 @@ class SourceLife:
 
     def _delay_s(self) -> float:
         if self._failures:
-            return backoff_s(self._failures, self._terms.refresh_s, self._around.randomness)
+            return backoff_s(self._failures, self._terms.refresh_s, self._deps.randomness)
         return refresh_delay_s(self._discovery.ttl_s, self._terms.refresh_s)
 
-    async def _rest(self, delay_s: float) -> None:
-        """Until the next reading is due, is asked for, or a change was announced, and it may be made."""
-        clock = self._around.clock
+    async def _wait_until_due(self, delay_s: float) -> None:
+        """Until the next reading is due, is requests for, or a change was announced, and it may be made."""
+        clock = self._deps.clock
         ended_s = clock.monotonic_s()
         while True:
-            wanted_s = min(ended_s + delay_s, max(self._notices.due_s, ended_s + REST_S))
-            due_s = max(ended_s if self._asked else wanted_s, self._share.due_s)
+            wanted_s = min(ended_s + delay_s, max(self._changes.due_s, ended_s + REST_S))
+            due_s = max(ended_s if self._requests else wanted_s, self._share.due_s)
             left_s = due_s - clock.monotonic_s()
             if left_s <= 0:
                 return
             self._wake.clear()
-            await self._around.wait(self._wake, left_s)
+            await self._deps.wait(self._wake, left_s)
 
-    def _taken(self) -> list[asyncio.Future[None]]:
-        asked, self._asked = self._asked, []
-        return asked
+    def _take_requests(self) -> list[asyncio.Future[None]]:
+        requests, self._requests = self._requests, []
+        return requests
 
-    def _answer(self, asked: list[asyncio.Future[None]]) -> None:
-        for ended in asked:
+    def _answer(self, requests: list[asyncio.Future[None]]) -> None:
+        for ended in requests:
             if not ended.done():
                 ended.set_result(None)
 
