@@ -93,17 +93,15 @@ def revoke(key_id: str, config_file: Path | None, data_dir: Path | None) -> None
         revoked = _file(settings).revoke(key_id)
     if not revoked:
         raise click.ClickException(f"There is no key {key_id}. `toolhub keys list` shows all keys.")
-    click.echo(f"{key_id} is revoked. A running hub refuses it {_when_noticed(settings.policy.reload_s)}.")
+    reload_s = settings.policy.reload_s
+    noticed = f"within {reload_s:g} seconds" if reload_s else "on SIGHUP"
+    click.echo(f"{key_id} is revoked. A running hub refuses it {noticed}.")
 
 
 def _file(settings: Settings) -> KeyFile:
     from toolhub_service.app.paths import Paths
 
     return Paths(settings).key_file()
-
-
-def _when_noticed(reload_s: float) -> str:
-    return f"within {reload_s:g} seconds" if reload_s else "on SIGHUP"
 
 
 @contextmanager

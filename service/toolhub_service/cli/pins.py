@@ -263,7 +263,9 @@ def accept(
       toolhub pins accept --all --source github
     """
     with connected_by(options) as connection:
-        found = _newest_of_each(_pins_to_decide(connection, tool, digest, source, is_all=is_all))
+        pending = _pins_to_decide(connection, tool, digest, source, is_all=is_all)
+        # The newest pin of each tool: accepting an older one afterwards would replace the newest.
+        found = list({pin.tool: pin for pin in reversed(pending)}.values())
         if not is_sure and not digest and found:
             _confirm(found, can_ask=sys.stdin.isatty() and not wants_json(as_json))
         _decide(connection, found, approval_pb2.DECISION_APPROVE, comment, as_json)
@@ -310,11 +312,6 @@ def _pins_to_decide(connection: Connection, tool: str, digest: str, source: str,
             f"{tool} has no definition that waits: {pin.digest[:12]} is {state}. Decide again with --digest."
         )
     return [pin]
-
-
-def _newest_of_each(found: Sequence[pin_pb2.Pin]) -> list[pin_pb2.Pin]:
-    """The newest pin of each tool: accepting an older one afterwards would replace the newest."""
-    return list({pin.tool: pin for pin in reversed(found)}.values())
 
 
 def _confirm(found: Sequence[pin_pb2.Pin], *, can_ask: bool) -> None:

@@ -106,7 +106,9 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # commands are spawned; grpc must not hook into fork
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failures are reported by the hub itself
-    _hide_memory()
+    from toolhub_service.tools.kernel_walls import hide_memory
+
+    hide_memory()  # commands and sources that run as the hub's user must not read its memory and environment
     settings = read_settings(
         config_file,
         data_dir,
@@ -117,13 +119,6 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
         _run(settings, config_file, data_dir)
     except _refusals() as refused:
         raise click.ClickException(start_refusal(refused, settings)) from refused
-
-
-def _hide_memory() -> None:
-    """Keep commands and sources that run as the hub's user from reading its memory and environment."""
-    from toolhub_service.tools.kernel_walls import hide_memory
-
-    hide_memory()
 
 
 def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) -> None:

@@ -340,9 +340,10 @@ async def run_process(program: Program, *, deadline_s: float, keep_bytes: int, o
         timed_out = True
     finally:
         await child.end(_GRACE_S)
-    code = child.get_returncode()
+    ended = child.get_returncode()
+    code = -signal.SIGKILL if ended is None else ended
     return Finished(
-        exit_code=_shell_code(-signal.SIGKILL if code is None else code),
+        exit_code=128 - code if code < 0 else code,  # a signal as a shell reports it
         duration_s=loop.time() - started_s,
         stdout=watch.captures[1],
         stderr=watch.captures[2],
@@ -375,7 +376,3 @@ class _Watch(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self.over.set()
-
-
-def _shell_code(code: int) -> int:
-    return 128 - code if code < 0 else code

@@ -154,12 +154,9 @@ def _checked_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolF
 
 def _sources(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any]:
     """Why a source is silent is said in its own words, or with paths of the hub's machine: to operators only."""
-    shown = statuses if _is_operator(principal) else [_without_details(status) for status in statuses]
-    return [from_source(status, for_operator=False) for status in shown]
-
-
-def _without_details(status: SourceStatus) -> SourceStatus:
-    return replace(status, reason=_SILENT.get(status.state, status.reason))
+    if not _is_operator(principal):
+        statuses = [replace(status, reason=_SILENT.get(status.state, status.reason)) for status in statuses]
+    return [from_source(status, for_operator=False) for status in statuses]
 
 
 # Following the catalog: one listener for the whole process, fanned out in memory.

@@ -131,7 +131,7 @@ class Server:
         registry_service_pb2_grpc.add_RegistryServiceServicer_to_server(registry, governed)
         audit_service_pb2_grpc.add_AuditServiceServicer_to_server(audit, governed)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, governed)
-        self._services = _service_names()
+        self._services = [service.full_name for service in _descriptors()]
         if listening.reflection:
             add_reflection(governed, [*self._services, health.SERVICE_NAME])
         self.port = self._bind(listening)
@@ -222,7 +222,3 @@ def _descriptors() -> list[Any]:
         audit_service_pb2,
     )
     return [service for module in modules for service in module.DESCRIPTOR.services_by_name.values()]
-
-
-def _service_names() -> list[str]:
-    return [service.full_name for service in _descriptors()]
