@@ -1,14 +1,62 @@
-"""The suite, and what is the memory's own: bytes, and what it forgets."""
+"""The suites, and what is the own of keys in memory: bytes, and what it forgets."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.fakes.clock import ManualClock
+from tests.ports.approval_store_suite import ApprovalStoreSuite
+from tests.ports.artifact_records_suite import ArtifactRecordsSuite
 from tests.ports.key_store_suite import CAPACITY, KEY, RESULT, TTL_S, KeyStoreSuite, a_record, in_ttl
+from tests.ports.pin_store_suite import PinStoreSuite
+from tests.ports.usage_store_suite import KEEP, UsageStoreSuite
+from toolhub_service.domain.approval import ApprovalStore
+from toolhub_service.domain.artifact import ArtifactRecords
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.ports import KeyStore
-from toolhub_service.stores.memory import MemoryKeys
+from toolhub_service.domain.source import PinStore
+from toolhub_service.domain.tool import UsageStore
+from toolhub_service.stores.memory import MemoryApprovals, MemoryArtifacts, MemoryKeys, MemoryPins, MemoryUsage
+
+
+class TestMemoryApprovals(ApprovalStoreSuite):
+    @pytest.fixture
+    def store(self) -> ApprovalStore:
+        return MemoryApprovals()
+
+    @pytest.fixture
+    def other(self) -> None:
+        """Memory is shared with nobody."""
+
+
+class TestMemoryArtifacts(ArtifactRecordsSuite):
+    @pytest.fixture
+    def store(self) -> ArtifactRecords:
+        return MemoryArtifacts()
+
+    @pytest.fixture
+    def other(self) -> None:
+        """Memory is shared with nobody."""
+
+
+class TestMemoryPins(PinStoreSuite):
+    @pytest.fixture
+    def store(self) -> PinStore:
+        return MemoryPins()
+
+    @pytest.fixture
+    def other(self) -> None:
+        """Memory is shared with nobody."""
+
+
+class TestMemoryUsage(UsageStoreSuite):
+    @pytest.fixture
+    def store(self) -> UsageStore:
+        return MemoryUsage(KEEP)
+
+    @pytest.fixture
+    def other(self) -> None:
+        """Memory is shared with nobody."""
 
 
 @pytest.fixture
