@@ -104,7 +104,7 @@ class RemoteExecutor:
             raise no_job(call)
         run = _Run(self, call, sink)
         try:
-            return await run.to_its_end()
+            return await run.outcome()
         except (ToolFailure, QuestionAsked):
             raise
         except asyncio.CancelledError:
@@ -161,7 +161,7 @@ class _Run:
         self.mark = new_mark(self._job_id)
         """As it was last kept, or is to be."""
 
-    async def to_its_end(self) -> Outcome:
+    async def outcome(self) -> Outcome:
         await self._ensure_started()
         await self._follow()
         self._has_ended = True
@@ -303,7 +303,8 @@ class _Run:
         self.mark = mark
 
     async def _with_retries(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """What the job store says, however long it is away: without it, nothing may go on. The deadline bounds it."""
+        """What the job store answers, however long it is away; the deadline bounds that."""
+        # Without it nothing may go on: what is sent without a mark that was kept cannot be found again.
         pauses = self._on.pauses()
         while True:
             try:
@@ -314,5 +315,5 @@ class _Run:
             await pauses.pause()
 
     def _report(self, message: str) -> None:
-        """What happens to the work, beside how far it has come."""
+        """Report a message beside the last progress."""
         self._sink.progress(replace(self._last_progress, message=message))

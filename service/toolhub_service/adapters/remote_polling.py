@@ -215,7 +215,7 @@ Question = Callable[[], Awaitable[Answer[Value]]]
 
 
 class Poller:
-    """All questions to one endpoint."""
+    """Asks one endpoint about any number of jobs."""
 
     def __init__(self, randomness: Randomness, terms: PollTerms | None = None) -> None:
         self._randomness = randomness
@@ -285,7 +285,7 @@ class Poller:
 
 
 class _PollState:
-    """Where one job stands between its questions."""
+    """The pause of one job between two questions."""
 
     __slots__ = ("_is_woken", "_woken", "interval_s")
 

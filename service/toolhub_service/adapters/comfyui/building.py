@@ -1,6 +1,6 @@
-"""A sidecar and its graph made into a template, or everything that is wrong with the two told at once.
+"""Makes a template of a sidecar and its graph, or reports everything that is wrong with the two at once.
 
-What an argument can reach is settled here, once: literal inputs of named nodes of named classes, nothing twice, nothing
+What an argument can reach is decided here, once: literal inputs of named nodes of named classes, nothing twice, nothing
 that is forced, no file names, no secrets.
 """
 
@@ -128,7 +128,7 @@ class InvalidTarget(ValueError):
 
 
 def input_of(graph: JsonObject, pointer: str, expect_class: str = "") -> NodeInput:
-    """`/3/inputs/seed` in a sound graph; `expect_class` empty: of any class. Raises Misplaced."""
+    """`/3/inputs/seed` in a sound graph; `expect_class` empty: of any class. Raises InvalidTarget."""
     steps = names_of(pointer)
     if len(steps) != 3 or steps[1] != "inputs":
         raise InvalidTarget(f"{pointer} is no input: write `/<node id>/inputs/<name>`")
@@ -147,7 +147,7 @@ def input_of(graph: JsonObject, pointer: str, expect_class: str = "") -> NodeInp
 
 
 def node_of(graph: JsonObject, node: str, expect_class: str = "") -> Mapping[str, Any]:
-    """Raises Misplaced when there is no such node, or it is of another class."""
+    """The node. Raises InvalidTarget when there is none, or it is of another class."""
     body = graph.get(node)
     if not isinstance(body, Mapping):
         raise InvalidTarget(f"there is no node {node[:64]}{_since(graph, expect_class)}")
@@ -178,11 +178,11 @@ def build(sidecar: Sidecar, words: JsonObject, graph: JsonObject, path: str) -> 
     unsound = graph_problems(graph)
     if unsound:
         raise TemplateInvalid(*(f"{sidecar.workflow.file}: {problem}" for problem in unsound))
-    return _Building(sidecar, graph).template(words, path)
+    return _Build(sidecar, graph).template(words, path)
 
 
-class _Building:
-    """Goes through a sidecar from top to bottom and keeps what is wrong."""
+class _Build:
+    """Goes through a sidecar from top to bottom and collects the problems."""
 
     def __init__(self, sidecar: Sidecar, graph: JsonObject) -> None:
         self._sidecar = sidecar

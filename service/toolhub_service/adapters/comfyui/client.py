@@ -233,7 +233,7 @@ class ComfyClient:
 
 
 class _errors_as_no_reply:  # noqa: N801  a context manager is read as a verb
-    """Turns what breaks on the wire into NoReply."""
+    """Raises NoReply for what breaks on the wire."""
 
     def __enter__(self) -> None:
         return None
@@ -258,6 +258,7 @@ async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
 
 def _json(data: bytes) -> Any:
     text = data.decode("utf-8-sig", "replace")
+    # A node may write half a character (a lone surrogate), which cannot be encoded again.
     whole = _ESCAPES.sub(_whole_escape, text) if _HALVES.search(text) else text
     try:
         return json.loads(whole)

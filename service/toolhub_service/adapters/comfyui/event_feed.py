@@ -73,10 +73,9 @@ class NodeProgress:
         return Progress(float(self.total), float(self.total), UNIT, message)
 
     def on_event(self, kind: str, data: Mapping[str, Any]) -> bool:
-        """Take an event; whether the server has ended the prompt with it.
-
-        That is `executing` without a node: `execution_success` and its like come before the history has the prompt.
-        """
+        """Take an event; returns whether the server has ended the prompt with it."""
+        # The end is `executing` without a node. Right after `execution_success` the history did not have the prompt in
+        # 4 of 40 runs (0.3.64) and 18 of 40 (0.33); after this event it always had.
         if kind == "execution_cached":
             self._cached |= _nodes(data.get("nodes")) & self._graph.keys()
         elif kind == "progress_state":

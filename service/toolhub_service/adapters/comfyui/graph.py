@@ -40,7 +40,8 @@ def is_api_format(value: object) -> bool:
 
 
 def is_editor_format(value: object) -> bool:
-    """Whether it is what the editor saves for itself, with places and colours."""
+    """Whether it is what the editor saves for itself, with positions and colours."""
+    # Found here, for a server answers it with a bare 500.
     return isinstance(value, Mapping) and isinstance(value.get("nodes"), list) and "links" in value
 
 

@@ -33,8 +33,9 @@ from toolhub_service.domain.ports import Clock, EventSink
 from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, Outcome, Progress
 from toolhub_service.guards.secrets import Redact
 
+# A server looks for an interrupt between nodes only (6 to 12 s later, measured), and may lose one that comes just then.
 STOP_AGAIN_S: Final = 5.0
-"""Between two requests to stop the same prompt, for a server may lose one that comes between two nodes."""
+"""Between two requests to stop the same prompt."""
 _CERTAIN_LOOKS: Final = 2
 _SILENT_LOOKS: Final = 3
 """Requests without an answer, one after the other, before it is reported."""
@@ -130,7 +131,8 @@ class PromptPoll:
 
     @property
     def _is_to_stop(self) -> bool:
-        # A prompt that was taken only in part is refused: what runs of it is stopped.
+        # 200 with `node_errors` is a prompt that was taken only in part: branches that the server would not run are
+        # dropped without a word, as long as one is left. It counts as refused, and what runs of it is stopped.
         is_asked = self._prompt_id in self._stops.wanted or self._prompt_id in self._stops.overran
         return is_asked or NODE_ERRORS in self._mark.details
 

@@ -155,7 +155,7 @@ async def _in_history(client: ComfyClient, prompt_id: str) -> Seen | None:
         raise _unexpected(reply)
     entry = reply.fields.get(prompt_id)
     if not isinstance(entry, Mapping):
-        return None
+        return None  # 200 and `{}` of a prompt that waits, runs or is unknown alike
     status = entry.get("status")
     said = status.get("status_str") if isinstance(status, Mapping) else None
     stage = _OF_HISTORY.get(str(said))
@@ -213,6 +213,7 @@ def _seen_of(stage: Stage, outputs: Any, status: Any) -> Seen:
     for message in said if isinstance(said, Sequence) and not isinstance(said, str) else ():
         if isinstance(message, list) and len(message) == 2 and isinstance(message[1], Mapping):
             messages[str(message[0])] = message[1]
+    # The history has a prompt that was interrupted as `error`, with nothing but this message to tell it by.
     if stage is Stage.FAILED and "execution_interrupted" in messages:
         stage = Stage.CANCELLED
     return Seen(stage, outputs if isinstance(outputs, Mapping) else {}, messages)

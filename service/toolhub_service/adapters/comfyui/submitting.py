@@ -66,7 +66,7 @@ class _Sent(NamedTuple):
 
 
 class Submitter:
-    """Sends the prompts of one source."""
+    """Sends the prompts of one source, and finds those that may have been sent."""
 
     def __init__(self, backends: Backends, desk: ArtifactDesk, keep_mark: KeepMark, redact: Redact) -> None:
         self._backends = backends
@@ -148,6 +148,8 @@ class Submitter:
         noted = {**mark.details, _SENT_TO: sent.backend, _WITNESS: sent.witness}
         await self._keep_mark(call.call.job_id, replace(mark, details=noted))
         self._sent[mark.key] = sent
+        # Without `number`: two prompts that wait with the same id and number break the queue of a server (0.33 answers
+        # every removal with 500). Without `client_id` nobody gets events of the prompt, which are not kept for later.
         body = {"prompt": graph.graph, "prompt_id": mark.key, **({"client_id": client_id} if client_id else {})}
         try:
             reply = await backend.client.post("/prompt", body)
@@ -172,6 +174,7 @@ class Submitter:
 
     def _prompt_id(self, reply: Reply, backend: Backend, template: Template, call: GrantedCall) -> str:
         """The id of a prompt that was taken. Raises ToolFailure when it was refused, RemoteUnclear otherwise."""
+        # A 500 may come of a graph that was not taken, and of one that was: it is looked up, not sent again.
         if 300 <= reply.status < 500 and reply.status != _REQUEST_TIMEOUT:
             raise failures.refused(call, template, reply, self._redact)
         prompt_id = reply.fields.get("prompt_id")

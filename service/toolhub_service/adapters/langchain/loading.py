@@ -270,7 +270,7 @@ class Read:
 
 
 class Reader:
-    """Of one source. What was loaded and examined once stays as it is."""
+    """Reads the tools of one source. What was loaded and examined once stays as it is."""
 
     def __init__(self, terms: LangChainTerms, overrides: Overrides, check_schema: CheckSchema) -> None:
         self._terms = terms

@@ -37,7 +37,7 @@ _FRAME_ROOM_BYTES: Final = 1024 * 1024
 
 
 class LangChainToolSource:
-    """Implements ToolSource. One event loop owns it."""
+    """Implements `ToolSource`. One event loop owns it."""
 
     kind = ToolKind.LANGCHAIN
 

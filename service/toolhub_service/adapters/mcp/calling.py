@@ -210,7 +210,7 @@ MESSAGE_MAX_CHARS: Final = 500
 
 
 class Reporter:
-    """Of one call; the SDK's progress callback."""
+    """The SDK's progress callback of one call."""
 
     __slots__ = ("_loop", "_next_s", "_sink", "_timer", "_waiting")
 
@@ -265,7 +265,7 @@ def no_trace() -> str:
 
 
 class ToolCaller:
-    """How tools are called: what is the same for all servers and calls."""
+    """Calls tools, whatever their server."""
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ class ToolCaller:
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            # python-sdk #3560: the SDK cancels who waits on a connection that dies.
+            # The SDK cancels whoever waits on a connection that dies (python-sdk #3560).
             server.link.lost(session, "its connection broke")
             raise failures.broken(call, Breakage.LOST) from None
         except (OSError, TimeoutError) as error:

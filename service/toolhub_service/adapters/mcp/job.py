@@ -60,7 +60,7 @@ def has_extension(session: McpSession) -> bool:
 
 
 class McpTasks:
-    """`RemoteJob` over the tasks of one server."""
+    """Implements `RemoteJob` over the tasks of one server."""
 
     def __init__(self, server: McpServer, calling: ToolCaller, poller: Poller, clock: Clock) -> None:
         self._server = server
@@ -145,7 +145,7 @@ class McpTasks:
         return await self._caller.outcome(self._server, session, call, answer)
 
     async def _poll_task(self, call: GrantedCall, mark: RemoteMark, wanted: TaskInput) -> Answer[Progress]:
-        """One question how a task fares. Raises Unreachable, RemoteUnclear, QuestionAsked."""
+        """The progress of a task. Raises Unreachable, RemoteUnclear, QuestionAsked."""
         task, session = (await self._task(call, mark)).value
         status = str(task.get("status"))
         if status == STATUS and not await self._give_input(call, mark, task, session, wanted):

@@ -20,7 +20,7 @@ LINE_MAX_BYTES = 2_000
 
 
 class Tail:
-    """At most 200 lines and 32 KiB, long lines cut."""
+    """The last lines of an output: at most 200 and 32 KiB, long ones cut."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque()
@@ -61,7 +61,7 @@ _BEFORE_VALUES: Final = b",", b"[", b"{"
 
 
 class ValueCounter:
-    """Of one message."""
+    """Counts the values of one message as it arrives."""
 
     def __init__(self) -> None:
         self._marks = 0
@@ -161,6 +161,8 @@ class TooLong:
 
 
 class Lines:
+    """Splits a stream into lines, and skips those that are too long or hold too many values."""
+
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._short_bytes = min(max_bytes, VALUES_MAX)

@@ -156,7 +156,7 @@ class McpLink:
         return (*self._clean_tail(said), *map(self._redactor.text, lines))  # the last of them count most
 
     def _clean_tail(self, said: list[str]) -> tuple[str, ...]:
-        """Looked through for secrets once, and together: one by one the lines take three times as long."""
+        # Redacted once, and together: one by one the lines take three times as long.
         if said != self._said:
             self._said = said
             self._shown = tuple(self._redactor.text("\n".join(said)).split("\n")) if said else ()

@@ -21,7 +21,7 @@ from contextlib import suppress
 
 
 class Reaper:
-    """Tells the watching process which groups to kill after the hub. Methods belong to one thread."""
+    """Sends the watching process the groups to kill after the hub. Not thread-safe."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()

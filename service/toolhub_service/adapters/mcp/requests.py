@@ -219,7 +219,7 @@ def is_modern(protocol_version: str) -> bool:
 
 
 class RequestSender:
-    """Of one connection."""
+    """Sends the requests of one connection."""
 
     def __init__(
         self,

@@ -187,7 +187,7 @@ PIPE_REASONS = frozenset({_NO_OUTPUT, _NO_INPUT, _NO_PROGRAM})
 
 _read = msgspec.json.Decoder().decode
 OnEnd = Callable[[str], None]
-"""Told once, with the reason, when the program or its pipes are gone."""
+"""Called once, with the reason, when the program or its pipes are gone."""
 
 
 class StdioTransport:
@@ -227,7 +227,7 @@ class StdioTransport:
 
 
 class PipeProtocol(asyncio.SubprocessProtocol):
-    """Hears what the program writes, and when it ends."""
+    """Receives what the program writes, and notices its end."""
 
     def __init__(self, max_message_bytes: int, on_end: OnEnd) -> None:
         self.inbox = ReceiveQueue(self._pause_reading)

@@ -1,4 +1,4 @@
-"""What a webhook answered with success: read by its content, since n8n sends JSON as text/html too.
+"""What a webhook answered with success: read by its content, since n8n sends JSON as text/html, too.
 
 JSON                 the value
 other text           {"text": "…"}

@@ -70,7 +70,7 @@ _NOT_FOUND: Final = "Its execution was looked for by its key and not found, whic
 
 
 class WorkflowCaller:
-    """How workflows are called: what is the same for all servers and calls."""
+    """Calls workflows, whatever their server."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class WorkflowCaller:
     ) -> None:
         """`desk`: where binary answers go; `keep_raw`: whether outcomes carry n8n's own answer (bounded).
 
-        `pause_s`: between two questions about one execution; `lookup_timeout_s`: how long one is looked for.
+        `pause_s`: between two requests about one execution; `lookup_timeout_s`: how long one is looked for.
         """
         self.redact = redact
         self.trace = trace
@@ -177,7 +177,7 @@ def _result_and_files(
 
 
 class _Run:
-    """One call."""
+    """One call of one workflow."""
 
     def __init__(self, by: WorkflowCaller, server: N8nServer, workflow: Workflow, call: GrantedCall) -> None:
         self._by = by
@@ -239,6 +239,7 @@ class _Run:
             raise failures.too_large(call, self._server.terms.max_response_bytes, self._known())
         if failures.is_gateway(answer):
             return await self._outcome_by_lookup(f"Something before n8n answered with status {answer.status}.")
+        # `Error in workflow` tells neither the cause nor the execution.
         if failures.is_in_workflow(answer):
             raise await self._workflow_failure()
         if answer.status == 409 and self._workflow.terms.deduplicates:
@@ -251,6 +252,7 @@ class _Run:
         except Unreadable as unreadable:
             raise failures.unreadable(call, unreadable.why) from None
         self._execution_id = execution_named(answer, value.value, self._workflow.terms.execution_id)
+        # n8n answers 200 with an empty body when a workflow fails before its Respond node (n8n #21827, #25340).
         if not answer.body.strip() and not sent.webhook.answers_nothing:
             return await self._outcome_of_empty(sent)
         took_ms = round((self._now_s() - self._began_s) * 1_000)

@@ -198,7 +198,7 @@ class NoReply(Exception):
 
 
 class N8nClient:
-    """The way to one server."""
+    """Sends requests to one server, and to nothing else."""
 
     def __init__(self, terms: N8nTerms, resolver: Resolver) -> None:
         """Raises ToolFailure for a URL that cannot be used, OSError or ValueError for certificates that cannot."""

@@ -47,7 +47,7 @@ class MissingTerms:
 
 
 class N8nJob:
-    """`RemoteJob` over the executions of one server."""
+    """Implements `RemoteJob` over the executions of one server."""
 
     def __init__(self, server: N8nServer, caller: WorkflowCaller, missing: MissingTerms | None = None) -> None:
         self._server = server

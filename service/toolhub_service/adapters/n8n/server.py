@@ -1,4 +1,4 @@
-"""One n8n server as its source and the adapter share it: the way to it, and what is known of its workflows."""
+"""One n8n server as its source and the adapter share it: its clients, its workflows, and requests to their webhooks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolhub_service.adapters.n8n.client import WITHOUT_BODY, N8nClient, N8nTerm
 from toolhub_service.adapters.n8n.resources import Execution, Webhook, webhooks_of
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.guards.masking import Mask, shown_url
@@ -36,7 +36,7 @@ class Workflow:
 
 
 class N8nServer:
-    """Made before anything is connected."""
+    """The clients and the workflows of one server; nothing is connected yet."""
 
     def __init__(self, terms: N8nTerms, resolver: Resolver, poller: Poller, mask: Mask = NO_MASK) -> None:
         """`mask` hides the source's own secrets in results: a workflow that hands its request on hands them on, too.
@@ -175,10 +175,6 @@ def _body(workflow: Workflow, call: GrantedCall, key: str) -> bytes:
         if name in args:
             raise failures.taken_field(call, name)
         args = {**args, name: key}
-    return _written(args)
-
-
-def _written(args: JsonObject) -> bytes:
     try:
         return orjson.dumps(args)
     except TypeError:  # an integer of more than 64 bits
@@ -189,11 +185,8 @@ def _query(call: GrantedCall) -> dict[str, str]:
     nested = [name for name, value in call.args.items() if isinstance(value, dict | list)]
     if nested:
         raise failures.nested(call, nested)
-    return {name: _plain(value) for name, value in call.args.items() if value is not None}
-
-
-def _plain(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    given = {name: value for name, value in call.args.items() if value is not None}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
 
 
 def facts(
