@@ -36,7 +36,7 @@ _CHOICES: Final = ("anyOf", "oneOf")
 
 
 class Arguments:
-    """One input schema, looked into."""
+    """The arguments that one input schema declares."""
 
     def __init__(self, schema: JsonObject) -> None:
         self.schema = schema

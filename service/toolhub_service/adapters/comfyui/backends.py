@@ -76,7 +76,7 @@ class StopResult(Enum):
 
 
 class Backend:
-    """One server."""
+    """One server: its client, its events, its queue, and whether it is down."""
 
     def __init__(self, client: ComfyClient, events: EventFeed, poller: Poller, fetches: Poller, clock: Clock) -> None:
         """`poller` asks how prompts fare, `fetches` for files: a long download must not hold up a question."""
@@ -179,7 +179,7 @@ class Backend:
 
 
 class Backends:
-    """All servers of a source."""
+    """The servers of one source; chooses where a prompt is sent."""
 
     def __init__(self, backends: Iterable[Backend]) -> None:
         self._by_name = {backend.name: backend for backend in backends}

@@ -22,10 +22,10 @@ class DamagedImage(ValueError):
 
 
 class MetadataFilter(Protocol):
-    """Of one file."""
+    """Removes the metadata of one file as it streams."""
 
     def passed(self, arrived: bytes) -> bytes:
-        """What of it is handed on. Raises DamagedImage."""
+        """The bytes that are kept of those that arrived. Raises DamagedImage."""
         ...
 
     def end(self) -> None:

@@ -126,7 +126,8 @@ def _mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth:
 
 
 def _value_mismatch(value: JsonValue, terms: InputSpec) -> str:
-    """Of one value that a caller may choose: its type counts, too. null is the graph's own value."""
+    """Why the node refuses a value that a caller may choose, by its type as well; empty when it does not."""
+    # null stands for the graph's own value.
     if value is None or (terms.choices is None and not _JSON_TYPES.keys() >= set(terms.types)):
         return ""
     kind = "boolean" if isinstance(value, bool) else _CONST_TYPES.get(type(value), "")
@@ -200,7 +201,7 @@ def problems_with(template: Template, object_info: JsonObject) -> tuple[str, ...
 
 
 class _ServerCheck:
-    """One template before one server."""
+    """Checks one template against the node classes of one server."""
 
     def __init__(self, template: Template, object_info: JsonObject) -> None:
         self._template = template

@@ -1,4 +1,4 @@
-"""What a run has left behind: fetched, judged by its bytes, kept as artifacts, before anybody calls it a success.
+"""The outputs of a run: fetched, checked by their bytes, and kept as artifacts before the run counts as a success.
 
 Each file goes from the server into the store of artifacts as it comes: bounded, sniffed, hashed and, where it is a
 picture and the operator has not said otherwise, without the graph that ComfyUI writes into it. A broken connection
@@ -100,7 +100,7 @@ def accepted_as(beginning: bytes, wanted: Sequence[str]) -> str:
 
 
 def extension_of(media_type: str) -> str:
-    """Of a file that is uploaded; empty for what no node loads."""
+    """The file extension of a media type; empty for one that no node loads."""
     return _EXTENSIONS.get(media_type, "")
 
 
@@ -198,7 +198,7 @@ class FileRecord:
 
 @dataclass(slots=True)
 class FetchedOutputs:
-    """All that was kept of one run."""
+    """The outputs of one run as far as they were fetched."""
 
     value: dict[str, JsonValue] = field(default_factory=dict)
     files: list[FileRecord] = field(default_factory=list)
@@ -206,7 +206,7 @@ class FetchedOutputs:
 
 
 class OutputFetcher:
-    """Of one server."""
+    """Fetches the outputs of runs from one server, and keeps them as artifacts."""
 
     def __init__(
         self, client: ComfyClient, poller: Poller, desk: ArtifactDesk, redact: Redact, *, strip_metadata: bool

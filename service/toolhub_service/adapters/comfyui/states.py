@@ -1,4 +1,4 @@
-"""One look at a prompt: jobs, history and queue of a server, whichever it has, as one state.
+"""The state of a prompt, from the jobs, or the history and queue, of a server.
 
 With jobs: one answer, made in one turn of the server's loop. Without: history, then queue, then history again, for a
 prompt leaves the one list before it stands in the other. `{}` of a history means pending, running and unknown alike.
@@ -203,7 +203,7 @@ def _item(said: Any) -> _Item:
 
 
 def whole_number(said: Any) -> int | None:
-    """Of a number that a stranger chose, as whoever sends a prompt may: NaN and Infinity are none."""
+    """The integer part of an untrusted number; None for NaN, Infinity and what is no number."""
     return int(said) if isinstance(said, int | float) and -_NUMBERS_END < said < _NUMBERS_END else None
 
 

@@ -235,7 +235,7 @@ class NotConnected(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """Of an exception that left the SDK's client; a group counts as its first leaf."""
+    """The reason of an exception that left the SDK's client; a group counts as its first leaf."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, NotConnected):

@@ -293,7 +293,7 @@ def _has_own_response(execution: Execution, name: str) -> bool:
 
 
 def _nodes(execution: Execution) -> list[JsonObject]:
-    """Of the workflow as it was run."""
+    """The nodes of the workflow as it was run."""
     nodes = _at(execution.data, "workflowData").get("nodes")
     return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
 

@@ -214,7 +214,7 @@ def facts(
 
 
 def found_facts(server: N8nServer, webhook: Webhook | None, found: Found) -> dict[str, str]:
-    """Of an execution that was looked up by its key."""
+    """The facts of an execution that was looked up by its key."""
     more = {"looked_up": "true"} | ({"other_executions": str(found.others)} if found.others else {})
     return facts(server, webhook, found.execution) | more
 
