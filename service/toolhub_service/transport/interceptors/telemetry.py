@@ -30,7 +30,7 @@ class TelemetryLayer(Layer):
         return {"received": (metrics.received,), "sent": (metrics.sent,)}.get(hook, ())
 
     def enter(self, method: Method, context: ServicerContext) -> State:
-        metrics = self._of_path[method.path]
+        metrics = self._of_path.get(method.path) or self._of(method)
         trace = self._tracing.rpc(method.path[1:], context.invocation_metadata() or ())
         metrics.started.value += 1
         return metrics, perf_counter(), trace
