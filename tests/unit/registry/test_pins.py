@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from msgspec import structs
@@ -16,7 +16,14 @@ from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange,
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.registry.offers import offers_of
-from toolhub_service.registry.pin_ledger import compared_with, decided, find_pin
+from toolhub_service.registry.pin_ledger import (
+    FORMER_MAX,
+    FORMER_OF_SOURCE_MAX,
+    compared_with,
+    decided,
+    find_pin,
+    outdated,
+)
 from toolhub_service.registry.pins import UNDECIDED_MAX, WAITING_MAX_BYTES, Judgement, PinSizes, judge, size_bytes
 
 T = TypeVar("T")
@@ -359,3 +366,67 @@ def test_of_two_approved_definitions_the_one_that_a_person_decided_on_stands() -
     assert states(judgement) == {"read": ToolState.QUARANTINED}
     assert [(pin.digest, pin.state) for pin in judgement.drifted] == [(by_nobody.digest, PinState.PENDING)]
     assert judged(kept([by_nobody, by_ann], judgement), OTHER_READ).pins == ()
+
+
+def former(tool: str, number: int, **changes: Any) -> Pin:
+    """Registered once, and superseded."""
+    pin = Pin("files", f"files/{tool}", f"{number:064x}", {"name": tool}, PinState.SUPERSEDED, endpoint="stdio:files")
+    return structs.replace(pin, decided_at_unix_ms=T0 + number, **changes)
+
+
+def test_of_what_a_tool_was_registered_as_the_last_few_are_kept() -> None:
+    pins = [former("read", number) for number in range(FORMER_MAX + 2)]
+    others = [
+        former("read", 100, state=PinState.APPROVED, registered=True),
+        former("read", 101, state=PinState.REJECTED),
+        *(former("read", number, endpoint="") for number in range(200, 220)),
+    ]
+    assert list(outdated([*pins, *others])) == [pins[1], pins[0]], "what the source itself offered stays"
+
+
+def test_of_what_was_registered_of_a_source_a_bounded_number_is_kept() -> None:
+    pins = [former(f"t{number}", number) for number in range(FORMER_OF_SOURCE_MAX + 2)]
+    assert list(outdated(pins)) == [pins[1], pins[0]]
+
+
+@pytest.mark.parametrize(
+    ("kept_at", "stands_at", "state"),
+    [
+        ("stdio:files", "stdio:files", ToolState.ACTIVE),
+        ("stdio:files", "stdio:other", ToolState.QUARANTINED),
+        ("", "stdio:other", ToolState.ACTIVE),
+    ],
+)
+def test_registered_tool_is_approved_for_the_place_where_its_source_stood(
+    kept_at: str, stands_at: str, state: ToolState
+) -> None:
+    """A record from before the place was kept says none, and holds."""
+    (offer,) = asyncio.run(offers_of("files", [READ]))
+    pin = Pin("files", READ.spec.name, offer.digest, READ.remote, PinState.APPROVED, decided_by="lead", registered=True)
+    pin = structs.replace(pin, endpoint=kept_at)
+    judgement = ended(
+        judge(
+            Trust.FIRST_USE,
+            "files",
+            [pin],
+            [offer],
+            shadowed_by=lambda _: "",
+            now_unix_ms=T0,
+            endpoint=stands_at,
+        )
+    )
+    assert [spec.state for spec in judgement.specs] == [state]
+    assert [now.state for now in judgement.pins] == ([] if state is ToolState.ACTIVE else [PinState.PENDING])
+    if judgement.pins:
+        assert "stood elsewhere" in judgement.specs[0].state_reason
+        assert not ended(
+            judge(
+                Trust.FIRST_USE,
+                "files",
+                judgement.pins,
+                [offer],
+                shadowed_by=lambda _: "",
+                now_unix_ms=T0,
+                endpoint=stands_at,
+            )
+        ).pins, "it waits, and is not written again"
