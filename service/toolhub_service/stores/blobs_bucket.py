@@ -52,8 +52,8 @@ def telling() -> Iterator[None]:
         raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=2.0) from error
 
 
+# What one request of a reading brings: a slow reader holds no connection open.
 _WINDOW_BYTES = 4 * 1024 * 1024
-"""What one request of a reading brings: a slow reader holds no connection open."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTINGS: Final = {
     "AWS_ACCESS_KEY_ID": "access_key_id",
@@ -155,8 +155,8 @@ class BucketBlobs:
 
 # One blob on its way to a bucket: held in memory while it is small, then poured into a multipart upload.
 
+# Smallest part of a multipart upload (S3); what is smaller is put at once.
 _HELD_BYTES = 5 * 1024 * 1024
-"""Smallest part of a multipart upload (S3); what is smaller is put at once."""
 _PARTS_AT_ONCE = 2
 _WAITING_CHUNKS = 1
 

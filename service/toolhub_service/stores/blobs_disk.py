@@ -77,8 +77,8 @@ def telling() -> Iterator[None]:
 
 # One blob on its way to the disk: chunks are gathered to 1 MiB, hashed and written in a thread.
 
+# So that a thread is asked once a megabyte, and a small blob costs one hop in all.
 _GATHERED_BYTES = 1024 * 1024
-"""So that a thread is asked once a megabyte, and a small blob costs one hop in all."""
 
 
 class Folder(Protocol):
@@ -153,8 +153,8 @@ class DiskWriter:
 
 _INCOMING = ".incoming"
 _LOCK = ".lock"
+# What one turn of a reading thread brings.
 _READ_BYTES = 1024 * 1024
-"""What one turn of a reading thread brings."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

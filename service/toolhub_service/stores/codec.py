@@ -118,8 +118,8 @@ def _pin_of(record: PinRecord) -> Pin:
 
 _ARGS: Final = Call._fields.index("args")
 _CONTEXT: Final = Call._fields.index("context")
+# Fields of a call; how its arguments came is not kept.
 _STORED: Final = len(CallPart.__struct_fields__)
-"""Fields of a call; how its arguments came is not kept."""
 _ARGS_ERROR: Final = Call._fields.index("args_error")
 _BUDGET: Final = ExecContext._fields.index("budget")
 

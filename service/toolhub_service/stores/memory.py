@@ -46,10 +46,10 @@ class MemoryRecords(Generic[R]):
         self._table = table
         self._records: dict[Key, R] = {}
         self._rows: dict[Key, Row] = {}
+        # By the unique value: the open record that has it.
         self._open: dict[str, Key] = {}
-        """By the unique value: the open record that has it."""
+        # How many records have each shared value.
         self._sharing: Counter[str] = Counter()
-        """How many records have each shared value."""
         self._counts: Counter[str] = Counter()
         self._sums: Counter[str] = Counter()
         self._revision = 0
@@ -188,11 +188,11 @@ class MemoryUsage:
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._count = 0
+        # Of the uses that are kept, rising.
         self._numbers: list[int] = []
-        """Of the uses that are kept, rising."""
         self._uses: dict[int, ToolUse] = {}
+        # The numbers of each tenant and tool.
         self._of: dict[tuple[str, str], deque[int]] = {}
-        """The numbers of each tenant and tool."""
 
     async def add(self, uses: Sequence[ToolUse]) -> None:
         for use in uses:
@@ -234,8 +234,8 @@ class MemoryUsage:
 # Idempotency keys: a dictionary in the order of the last change, which is the order of expiry but for the length of a
 # call. So before a new key is put in, what has expired stands at its beginning, and is dropped.
 
+# About what a record weighs besides the value of its result.
 _RECORD_BYTES = 2_048
-"""About what a record weighs besides the value of its result."""
 
 
 class _Slot:

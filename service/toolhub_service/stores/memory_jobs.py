@@ -21,8 +21,8 @@ class MemoryJobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
+        # Those that are not final: sweeps look at them every few seconds, and never at all that is kept.
         self._open: dict[str, Job] = {}
-        """Those that are not final."""
         self._histories: dict[str, list[JobStatus]] = {}
         self._by_key: dict[_Scope, str] = {}
         self._alive_until_unix_ms: dict[str, int] = {}

@@ -191,8 +191,8 @@ SELECT tool FROM tools WHERE tool IS NOT NULL"""
 
 
 _GLOB: Final = "*?["
+# A job's id, and the sequence of an entry.
 _Place: TypeAlias = tuple[str, int]
-"""A job's id, and the sequence of an entry."""
 
 
 class PostgresJobs:
@@ -209,8 +209,8 @@ class PostgresJobs:
         self._on_event: Callable[[JobNews], None] | None = None
         self._feed: PostgresFeed | None = None
         self._origin = secrets.token_hex(8)
+        # Entries of this process whose notification has not come back yet.
         self._own: dict[_Place, JobStatus] = {}
-        """Entries of this process whose notification has not come back yet."""
 
     async def create(self, job: Job) -> Job | None:
         return await self._creating.put(_written(job, new=True))

@@ -76,6 +76,7 @@ class Table(Generic[R]):
     def read(self, kept: Kept) -> R:
         """Raises UnreadableRecord, also for a record of another key or version than the store says."""
         record = self.decode(kept.record)
+        # Bytes of another approval or pin, put here by whoever can write to the store, would be a decision nobody made.
         row = self.row(record)
         if (self.key_of(row), row.get("version", kept.version)) != (kept.key, kept.version):
             raise UnreadableRecord(f"a record of {self.name} that lies in the place of another")

@@ -147,8 +147,8 @@ class RedisKeys:
         self._link = link
         self._clock = clock
         self._max_keys = max_keys
+        # Kept alive by those who wait.
         self._awaited: WeakValueDictionary[bytes, asyncio.Event] = WeakValueDictionary()
-        """Kept alive by those who wait."""
         link.listen(b"key", self._on_event)
 
     async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
@@ -230,6 +230,9 @@ def _owner_of(key: EffectKey) -> bytes:
 # window; it expires when a new one would say the same. All limits of a call are looked at before any is spent, in one
 # script: it takes all or nothing. Time is the server's, so that the clocks of the hubs need not agree.
 
+# now or empty; empty to look only; id, interval, slack, quota and window in ms of each limit, empty where it has none
+#
+# → which refuses (from 1), by what, for how many ms | 0 and when each window opened
 _TAKE = RedisScript(
     """
 local function server_ms()
@@ -279,11 +282,8 @@ end
 return {0, opened}
 """
 )
-"""now or empty; empty to look only; id, interval, slack, quota and window in ms of each limit, empty where it has none
 
-→ which refuses (from 1), by what, for how many ms | 0 and when each window opened
-"""
-
+# id, interval, when the window opened, of each limit
 _GIVE_BACK = RedisScript(
     """
 for at = 1, #ARGV, 3 do
@@ -298,7 +298,6 @@ for at = 1, #ARGV, 3 do
 end
 """
 )
-"""id, interval, when the window opened, of each limit"""
 
 
 class RedisCounts:

@@ -295,6 +295,7 @@ def _judge(facts: dict[str, str]) -> None:
 # else what it names is judged one by one, a thousand at a time, so that no script holds the server up.
 
 _JUDGED_AT_ONCE = 1_000
+# kind, list, limit, time and id of the cursor or empty, fields → id, time and fields of each
 _LIST = RedisScript(
     """
 local kind, list, most, at, id = ARGV[1], P .. ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -319,9 +320,9 @@ end
 return rows
 """
 )
-"""kind, list, limit, time and id of the cursor or empty, fields → id, time and fields of each"""
 
 AT_DIGITS = 16
+# kind, list, limit, upper bound, fields → name, time and fields of each
 _LIST_MEMBERS = RedisScript(
     f"""
 local rows = {{}}
@@ -333,7 +334,6 @@ end
 return rows
 """
 )
-"""kind, list, limit, upper bound, fields → name, time and fields of each"""
 
 Facts = Sequence[str]
 

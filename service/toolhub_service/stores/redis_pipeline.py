@@ -137,8 +137,8 @@ class Pipeline:
         self._patience_s = patience_s
         self._max_waiting = max_waiting
         self._outbox: deque[_Command] = deque()
+        # Sent and not answered, in order; those whose caller has gone, too.
         self._sent: deque[_Command] = deque()
-        """Sent and not answered, in order; those whose caller has gone, too."""
         self._called = asyncio.Event()
         self._stalled = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None

@@ -234,6 +234,7 @@ local function drop(number)
 end
 """
 
+# keep, then of, at and record of each
 _ADD_USES = RedisScript(
     _DROP_USE,
     """
@@ -251,8 +252,8 @@ for first = 2, #ARGV, 3 do
 end
 """,
 )
-"""keep, then of, at and record of each"""
 
+# cursor, limit → next cursor, records. A counter behind the cursor is one of a server that has lost its data.
 _USES_AFTER = RedisScript(
     """
 local cursor = tonumber(ARGV[1])
@@ -267,8 +268,8 @@ end
 return found
 """
 )
-"""cursor, limit → next cursor, records. A counter behind the cursor is one of a server that has lost its data."""
 
+# before, limit → how many
 _FORGET_USES = RedisScript(
     _DROP_USE,
     """
@@ -279,7 +280,6 @@ end
 return #old
 """,
 )
-"""before, limit → how many"""
 
 
 class RedisUsage:

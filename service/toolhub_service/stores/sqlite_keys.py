@@ -39,8 +39,8 @@ class Waiting:
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
+        # Of each key: who is to be woken, and whose claim they wait for.
         self._events: dict[EffectKey, dict[asyncio.Event, str]] = {}
-        """Of each key: who is to be woken, and whose claim they wait for."""
 
     @contextmanager
     def on(self, key: EffectKey, owner: str) -> Iterator[asyncio.Event]:
@@ -85,10 +85,10 @@ def held_record(connection: sqlite3.Connection, key: EffectKey, owner: str, now_
     return None if row is None else row[0]
 
 
+# About what a record weighs besides its result.
 _RECORD_BYTES: Final = 2_048
-"""About what a record weighs besides its result."""
+# Records that a group of claims removes at most: more than it puts in, in the long run.
 _EXPIRED_AT_ONCE: Final = 100
-"""Records that a group of claims removes at most: more than it puts in, in the long run."""
 _SCOPE: Final = "principal = ? AND tool = ? AND key = ?"
 _PUT: Final = """
     INSERT INTO keys VALUES (?, ?, ?, ?, 0, ?, ?, ?) ON CONFLICT (principal, tool, key) DO UPDATE SET

@@ -189,8 +189,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
 I = TypeVar("I")  # noqa: E741 — an item
 A = TypeVar("A")
 
+# Changes a commit.
 _GROUP_LIMIT: Final = 2_000
-"""Changes a commit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,10 +236,10 @@ class FileWriter:
         self._queue: list[Asked] = []
         self._watches: tuple[Watch, ...] = ()
         self._closing = False
+        # Whether a new watch waits for its first look.
         self._at_once = False
-        """Whether a new watch waits for its first look."""
+        # Whether commits by others may have been missed: a new connection, a new watch.
         self._look_anew = True
-        """Whether commits by others may have been missed: a new connection, a new watch."""
         self._data_version = 0
         self._thread = threading.Thread(target=self._run, name="hub-db-writer", daemon=True)
         self._thread.start()

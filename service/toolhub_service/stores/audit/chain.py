@@ -170,8 +170,8 @@ _CUT: Final = "…"
 _MAPPINGS: Final = ("attributes", "labels")
 _TEXTS: Final = tuple(n for n in Event.__struct_fields__ if n not in {"type", "at_unix_ms", "duration_us", *_MAPPINGS})
 _SUMMARIES: Final = ("args_summary", "result_summary")
+# Fields of later versions, left out where they are empty: an event of before them is spelt as when it was sealed.
 _LATER: Final = Event.__struct_fields__[Event.__struct_fields__.index("attributes") + 1 :]
-"""Fields of later versions, left out where they are empty: an event of before them is spelt as when it was sealed."""
 
 
 class Chain:

@@ -85,8 +85,8 @@ class CheckpointFile:
         self._lock = threading.Lock()
         self._read_bytes = 0
         self._last: tuple[int, str] = (0, GENESIS)
+        # Device and inode of the file that this process has written to.
         self._place: tuple[int, int] | None = None
-        """Device and inode of the file that this process has written to."""
 
     def append(self, kind: str, writer: str, count: int, head: str) -> Checkpoint:
         """Sign what a chain holds and return when the line is on disk. Raises OSError, and as `check`."""
@@ -129,7 +129,7 @@ class CheckpointFile:
     def _write(self, descriptor: int, checkpoint: Checkpoint) -> None:
         data = checkpoint.line().encode() + b"\n"
         if os.write(descriptor, data) != len(data):
-            raise OSError("the checkpoint was written in part only")
+            raise OSError("the checkpoint was written in part only")  # the next one who catches up drops the part
         os.fsync(descriptor)
         self._read_bytes += len(data)
         self._last = (checkpoint.number, checkpoint.mac)
@@ -137,6 +137,7 @@ class CheckpointFile:
     def _catch_up(self, descriptor: int) -> None:
         """Learn the last line, which another process may have written; drop a line that a crash left in half."""
         size = os.fstat(descriptor).st_size
+        # Cut since it was read: whoever has written to it is told by `_look`; anybody else learns it from the start.
         if size < self._read_bytes:
             self._read_bytes, self._last = 0, (0, GENESIS)
         data = os.pread(descriptor, size - self._read_bytes, self._read_bytes)
@@ -157,7 +158,7 @@ def _locked(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if new:
-            sync_folder(path.parent)
+            sync_folder(path.parent)  # a power cut could else forget the name of a file whose lines are on disk
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:

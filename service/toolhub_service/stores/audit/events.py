@@ -160,8 +160,8 @@ class EventStore(Protocol):
 
 # Reading the audit log: pages in the order of time, news in the order of arrival, lines for export.
 
+# Fields without a column.
 _FOR_WHOM: Final = ("user_id", "agent_id", "task_id", "session_id")
-"""Fields without a column."""
 _NEWS_LIMIT: Final = 1_000
 _ILLEGIBLE: Final[tuple[type[Exception], ...]] = (ValueError, KeyError, TypeError)
 

@@ -97,8 +97,8 @@ class ChainedAuditLog:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group: GroupWriter | None = None
+        # Whether the events that are being sealed hold no secret.
         self._are_clean = False
-        """Whether the events that are being sealed hold no secret."""
 
     async def start(self) -> None:
         """Open the files, attest chains left behind and the start of this one.

@@ -29,8 +29,8 @@ _SCHEMA: Final = (
     "CREATE INDEX events_by_request ON events (request_id)",
     "CREATE TABLE checkpoints (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
 )
+# Without quotes: SQLite adds them when a table is renamed, and leaves them when it is renamed back.
 _TABLES: Final = "SELECT type, name, replace(coalesce(sql, ''), char(34), '') FROM sqlite_master"
-"""Without quotes: SQLite adds them when a table is renamed, and leaves them when it is renamed back."""
 _ONE: Final = "(" + ", ".join("?" * 12) + ")"
 _CHUNKS: Final = (256, 64, 16, 4, 1)
 ALONE_MAX: Final = 64

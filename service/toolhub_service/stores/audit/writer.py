@@ -56,11 +56,11 @@ class WakeEvent:
 
 
 _RETRY_S: Final = 1.0
+# Events that are looked at together for secrets: all of them are looked at again, one by one, where one is found.
 _SEALED_AT_ONCE: Final = 64
-"""Events that are looked at together for secrets: all of them are looked at again, one by one, where one is found."""
 _SEALED_BY_CALLER: Final = 4
+# After so many the store is tidied in the next moment in which nothing comes.
 _TIDY_EVENTS: Final = 250
-"""After so many the store is tidied in the next moment in which nothing comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,28 +110,28 @@ class GroupWriter:
         self._events = events
         self._writer = writer
         self._checkpoints = checkpoints
+        # Chains the next events, each when its row is asked for; by one thread at a time, in the order of `put`.
         self._seal = seal
-        """Chains the next events, each when its row is asked for; by one thread at a time, in the order of `put`."""
         self._observer = observer
         self._rhythm = rhythm
+        # Of whoever puts into the queue, or takes out of it.
         self._lock = threading.Lock()
-        """Of whoever puts into the queue, or takes out of it."""
         self._wake = WakeEvent()
         self._queue: list[Event] = []
+        # Out of the queue and not sealed yet.
         self._taken: deque[Event] = deque()
-        """Out of the queue and not sealed yet."""
         self._group: list[Row] = []
+        # Whether the thread waits, is about to, or has been woken and has not taken the queue yet.
         self._resting = False
-        """Whether the thread waits, is about to, or has been woken and has not taken the queue yet."""
+        # Whether it waits and is to be woken even for what nobody waits for.
         self._idle = False
-        """Whether it waits and is to be woken even for what nobody waits for."""
         self._urgent = False
         self._just_wrote = False
+        # Events since the store was last tidied.
         self._untidy = 0
-        """Events since the store was last tidied."""
         self._closing = False
+        # Whether this pass began when it was closing already.
         self._ending = False
-        """Whether this pass began when it was closing already."""
         self._tailing = False
         self.failure = ""
         """Why the log is broken now; empty when it is well."""
