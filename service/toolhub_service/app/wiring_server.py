@@ -21,15 +21,11 @@ from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.discovery import Discovery
 from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.interceptors.admission import AdmissionLayer, WatchSharesLayer
-from toolhub_service.transport.interceptors.auth import (
-    AccessLayer,
-    ApiKeys,
-    Authenticator,
-    AuthLayer,
-    InsecureLocal,
-)
+from toolhub_service.transport.interceptors.auth import AccessLayer, ApiKeys, Authenticator, AuthLayer, InsecureLocal
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
-from toolhub_service.transport.interceptors.telemetry import TelemetryLayer
+from toolhub_service.transport.interceptors.metrics import MetricsLayer
+from toolhub_service.transport.interceptors.policy import PolicyLayer
+from toolhub_service.transport.interceptors.tracing import TracingLayer
 from toolhub_service.transport.job_servicer import JobServicer
 from toolhub_service.transport.registry_servicer import RegistryServicer
 from toolhub_service.transport.rpc import Layer
@@ -90,11 +86,13 @@ def _layers(
     """Outermost first."""
     kinds: dict[str, Authenticator] = {"insecure-local": InsecureLocal(describe(policy)), "api-key": keys}
     return [
-        TelemetryLayer(deps.observing.tracing, deps.observing.metrics),
+        TracingLayer(deps.observing.tracing),
+        MetricsLayer(deps.observing.metrics),
         ErrorsLayer(deps.observing.rpc_crashed, deps.redactor.text),
         admission,
         AccessLayer(access),
         AuthLayer([kinds[mode] for mode in deps.settings.auth.modes]),
+        PolicyLayer(),
         WatchSharesLayer(deps.settings.server.max_watches),
         ValidationLayer(),
     ]

@@ -20,6 +20,7 @@ from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.front import Front
 from toolhub_service.transport.interceptors.auth import AuthLayer
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
+from toolhub_service.transport.interceptors.policy import PolicyLayer
 from toolhub_service.transport.rpc import Layer, Method, ServicerContext
 
 AUDITOR = Principal("auditor", frozenset({Role.AUDITOR}))
@@ -80,6 +81,7 @@ async def approval_hub(
         Left(left),
         ErrorsLayer(lambda _, error: crashes.append(error)),
         AuthLayer([Names()]),
+        PolicyLayer(),
         ValidationLayer(),
     ]
     server = grpc.aio.server()

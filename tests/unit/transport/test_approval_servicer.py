@@ -18,7 +18,7 @@ from toolhub.v1 import approval_service_pb2 as pb
 from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.transport.convert.records import APPROVAL_STATES, to_approval_filter
-from toolhub_service.transport.interceptors.auth import ALSO_FOR, ROLE_OF_SERVICE
+from toolhub_service.transport.interceptors.policy import ALSO_FOR, ROLE_OF_SERVICE
 
 APPROVE = approval_pb2.DECISION_APPROVE
 PENDING, GRANTED = approval_pb2.APPROVAL_STATE_PENDING, approval_pb2.APPROVAL_STATE_APPROVED

@@ -1,4 +1,4 @@
-"""What every RPC is known by: its place in a trace, and go-grpc-middleware's server metrics."""
+"""go-grpc-middleware's server metrics: started, handled by code, seconds, messages in and out."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ import grpc
 
 from toolhub_service.telemetry.counters import Count, SharedCount
 from toolhub_service.telemetry.metrics import Metrics, RpcMetrics
-from toolhub_service.telemetry.tracing import RpcTrace, Tracing
 from toolhub_service.transport.rpc import Layer, Method, ServicerContext
 
-State = tuple[RpcMetrics, float, RpcTrace]
+State = tuple[RpcMetrics, float]
 
 
-class TelemetryLayer(Layer):
-    """W3C trace context in (`traceparent`, `tracestate`, `baggage`), one span an RPC when the trace is sampled; RPCs
-    started, handled by code, seconds, messages in and out. Labels are the kind, service and method of the contract,
-    never free text."""
+class MetricsLayer(Layer):
+    """Labels are the kind, service and method of the contract, never free text."""
 
-    def __init__(self, tracing: Tracing, metrics: Metrics) -> None:
-        self._tracing = tracing
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._of_path: dict[str, RpcMetrics] = {}
 
@@ -31,16 +27,13 @@ class TelemetryLayer(Layer):
 
     def enter(self, method: Method, context: ServicerContext) -> State:
         metrics = self._of_path.get(method.path) or self._of(method)
-        trace = self._tracing.rpc(method.path[1:], context.invocation_metadata() or ())
         metrics.started.value += 1
-        return metrics, perf_counter(), trace
+        return metrics, perf_counter()
 
     def leave(self, method: Method, state: State, context: ServicerContext, error: BaseException | None) -> None:
-        metrics, began_s, trace = state
+        metrics, began_s = state
         metrics.handled["OK" if error is None else code_name(context, error)].value += 1
         metrics.seconds.observe(perf_counter() - began_s)
-        if trace.span is not None:
-            trace.end(code_name(context, error), context.details() if error is not None else "")
 
     def _of(self, method: Method) -> RpcMetrics:
         found = self._of_path.get(method.path)

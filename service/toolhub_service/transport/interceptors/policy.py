@@ -1,0 +1,87 @@
+"""Who may call which RPC: a role a service, and where one RPC is for others too, its own. What a tool call may do is
+the runtime's check_policy step."""
+
+from __future__ import annotations
+
+from toolhub_service.domain.call import Principal, Role
+from toolhub_service.domain.reasons import Reason
+from toolhub_service.transport.rpc import CALLER, Layer, Method, ServicerContext
+from toolhub_service.transport.status import RpcFailure
+
+ROLE_OF_SERVICE: dict[str, Role] = {
+    "toolhub.v1.ToolService": Role.AGENT,
+    "toolhub.v1.JobService": Role.AGENT,
+    "toolhub.v1.ArtifactService": Role.AGENT,
+    "toolhub.v1.RegistryService": Role.OPERATOR,
+    "toolhub.v1.ApprovalService": Role.APPROVER,
+    "toolhub.v1.AuditService": Role.AUDITOR,
+}
+_OVERSEERS = frozenset({Role.OPERATOR, Role.AUDITOR})
+ALSO_FOR: dict[str, frozenset[Role]] = {
+    "/toolhub.v1.ApprovalService/ListApprovals": frozenset({Role.AGENT}),
+    "/toolhub.v1.ApprovalService/GetApproval": frozenset({Role.AGENT}),
+    "/toolhub.v1.ApprovalService/WatchApprovals": frozenset({Role.AGENT}),
+    "/toolhub.v1.JobService/GetJob": _OVERSEERS,
+    "/toolhub.v1.JobService/ListJobs": _OVERSEERS,
+    "/toolhub.v1.JobService/WatchJob": _OVERSEERS,
+    "/toolhub.v1.JobService/CancelJob": frozenset({Role.OPERATOR}),
+    "/toolhub.v1.ArtifactService/GetArtifact": frozenset({Role.AUDITOR}),
+    "/toolhub.v1.ArtifactService/ReadArtifact": frozenset({Role.AUDITOR}),
+}
+"""RPCs that other roles may call besides, by path: those who ask for approvals see what becomes of them, and those who
+oversee the hub see everybody's jobs and artifacts."""
+_NOBODY: frozenset[Role] = frozenset()
+
+
+class PolicyLayer(Layer):
+    """PERMISSION_DENIED when the principal lacks the role of the service; unknown services are refused."""
+
+    def concerns(self, hook: str, method: Method) -> bool:
+        return super().concerns(hook, method) and not method.is_open
+
+    def enter(self, method: Method, context: ServicerContext) -> None:
+        principal = CALLER.get().principal
+        if ROLE_OF_SERVICE.get(method.service) not in principal.roles:
+            check_role(method, principal)
+
+
+def check_role(method: Method, principal: Principal) -> None:
+    """Raises RpcFailure when no role of the principal opens the RPC."""
+    role = ROLE_OF_SERVICE.get(method.service)
+    if role not in principal.roles and not ALSO_FOR.get(method.path, _NOBODY) & principal.roles:
+        raise _refusal(method, principal, role)
+
+
+def roles_used(method: Method, principal: Principal) -> frozenset[Role]:
+    """The roles of the principal that open the RPC: what a stream shows may depend on each of them."""
+    role = ROLE_OF_SERVICE.get(method.service)
+    return (ALSO_FOR.get(method.path, _NOBODY) | {role}) & principal.roles if role else _NOBODY
+
+
+def check_kept(method: Method, principal: Principal, used: frozenset[Role]) -> None:
+    """For a stream that was opened by the roles `used`. Raises RpcFailure when one of them is held no longer."""
+    check_role(method, principal)
+    if lost := used - principal.roles:
+        (name, *_) = sorted(role.value for role in lost)
+        raise RpcFailure(
+            Reason.ROLE_MISSING,
+            f"{principal.id} holds the role {name!r} no longer, with which this stream was opened; "
+            "open it again for what may still be seen.",
+            {"role": name, "service": method.service},
+        )
+
+
+def _refusal(method: Method, principal: Principal, role: Role | None) -> RpcFailure:
+    needed = role.value if role else "none"
+    if not principal.roles:
+        return RpcFailure(
+            Reason.PRINCIPAL_UNKNOWN,
+            f"The policy gives {principal.id} nothing; an operator names it under `grants` or `roles` in policy.yaml.",
+            {"role": needed, "service": method.service},
+        )
+    return RpcFailure(
+        Reason.ROLE_MISSING,
+        f"{principal.id} lacks the role {needed!r} that {method.service} needs; "
+        "an operator grants it under `roles` in the policy.",
+        {"role": needed, "service": method.service},
+    )
