@@ -152,7 +152,7 @@ async def test_attacks_without_end_leave_no_task_no_descriptor_and_no_process_be
     async with hostile_stage(tmp_path, {name: WAYS[name] for name in names}) as stage:
         for name in names:
             await stage.call(f"{name}/echo", {"text": "hi"})
-        tasks, files, programs = len(asyncio.all_tasks()), descriptors(), len(children(tmp_path))
+        (tasks, files), programs = await settled(), len(children(tmp_path))
         attacks = [attack for attack in ATTACKS if attack.within_s == SHORT_S or attack.args.get("megabytes") != 7]
         for name in names:
             await asyncio.gather(
@@ -164,6 +164,17 @@ async def test_attacks_without_end_leave_no_task_no_descriptor_and_no_process_be
         await until(lambda: len(asyncio.all_tasks()) <= tasks and descriptors() <= files + 2)
         assert len(children(tmp_path)) == programs
     await until(lambda: not children(tmp_path))
+
+
+async def settled() -> tuple[int, int]:
+    """Tasks and descriptors, once they do not change any more: what a source listens with comes after its first answer,
+    and nobody tells when."""
+    seen = -1, -1
+    async with asyncio.timeout(60):
+        while (now := (len(asyncio.all_tasks()), descriptors())) != seen:
+            seen = now
+            await asyncio.sleep(1.0)
+    return seen
 
 
 @pytest.mark.parametrize("word", ["undead", "deaf"])
