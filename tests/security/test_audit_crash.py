@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.ports.audit_log_suite import EVERYTHING, called
-from tests.unit.stores.audit.logs_in import files_in, started_log, verified
+from tests.unit.stores.audit.logs_in import files_in, kill_after, start_victim, started_log, verified
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.stores.audit.log import Rhythm
 
-ROOT = Path(__file__).parents[2]
-
-
-def start_victim(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.security.audit_victim", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "service")])},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def kill_after(victim: subprocess.Popen[str], lines: int) -> int:
-    """Kill it once it has promised so often that events are durable; the last sequence it promised."""
-    assert victim.stdout is not None
-    promised = [int(victim.stdout.readline()) for _ in range(lines)]
-    victim.send_signal(signal.SIGKILL)
-    promised += [int(line) for line in victim.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
-    victim.wait()
-    victim.stdout.close()
-    return promised[-1]
+VICTIM = "tests.security.audit_victim"
 
 
 def stored(folder: Path) -> int:
@@ -53,14 +28,14 @@ def stored(folder: Path) -> int:
 def test_a_killed_process_leaves_a_log_that_verifies_and_holds_all_that_was_promised(
     tmp_path: Path, lines: int
 ) -> None:
-    promised = kill_after(start_victim(tmp_path), lines)
+    promised = kill_after(start_victim(VICTIM, str(tmp_path)), lines)
     verification = verified(tmp_path)
     assert verification.ok, verification.faults
     assert verification.events_checked >= promised
 
 
 async def test_the_next_process_attests_what_the_killed_one_left(tmp_path: Path) -> None:
-    kill_after(start_victim(tmp_path), 5)
+    kill_after(start_victim(VICTIM, str(tmp_path)), 5)
     last = stored(tmp_path)
     log = await started_log(tmp_path)
     await log.close()
@@ -72,7 +47,7 @@ async def test_the_next_process_attests_what_the_killed_one_left(tmp_path: Path)
 
 
 async def test_a_tail_cut_before_the_next_start_is_not_attested_as_if_it_were_whole(tmp_path: Path) -> None:
-    kill_after(start_victim(tmp_path), 12)  # Attested at 20, 40, 60, 80.
+    kill_after(start_victim(VICTIM, str(tmp_path)), 12)  # Attested at 20, 40, 60, 80.
     connection = sqlite3.connect(files_in(tmp_path)[0])
     connection.execute("DELETE FROM events WHERE sequence > 30")
     connection.commit()
@@ -96,7 +71,7 @@ async def test_a_checkpoint_line_that_a_crash_left_in_half_is_no_fault(tmp_path:
 
 
 def test_processes_write_one_log_together(tmp_path: Path) -> None:
-    victims = [start_victim(tmp_path) for _ in range(3)]
+    victims = [start_victim(VICTIM, str(tmp_path)) for _ in range(3)]
     promised = sum(kill_after(victim, 15) for victim in victims)
     verification = verified(tmp_path)
     assert verification.ok, verification.faults
@@ -199,12 +174,12 @@ async def test_a_lost_key_is_not_replaced_while_events_need_it(tmp_path: Path) -
 
 
 def test_checking_while_processes_write_start_and_checkpoint_blames_nobody(tmp_path: Path) -> None:
-    victims = [start_victim(tmp_path)]
+    victims = [start_victim(VICTIM, str(tmp_path))]
     assert victims[0].stdout is not None
     victims[0].stdout.readline()
     for round_number in range(24):
         if round_number % 8 == 0:
-            victims.append(start_victim(tmp_path))
+            victims.append(start_victim(VICTIM, str(tmp_path)))
         assert verified(tmp_path).faults == ()
     for victim in victims:
         kill_after(victim, 1)

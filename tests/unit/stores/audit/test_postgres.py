@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
@@ -18,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.services import PostgresServer
-from tests.unit.stores.audit.logs_in import files_in
+from tests.unit.stores.audit.logs_in import files_in, kill_after, start_victim
 from tests.unit.stores.audit.postgres_logs import execute, postgres_log, postgres_verified, started_postgres_log
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
@@ -27,7 +24,8 @@ from toolhub_service.stores.audit.events import COLUMNS, Row
 from toolhub_service.stores.audit.log import Rhythm
 from toolhub_service.stores.audit.postgres import PostgresAuditLog, PostgresEvents, postgres_events
 
-ROOT = Path(__file__).parents[4]
+VICTIM = "tests.unit.stores.audit.postgres_victim"
+
 EVENTS = 12
 OFTEN = Rhythm(linger_s=0.0, checkpoint_events=5)
 AT_ONCE = Rhythm(linger_s=0.0)
@@ -392,32 +390,11 @@ async def test_an_id_too_long_for_an_index_loses_no_event(postgres_url: str, log
     await log.close()
 
 
-def start_victim(url: str, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.stores.audit.postgres_victim", url, str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "service")])},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def kill_after(victim: subprocess.Popen[str], lines: int) -> int:
-    """Kill it once it has promised so often that events are durable; the last sequence it promised."""
-    assert victim.stdout is not None
-    promised = [int(victim.stdout.readline()) for _ in range(lines)]
-    victim.send_signal(signal.SIGKILL)
-    promised += [int(line) for line in victim.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
-    victim.wait()
-    victim.stdout.close()
-    return promised[-1]
-
-
 @pytest.mark.promise("audit.survives-a-kill")
 def test_killed_processes_leave_a_log_that_verifies_and_holds_all_that_was_promised(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    victims = [start_victim(postgres_url, tmp_path) for _ in range(3)]
+    victims = [start_victim(VICTIM, postgres_url, str(tmp_path)) for _ in range(3)]
     with ThreadPoolExecutor() as killers:
         promised = sum(killers.map(kill_after, victims, (1, 9, 40)))
     verification = postgres_verified(postgres_url, tmp_path)
@@ -426,7 +403,7 @@ def test_killed_processes_leave_a_log_that_verifies_and_holds_all_that_was_promi
 
 
 async def test_the_next_process_attests_what_the_killed_one_left(postgres_url: str, tmp_path: Path) -> None:
-    await asyncio.to_thread(lambda: kill_after(start_victim(postgres_url, tmp_path), 5))
+    await asyncio.to_thread(lambda: kill_after(start_victim(VICTIM, postgres_url, str(tmp_path)), 5))
     ((last,),) = execute(postgres_url, "SELECT max(sequence) FROM audit_events")
     log = await started_postgres_log(postgres_url, tmp_path)
     await log.close()
