@@ -60,20 +60,20 @@ async def test_place_of_a_call_that_failed_or_was_cancelled_is_free_again(tmp_pa
 
 @pytest.mark.promise("serving.drain")
 async def test_leaving_hub_says_so_refuses_new_work_and_lets_running_work_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    waits, noticed, sleep = Waits(), asyncio.Event(), asyncio.sleep
+    waits, noticed = Waits(), asyncio.Event()
 
-    async def asleep(seconds: float) -> None:
-        await (noticed.wait() if seconds == NOTICE_S else sleep(seconds))
+    async def notice(seconds: float) -> None:
+        assert seconds == NOTICE_S
+        await noticed.wait()
 
-    monkeypatch.setattr(asyncio, "sleep", asleep)
     async with running_hub(tmp_path, tools=[waits, Echo()]) as running:
         running_call = asyncio.create_task(running.invoke("test/text.wait", {"text": "done"}))
         await waits.started.wait()
         watch = health_pb2_grpc.HealthStub(running.channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
-        draining = asyncio.create_task(running.hub.server.drain(NOTICE_S, 30))
+        draining = asyncio.create_task(running.hub.server.drain(NOTICE_S, 30, sleep=notice))
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         late = await running.invoke("test/text.echo", {"text": "while the mesh takes notice"})
         assert late.ok

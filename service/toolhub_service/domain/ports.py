@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -13,6 +13,9 @@ from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import Chunk, Outcome, Plan, Progress, SettledCall, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Limit, Verdict
+
+Sleep = Callable[[float], Awaitable[None]]
+"""Waits for so many seconds: asyncio.sleep, but where a test says when the time is over."""
 
 
 class Clock(Protocol):

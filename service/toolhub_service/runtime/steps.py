@@ -20,7 +20,7 @@ from toolhub_service.domain.call import Call, GrantedCall, Mode, PlannedCall, Qu
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.key import Claim
-from toolhub_service.domain.ports import Adapter, CallObserver, EventSink, PolicySource
+from toolhub_service.domain.ports import Adapter, CallObserver, EventSink, PolicySource, Sleep
 from toolhub_service.domain.result import Chunk, Outcome, Progress
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
@@ -234,11 +234,12 @@ def _rest(work: Coroutine[Any, Any, Result], awaited: Any) -> Generator[Any, Any
 
 
 class Executor:
-    """Runs granted calls on their adapters."""
+    """Runs granted calls on their adapters. `sleep` is what waits between two attempts."""
 
-    def __init__(self, observer: CallObserver, recorder: Recorder) -> None:
+    def __init__(self, observer: CallObserver, recorder: Recorder, sleep: Sleep = asyncio.sleep) -> None:
         self._observer = observer
         self._recorder = recorder
+        self._sleep = sleep
 
     async def execute(
         self, state: CallState, granted: GrantedCall, lease: Lease, adapter: Adapter, sink: EventSink
@@ -266,7 +267,7 @@ class Executor:
                 if pause_s is None:
                     raise ToolFailure(_final(granted, error)) from failure
                 self._recorder.retried(granted, state, error, state.attempts)
-                await asyncio.sleep(pause_s)
+                await self._sleep(pause_s)
 
 
 def _timed_out(granted: GrantedCall) -> ToolError:

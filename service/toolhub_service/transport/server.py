@@ -28,6 +28,7 @@ from toolhub.v1 import (
     tool_service_pb2,
     tool_service_pb2_grpc,
 )
+from toolhub_service.domain.ports import Sleep
 from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.front import Front
 from toolhub_service.transport.interceptors.admission import AdmissionLayer
@@ -151,16 +152,22 @@ class Server:
         await self._tell_health(_SERVING)
 
     async def drain(
-        self, notice_s: float, grace_s: float, leaving: Callable[[], Awaitable[None]] | None = None
+        self,
+        notice_s: float,
+        grace_s: float,
+        leaving: Callable[[], Awaitable[None]] | None = None,
+        *,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         """Leave: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop.
 
         `leaving` runs beside the grace of the running RPCs: watchers are told to come again, jobs end or are handed on.
-        What is cut off after its grace is cancelled; when this returns it has been stopped and recorded, too.
+        What is cut off after its grace is cancelled; when this returns it has been stopped and recorded, too. `sleep`
+        waits until the mesh has noticed.
         """
         await self._tell_health(_NOT_SERVING)
         if notice_s:
-            await asyncio.sleep(notice_s)
+            await sleep(notice_s)
         self._admission.draining = True
         self.tools.sessions.drain(grace_s)
         self.registry.news.close()

@@ -31,7 +31,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, ref
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import Job, RemoteMark
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
+from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms, Sleep
 from toolhub_service.domain.result import Outcome, Plan, SettledCall, ToolResult
 from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits, ToolSpec, ToolState
 from toolhub_service.domain.verdict import Verdict
@@ -349,6 +349,7 @@ def a_door(
     policy: str = POLICY,
     terms: BudgetTerms | None = None,
     show_raw: bool = False,
+    sleep: Sleep = asyncio.sleep,
 ) -> Door:
     """`answers` are those of the adapter. The clock starts at the loop's own time, so that deadlines mean something."""
     said: list[str] = []
@@ -367,7 +368,7 @@ def a_door(
         plans=Plans(PLAN_KEY, clock, PLAN_TTL_S),
         keys=Idempotency(MemoryKeys(clock), observer, clock, randomness),
         budgets=budgets,
-        executor=Executor(observer, recorder),
+        executor=Executor(observer, recorder, sleep),
         recorder=recorder,
         observer=observer,
         clock=clock,

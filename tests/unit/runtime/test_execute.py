@@ -17,24 +17,23 @@ DONE = Outcome(value={"text": "done"})
 IDEMPOTENT_WRITE = a_tool("test/text.put", capability="write:fs", idempotent=True)
 
 
+class Pauses(list[float]):
+    """Every pause between attempts that was asked for; none is waited for."""
+
+    async def sleep(self, delay_s: float) -> None:
+        self.append(delay_s)
+        await asyncio.sleep(0)
+
+
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Every pause asked for; none is waited for."""
-    asked: list[float] = []
-    sleep = asyncio.sleep
-
-    async def noted(delay_s: float) -> None:
-        asked.append(delay_s)
-        await sleep(0)
-
-    monkeypatch.setattr("toolhub_service.runtime.steps.asyncio.sleep", noted)
-    return asked
+def pauses() -> Pauses:
+    return Pauses()
 
 
 @pytest.mark.promise("retry.full-jitter")
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-async def test_pauses_double_with_full_jitter(pauses: list[float], share: float) -> None:
-    door = a_door(BROKEN, BROKEN, BROKEN, DONE)
+async def test_pauses_double_with_full_jitter(pauses: Pauses, share: float) -> None:
+    door = a_door(BROKEN, BROKEN, BROKEN, DONE, sleep=pauses.sleep)
     door.randomness.share = share
     result = await door.result(READ, budget=BudgetRequest(max_retries=3))
     assert result.ok
@@ -43,24 +42,24 @@ async def test_pauses_double_with_full_jitter(pauses: list[float], share: float)
 
 
 @pytest.mark.promise("retry.full-jitter")
-async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: list[float]) -> None:
-    door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=2.0), DONE)
+async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: Pauses) -> None:
+    door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=2.0), DONE, sleep=pauses.sleep)
     door.randomness.share = 1.0
     await door.result(READ, budget=BudgetRequest(max_retries=1))
     assert pauses == pytest.approx([2.1])
 
 
 @pytest.mark.promise("retry.full-jitter")
-async def test_no_retry_that_would_begin_after_the_deadline(pauses: list[float]) -> None:
-    door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=60.0), DONE)
+async def test_no_retry_that_would_begin_after_the_deadline(pauses: Pauses) -> None:
+    door = a_door(ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=60.0), DONE, sleep=pauses.sleep)
     error = await door.error(READ, budget=BudgetRequest(max_retries=3, timeout_s=5.0))
     assert error.kind is ErrorKind.RATE_LIMITED
     assert error.retry_after_s == 60.0
     assert pauses == []
 
 
-async def test_retries_end_with_the_last_error(pauses: list[float]) -> None:
-    door = a_door(BROKEN, ToolError(ErrorKind.UPSTREAM_ERROR, "Still broken."))
+async def test_retries_end_with_the_last_error(pauses: Pauses) -> None:
+    door = a_door(BROKEN, ToolError(ErrorKind.UPSTREAM_ERROR, "Still broken."), sleep=pauses.sleep)
     result = await door.result(READ, budget=BudgetRequest(max_retries=2))
     assert result.error is not None
     assert (result.error.kind, result.attempts) == (ErrorKind.UPSTREAM_ERROR, 3)
@@ -72,36 +71,36 @@ async def test_retries_end_with_the_last_error(pauses: list[float]) -> None:
 
 @pytest.mark.promise("retry.only-safe")
 @pytest.mark.parametrize("kind", [ErrorKind.NOT_FOUND, ErrorKind.EXECUTION_ERROR, ErrorKind.OUTCOME_UNKNOWN])
-async def test_what_will_not_pass_is_not_tried_again(pauses: list[float], kind: ErrorKind) -> None:
-    door = a_door(ToolError(kind, "No."), DONE)
+async def test_what_will_not_pass_is_not_tried_again(pauses: Pauses, kind: ErrorKind) -> None:
+    door = a_door(ToolError(kind, "No."), DONE, sleep=pauses.sleep)
     result = await door.result(READ, budget=BudgetRequest(max_retries=3))
     assert result.attempts == 1
 
 
 @pytest.mark.promise("retry.only-safe")
-async def test_side_effect_is_never_tried_again(pauses: list[float]) -> None:
-    door = a_door(BROKEN, DONE)
+async def test_side_effect_is_never_tried_again(pauses: Pauses) -> None:
+    door = a_door(BROKEN, DONE, sleep=pauses.sleep)
     result = await door.result(WRITE, budget=BudgetRequest(max_retries=3))
     assert result.attempts == 1
     assert len(door.adapter.calls) == 1
 
 
 @pytest.mark.promise("retry.only-safe")
-async def test_idempotent_side_effect_is_tried_again(pauses: list[float]) -> None:
-    door = a_door(BROKEN, DONE, tools=(IDEMPOTENT_WRITE,))
+async def test_idempotent_side_effect_is_tried_again(pauses: Pauses) -> None:
+    door = a_door(BROKEN, DONE, tools=(IDEMPOTENT_WRITE,), sleep=pauses.sleep)
     result = await door.result(IDEMPOTENT_WRITE, budget=BudgetRequest(max_retries=1))
     assert (result.ok, result.attempts) == (True, 2)
 
 
-async def test_call_of_a_writing_tool_that_only_reads_is_tried_again(pauses: list[float]) -> None:
-    door = a_door(BROKEN, DONE)
+async def test_call_of_a_writing_tool_that_only_reads_is_tried_again(pauses: Pauses) -> None:
+    door = a_door(BROKEN, DONE, sleep=pauses.sleep)
     door.adapter.reads_only = True
     result = await door.result(WRITE, budget=BudgetRequest(max_retries=1))
     assert (result.ok, result.attempts) == (True, 2)
 
 
-async def test_all_attempts_share_one_key(pauses: list[float]) -> None:
-    door = a_door(BROKEN, DONE)
+async def test_all_attempts_share_one_key(pauses: Pauses) -> None:
+    door = a_door(BROKEN, DONE, sleep=pauses.sleep)
     await door.result(READ, budget=BudgetRequest(max_retries=1), idempotency_key="k-1")
     assert [call.idempotency_key for call in door.adapter.calls] == ["k-1", "k-1"]
 

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job, amended, moved
+from toolhub_service.domain.ports import Sleep
 from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, JobState, Progress, ToolResult
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_record import UNASKED
@@ -35,12 +36,20 @@ _UNIT_CHARS = 32
 class JobSink:
     """Implements `EventSink` for one run."""
 
-    def __init__(self, live: LiveJob, ledger: JobLedger, redactor: Redactor, running: Callable[[], int]) -> None:
-        """`running`: how many jobs run in this process now."""
+    def __init__(
+        self,
+        live: LiveJob,
+        ledger: JobLedger,
+        redactor: Redactor,
+        running: Callable[[], int],
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """`running`: how many jobs run in this process now. `sleep` waits between two reports."""
         self._live = live
         self._ledger = ledger
         self._redactor = redactor
         self._running = running
+        self._sleep = sleep
         self._latest: Progress | None = None
         self._is_new = False
         self._appending: asyncio.Task[None] | None = None
@@ -67,7 +76,7 @@ class JobSink:
             while self._is_new:
                 self._is_new = False
                 await self._report()
-                await asyncio.sleep(min(INTERVAL_MAX_S, max(INTERVAL_S, _JOB_S * self._running())))
+                await self._sleep(min(INTERVAL_MAX_S, max(INTERVAL_S, _JOB_S * self._running())))
         except Superseded:
             self._is_closed = True
         finally:

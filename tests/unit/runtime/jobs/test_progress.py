@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from msgspec.structs import replace
 
@@ -54,22 +52,18 @@ async def test_interval_grows_with_the_jobs_that_run(
     monkeypatch.setattr(subject, "INTERVAL_S", 0.1)
     monkeypatch.setattr(subject, "_JOB_S", 0.005)
     slept: list[float] = []
-    real = asyncio.sleep
 
     async def sleep(delay_s: float) -> None:
-        if delay_s:
-            slept.append(delay_s)
-        await real(0)
+        slept.append(delay_s)
+        await turn()
 
     async def play(hand: Stagehand) -> ToolResult:
         sink = subject.JobSink(
-            hand.process.runs._live["job-1"], process.ledger, process.runs._redactor, lambda: running
+            hand.process.runs._live["job-1"], process.ledger, process.runs._redactor, lambda: running, sleep
         )
         sink.progress(Progress(1))
-        monkeypatch.setattr(asyncio, "sleep", sleep)
         while not slept:
             await turn()
-        monkeypatch.undo()
         await sink.close()
         return hand.ok()
 
