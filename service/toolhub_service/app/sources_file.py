@@ -45,7 +45,7 @@ from msgspec import Meta
 from toolhub_service.adapters.source_config import SecretRef, Section, Source, SourceInvalid, Value
 from toolhub_service.app.files import Stamp, stamp_of
 from toolhub_service.app.kinds import BY_NAME, FILES, KINDS, SHARED, kind_of
-from toolhub_service.guards.masking import yaml_problem
+from toolhub_service.guards.yaml_faults import yaml_problem
 from toolhub_service.registry.catalog import CORE_NAMESPACE, skeleton
 from toolhub_service.settings.loading import SettingsInvalid
 

@@ -24,6 +24,8 @@ import idna
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import is_allowed
+from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.secrets import MARK
 
 # One spelling for every host: what a URL may name, and how it is written from then on.
 #
@@ -329,3 +331,26 @@ def _authority_refused(authority: str) -> ToolFailure:
 
 def _not_a_url(what_to_do: str) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, f"The URL was not understood: {what_to_do}.")
+
+
+# A URL as it may stand in evidence and messages: no user name, no password, no fragment, no secret in its query.
+
+_SHOWN_MAX_CHARS = 2_000
+_SECRET_NAMES = frozenset({"assertion", "code", "key", "pin", "samlresponse", "sid", "sig", "signature", "state"})
+
+
+def shown_url(url: ParsedUrl) -> str:
+    """The URL with the values of query parameters redacted whose names look secret; at most 2,000 characters."""
+    target, question, query = url.target.partition("?")
+    values = "&".join(map(_shown_parameter, query.split("&")))
+    shown = f"{url.scheme}://{url.authority}{target}{question}{values if query else ''}"
+    return shown if len(shown) <= _SHOWN_MAX_CHARS else shown[:_SHOWN_MAX_CHARS] + "…"
+
+
+def _shown_parameter(parameter: str) -> str:
+    name, equals, _ = parameter.partition("=")
+    if equals and (
+        name.lower().removeprefix("x-amz-").removeprefix("x-goog-") in _SECRET_NAMES or is_secret_name(name)
+    ):
+        return f"{name}={MARK}"
+    return parameter

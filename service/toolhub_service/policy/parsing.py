@@ -22,8 +22,8 @@ from toolhub_service.domain.tool import DANGER_DESTRUCTIVE
 from toolhub_service.domain.verdict import CommandRule, EgressRule, FlagRule, Sandbox
 from toolhub_service.guards.command_grammar import SAFE_COMMANDS
 from toolhub_service.guards.commands import rule_faults
-from toolhub_service.guards.masking import yaml_fault
 from toolhub_service.guards.urls import canonical_host, canonical_path
+from toolhub_service.guards.yaml_faults import yaml_fault
 from toolhub_service.policy.document import Command, Egress, Pattern, PolicyDocument, SandboxRule
 
 # Names in a policy that fit nothing known: a misspelt tool in a DENY rule forbids nothing, and says nothing.

@@ -20,8 +20,8 @@ import msgspec
 import yaml
 
 from toolhub_service.adapters.source_config import SECRET_MIN_CHARS, Section, secrets_of_url
-from toolhub_service.guards.masking import yaml_problem
 from toolhub_service.guards.secret_patterns import is_secret_name
+from toolhub_service.guards.yaml_faults import yaml_problem
 from toolhub_service.settings.document import Settings
 
 # Secrets this process knows by value: they are hidden under whatever name and in whatever text they turn up.

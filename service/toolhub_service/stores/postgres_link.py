@@ -24,7 +24,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
-from toolhub_service.guards.masking import postgres_target
+from toolhub_service.stores.postgres_target import postgres_target
 
 # Plain SQL files, applied in the order of their names, each once, by one process at a time.
 

@@ -20,9 +20,8 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refu
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import NETWORK, Annotations, ArgumentRole, CostHints, GuardedArgument, ToolLimits
 from toolhub_service.guards.headers import Headers, judge_request_headers, shown_response_headers
-from toolhub_service.guards.masking import shown_url
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url
+from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url, shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.egress.wire import MOST, REPEATABLE, JsonBodies

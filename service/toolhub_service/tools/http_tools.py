@@ -22,8 +22,8 @@ from toolhub_service.domain.tool import (
     ToolLimits,
 )
 from toolhub_service.guards.headers import judge_request_headers
-from toolhub_service.guards.masking import shown_url
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.guards.urls import shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.egress.wire import BoundedBody, is_large

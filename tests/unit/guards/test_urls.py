@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.guards.masking import shown_url
-from toolhub_service.guards.urls import URL_MAX_BYTES, JudgedUrl, join_url, judge_url, parse_url
+from toolhub_service.guards.urls import URL_MAX_BYTES, JudgedUrl, join_url, judge_url, parse_url, shown_url
 
 ANY = (EgressRule(("*",)),)
 ALL_PORTS = frozenset(range(1, 65536))

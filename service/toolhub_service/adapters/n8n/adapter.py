@@ -28,8 +28,8 @@ from toolhub_service.domain.ports import Clock, EventSink, Randomness
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Trust
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.guards.masking import Mask, shown_url
-from toolhub_service.guards.urls import parse_url
+from toolhub_service.guards.masking import Mask
+from toolhub_service.guards.urls import parse_url, shown_url
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.tools.egress.transport import SystemResolver
 

@@ -20,8 +20,8 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.result import Evidence, EvidenceType
-from toolhub_service.guards.masking import Mask, shown_url
-from toolhub_service.guards.urls import parse_url
+from toolhub_service.guards.masking import Mask
+from toolhub_service.guards.urls import parse_url, shown_url
 
 NO_MASK: Final = Mask()
 

@@ -142,8 +142,8 @@ async def _redis(url: str) -> Finding:
 async def _postgres(url: str) -> Finding:
     from psycopg import AsyncConnection
 
-    from toolhub_service.guards.masking import postgres_target
     from toolhub_service.stores.postgres_link import TROUBLE, reason_of
+    from toolhub_service.stores.postgres_target import postgres_target
 
     try:
         target = postgres_target(url, application="toolhub doctor")

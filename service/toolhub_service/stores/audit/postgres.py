@@ -24,9 +24,9 @@ from psycopg.sql import SQL, Composed, Identifier
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import Event, EventFilter
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.guards.masking import postgres_target
 from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, tampered
 from toolhub_service.stores.audit.log import ChainedAuditLog
+from toolhub_service.stores.postgres_target import postgres_target
 
 # Ids that callers choose are indexed by hash: a B-tree refuses a long one, and with it the whole group of events.
 
