@@ -332,7 +332,7 @@ class ApprovalLedger:
         await self._audit.append_durably(used_event(approval, call, self._clock.unix_ms(), is_rerun=rerun))
 
     async def current(self, approval: Approval) -> Approval:
-        """The approval as it stands by the clock, put down as such when that is new."""
+        """The approval as it is now; that it has expired is persisted when it is first noticed."""
         return await self._expire(approval) if is_over(approval, self._clock.unix_ms()) else approval
 
     async def withdraw(self, approval: Approval, why: str) -> None:

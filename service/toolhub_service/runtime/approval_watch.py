@@ -122,7 +122,7 @@ _REMEMBERED_MAX = 10_000
 """Approvals of which a watch knows what it has told last."""
 _PAGE = 256
 _COME_AGAIN_S = 0.5
-"""How long those who are sent away by a hub that leaves do well to wait."""
+"""What watchers are told to wait before they come again, when the hub shuts down."""
 
 Heard = Callable[[Approval | None], None]
 

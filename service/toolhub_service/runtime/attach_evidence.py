@@ -176,7 +176,7 @@ def _without(result: ToolResult, why: ErrorKind) -> ToolResult:
     return result._replace(evidence=(*result.evidence, told))
 
 
-# Step 7: does the result fit the output schema? Never applied to an error.
+# Step 8: the answers of calls that succeeded, were refused, or became a job.
 
 
 async def attach_evidence(

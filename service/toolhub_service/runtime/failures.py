@@ -1,4 +1,4 @@
-"""Which failures are refusals, which speak of the upstream, and what a crash is told as."""
+"""Redaction of errors, evidence and plans; which errors are refusals by policy; what is reported of a crash."""
 
 from __future__ import annotations
 

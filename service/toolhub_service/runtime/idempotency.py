@@ -8,8 +8,8 @@
     its call is dead ─────────────────── run where a repeat is safe, else OUTCOME_UNKNOWN
 
 After Stripe's idempotent requests and draft-ietf-httpapi-idempotency-key-header, with two differences: a dead runner is
-told apart by its lease, and what may have happened is never run again unseen. A lease is as long as the call may take,
-so nothing has to renew it. Why so: docs/decisions/0009.
+detected by its expired lease, and a call whose outcome is unknown is never run again by itself unless a repeat is safe.
+A lease is as long as the call may take, so nothing has to renew it. Why so: docs/decisions/0009.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def check_policy(route: Route, planned: PlannedCall, policy: PolicySource) -> Ve
 
 
 def is_bound(call: Call, verdict: Verdict) -> bool:
-    """Whether a plan is shown or committed, or a person asked: each holds for a folder and what stands there."""
+    """Whether a plan or an approval takes part: each is valid for one workspace and the state that it was made for."""
     if verdict.effect is Effect.DENY:
         return False
     if verdict.effect is Effect.REQUIRE_APPROVAL or call.mode is Mode.DRY_RUN:
@@ -177,7 +177,7 @@ class SilentSink:
 SILENT = SilentSink()
 
 
-# Undoing what was begun although the one who began it is cancelled.
+# Cleanup that must finish even when its caller is cancelled.
 
 T = TypeVar("T")
 

@@ -1,1 +1,1 @@
-"""What surrounds every RPC, outermost first: tracing, metrics, errors, admission, auth, policy, validation."""
+"""The layers around every RPC; app/wiring_server.py puts them in order."""
