@@ -152,7 +152,7 @@ def check(
     from toolhub_service.settings.loading import SettingsInvalid
 
     settings = read_settings(config_file, data_dir)
-    is_name = NAME.fullmatch(what) is not None and not Path(what).exists()
+    is_name = NAME.fullmatch(what) is not None and not Path(what).is_file()
     named = sources_file or settings.sources.file or (what and not is_name)
     path = Path(what) if what and not is_name else sources_path(settings, sources_file)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,5 +25,6 @@ else:
 
 async def load() -> None:
     """Load it in a thread, so that other calls go on meanwhile."""
-    if "numpy" not in sys.modules:
-        await asyncio.to_thread(import_module, "numpy")
+    # sys.modules would not tell: it has a module already while that is being loaded.
+    if "ndarray" not in vars(np):
+        await asyncio.to_thread(getattr, np, "ndarray")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.arrays import np
+from toolhub_service.registry.arrays import load, np
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.registry.index import fields_of
 
@@ -179,6 +179,7 @@ class ToolMeanings:
 
     async def _embedded(self, texts: Sequence[str]) -> list[Vector]:
         """Raises ValueError when the answer is not one finite vector of the dimension a text."""
+        await load()
         found = np.asarray(await self._embedder.embed(texts), np.float32)
         if found.shape != (len(texts), self._embedder.dimension) or not np.isfinite(found).all():
             raise ValueError(f"expected {len(texts)} finite vectors of {self._embedder.dimension}, got {found.shape}")

@@ -251,14 +251,21 @@ class PinLedger:
             changed = [
                 replace(pin, state=PinState.SUPERSEDED, registered=False, version=pin.version + 1) for pin in found
             ]
-            if not changed or await self._store.put(changed):
+            if not changed:
+                return False
+            if await self._store.put(changed):
                 await self._remove_outdated(source)
-                return bool(changed)
+                return True
         raise _contended()
 
     async def _remove_outdated(self, source: str) -> None:
-        for pin in outdated(await self._known(source)):
-            await self._store.remove(pin)
+        """Never raises because of the store: what was registered or unregistered stands, and the next time removes
+        what is left now."""
+        try:
+            for pin in outdated(await self._known(source)):
+                await self._store.remove(pin)
+        except (HubFailure, ToolFailure) as failure:
+            self._observer.troubled(source, failure)
 
     async def forget(self, source: str) -> None:
         self._last.pop(source, None)

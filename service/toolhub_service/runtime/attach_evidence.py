@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple, TypeAlias, cast
 
@@ -19,7 +20,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.call_state import CallState, ResultSummary
-from toolhub_service.runtime.failures import redact_evidence
+from toolhub_service.runtime.failures import mended, redact_text
 from toolhub_service.runtime.record import summarise_result
 from toolhub_service.schema.canonical_json import NotJson, dumps
 
@@ -179,6 +180,27 @@ def _without(result: ToolResult, why: ErrorKind) -> ToolResult:
 # Step 8: the answers of calls that succeeded, were refused, or became a job.
 
 
+def redact_evidence(proofs: Sequence[Evidence], redactor: Redactor) -> Sequence[Evidence]:
+    """The very same objects when there is nothing to hide or to mend in any of them, which one search tells."""
+    text = ""
+    for proof in proofs:
+        text += f"{proof.ref}\n{proof.summary}\n"
+        for name, value in proof.attributes.items():
+            text += f'"{name}":"{value}"\n'
+    if text.isascii() and not redactor.suspects(text.encode()):
+        return proofs
+    return [
+        proof._replace(
+            ref=redact_text(proof.ref, redactor),
+            summary=redact_text(proof.summary, redactor),
+            attributes=redactor.value(
+                {redact_text(str(name), redactor): mended(str(value)) for name, value in proof.attributes.items()}
+            ),
+        )
+        for proof in proofs
+    ]
+
+
 async def attach_evidence(
     state: CallState, outcome: Outcome, clock: Clock, redactor: Redactor, *, show_raw: bool
 ) -> tuple[ToolResult, bytes | None]:
@@ -194,17 +216,11 @@ async def attach_evidence(
         raise unwritable(spec) from not_json
     evidence: list[Evidence] = []
     proofs = outcome.evidence or (_call_evidence(state, f"{spec.name} {spec.version} answered"),)
-    text = ""
-    for proof in proofs:
-        text += f"{proof.ref}\n{proof.summary}\n"
-        for name, said in proof.attributes.items():
-            text += f'"{name}":"{said}"\n'
-    is_plain = text.isascii() and not redactor.suspects(text.encode())  # one search for all of them
-    for proof in proofs:
-        shown = proof if is_plain else redact_evidence(proof, redactor)
+    for shown in redact_evidence(proofs, redactor):
         if not shown.created_at_unix_ms:
-            shown = Evidence(shown.type, shown.ref, shown.summary, now_unix_ms, shown.sha256, shown.attributes)
-        evidence.append(shown)
+            evidence.append(Evidence(shown.type, shown.ref, shown.summary, now_unix_ms, shown.sha256, shown.attributes))
+        else:
+            evidence.append(shown)
     if cut is not None:
         evidence.append(_dated(cut.evidence, now_unix_ms))
     result = ToolResult(

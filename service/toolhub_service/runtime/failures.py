@@ -1,4 +1,4 @@
-"""Redaction of errors, evidence and plans; which errors are refusals by policy; what is reported of a crash."""
+"""Redaction of errors and plans; which errors are refusals by policy; what is reported of a crash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.result import Evidence, Plan, StepVerdict
+from toolhub_service.domain.result import Plan, StepVerdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.call_state import CallState
 from toolhub_service.schema.canonical_json import NotJson, dumps
@@ -25,25 +25,14 @@ SHOWN_AT_ONCE_BYTES: Final = 16 * 1024
 
 def redact_error(error: ToolError, redactor: Redactor) -> ToolError:
     """Every text of the error; its kind and terms stay."""
+    upstream = error.upstream
     return replace(
         error,
-        message=_text(error.message, redactor),
+        message=redact_text(error.message, redactor),
         violations=tuple(_violation(violation, redactor) for violation in error.violations),
         details=_details(error.details, redactor),
-        upstream=Upstream(error.upstream.status, _text(error.upstream.excerpt, redactor)) if error.upstream else None,
+        upstream=upstream and Upstream(upstream.status, redact_text(upstream.excerpt, redactor)),
     )
-
-
-def redact_evidence(evidence: Evidence, redactor: Redactor) -> Evidence:
-    """The very same object when there is nothing to hide or to mend, which one search tells."""
-    text = f"{evidence.ref}\n{evidence.summary}"
-    for name, value in evidence.attributes.items():
-        text += f'\n"{name}":"{value}"'
-    if text.isascii() and not redactor.suspects(text.encode()):
-        return evidence
-    attributes = redactor.value({_text(str(n), redactor): _mended(str(v)) for n, v in evidence.attributes.items()})
-    ref, summary = _text(evidence.ref, redactor), _text(evidence.summary, redactor)
-    return evidence._replace(ref=ref, summary=summary, attributes=attributes)
 
 
 def redact_plan(plan: Plan, redactor: Redactor) -> Plan:
@@ -52,22 +41,24 @@ def redact_plan(plan: Plan, redactor: Redactor) -> Plan:
         plan,
         args=redactor.value(plan.args),
         steps=tuple(_step(step, redactor) for step in plan.steps),
-        effects=tuple(_text(effect, redactor) for effect in plan.effects),
+        effects=tuple(redact_text(effect, redactor) for effect in plan.effects),
     )
 
 
 def _violation(violation: Violation, redactor: Redactor) -> Violation:
     return replace(
         violation,
-        path=_text(violation.path, redactor),
-        message=_text(violation.message, redactor),
-        hint=_text(violation.hint, redactor),
+        path=redact_text(violation.path, redactor),
+        message=redact_text(violation.message, redactor),
+        hint=redact_text(violation.hint, redactor),
     )
 
 
 def _step(step: StepVerdict, redactor: Redactor) -> StepVerdict:
     error = None if step.error is None else redact_error(step.error, redactor)
-    return replace(step, reason=_text(step.reason, redactor), remedy=_text(step.remedy, redactor), error=error)
+    return replace(
+        step, reason=redact_text(step.reason, redactor), remedy=redact_text(step.remedy, redactor), error=error
+    )
 
 
 def _details(details: Mapping[str, JsonValue], redactor: Redactor) -> JsonObject:
@@ -78,11 +69,11 @@ def _details(details: Mapping[str, JsonValue], redactor: Redactor) -> JsonObject
     return cast(JsonObject, redactor.value(dict(details)))
 
 
-def _text(text: str, redactor: Redactor) -> str:
-    return redactor.text(_mended(text))
+def redact_text(text: str, redactor: Redactor) -> str:
+    return redactor.text(mended(text))
 
 
-def _mended(text: str) -> str:
+def mended(text: str) -> str:
     """`?` for lone surrogates, such as stand in file names that are not UTF-8: they cannot be sent."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 

@@ -370,3 +370,11 @@ class TestReport:
         assert "no-such-program-1" not in only.stdout
         assert list(json.loads(cli("check", "a", "--json").stdout)["missing"]) == ["a"]
         assert "There is no source 'bb'" in cli("check", "bb", code=1).stderr
+
+    def test_a_folder_of_that_name_is_not_taken_for_a_file(
+        self, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cli("add", "memory", "--", "sh")
+        (tmp_path / "memory").mkdir()
+        monkeypatch.chdir(tmp_path)
+        assert "✓ memory" in cli("check", "memory").stdout

@@ -20,6 +20,7 @@ from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange,
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.discovery import Shadows
+from toolhub_service.registry.pin_ledger import FORMER_MAX, PinLedger
 from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.stores.memory import MemoryPins
 
@@ -36,6 +37,12 @@ class FaultyPins(MemoryPins):
         super().__init__()
         self.failure: Exception | None = None
         self.before_put: Callable[[], Sequence[Pin]] | None = None
+        self.refuses_removal = False
+
+    async def remove(self, pin: Pin) -> bool:
+        if self.refuses_removal:
+            raise AWAY
+        return await super().remove(pin)
 
     async def of_source(self, source: str) -> Sequence[Pin]:
         if self.failure is not None:
@@ -422,3 +429,20 @@ async def test_a_shadowing_tool_is_quarantined_and_its_siblings_are_not(staged: 
     assert stage.state("files/read") is ToolState.ACTIVE
     assert stage.state("files/core__fs_readText") is ToolState.QUARANTINED
     assert [pin.change for pin in stage.witness.new if pin.state is PinState.PENDING] == [PinChange.SHADOWED]
+
+
+async def test_what_is_registered_stands_though_nothing_old_can_be_removed(staged: Staged) -> None:
+    pins, stage = FaultyPins(), staged()
+    old = (former(number) for number in range(FORMER_MAX + 1))
+    assert await pins.put(list(old))
+    pins.refuses_removal = True
+    ledger = PinLedger(pins, stage.clock, stage.witness, shadowed_by=lambda _: "")
+    await ledger.register([READ], {"files": "stdio:files"}, "ann")
+    assert [pin.tool for pin in await ledger.registered("files")] == ["files/read"]
+    assert await ledger.unregister("files", "files/read")
+    assert stage.witness.troubles == [("files", AWAY)] * 2
+
+
+def former(number: int) -> Pin:
+    """Registered once, and superseded."""
+    return Pin("files", "files/read", f"{number:064x}", {}, PinState.SUPERSEDED, endpoint="stdio:files")

@@ -1,6 +1,6 @@
 """Step 6 for tools of MCP servers: from a granted call to `tools/call` on its source's warm connection, and back.
 
-Sources come and go while the hub runs. Jobs of tools that run as tasks of their server go through `tasks.py`.
+Sources come and go while the hub runs. Jobs of tools that run as tasks of their server go through `job.py`.
 """
 
 from __future__ import annotations

@@ -104,9 +104,9 @@ def discovered(workflow: JsonObject, terms: DiscoveryTerms) -> Discovered | str 
 
 def restored(remote: JsonObject) -> Discovered | None:
     """From what a pin has kept; None when that cannot be."""
-    keep = as_object(remote.get("webhook")) or {}
+    kept = as_object(remote.get("webhook")) or {}
     name, description, tags = remote.get("name"), remote.get("description"), remote.get("tags")
-    method, path, mode, demanded = (keep.get(part) for part in _OF_WEBHOOK)
+    method, path, mode, demanded = (kept.get(part) for part in _OF_WEBHOOK)
     if not (isinstance(name, str) and isinstance(method, str) and isinstance(path, str)):
         return None
     webhook = Webhook(
