@@ -30,7 +30,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def closed_but(count: int) -> None:
+async def expect_closed_but(count: int) -> None:
     """Until no more descriptors than these are left: the server's side closes when it notices, and tells nobody."""
     async with asyncio.timeout(60):
         while descriptors() > count:  # noqa: ASYNC110
@@ -81,7 +81,7 @@ async def test_call_cancelled_at_any_step_leaves_neither_descriptor_nor_place(
             await cancelled_after(steps, client, server, "a.example", again_after=again_after)
         await all_at_once(client, server, "a.example")
         await client.aclose()
-    await closed_but(before)
+    await expect_closed_but(before)
 
 
 async def test_calls_cancelled_together_leave_neither_descriptor_nor_place(clients: Clients) -> None:
@@ -96,7 +96,7 @@ async def test_calls_cancelled_together_leave_neither_descriptor_nor_place(clien
             await asyncio.wait(calls)
         await all_at_once(client, server, "a.example")
         await client.aclose()
-    await closed_but(before)
+    await expect_closed_but(before)
 
 
 async def test_call_cancelled_at_any_step_of_tls_leaves_neither_descriptor_nor_place(
@@ -111,7 +111,7 @@ async def test_call_cancelled_at_any_step_of_tls_leaves_neither_descriptor_nor_p
             await cancelled_after(steps, client, server, "a.example")
         await all_at_once(client, server, "a.example")
         await client.aclose()
-        await closed_but(before)
+        await expect_closed_but(before)
 
 
 async def test_cancelled_tls_handshake_closes_the_connection(clients: Clients) -> None:
