@@ -22,8 +22,8 @@ def python() -> str:
     lines += ["", "", "class Reason(StrEnum):"]
     lines += ['    """Why an RPC failed: the `reason` of its google.rpc.ErrorInfo."""', ""]
     for reason in Reason:
-        linted = "  # noqa: S105 - no password" if "TOKEN" in reason else ""
-        lines += [f'    {reason.name} = "{reason.value}"{linted}', *_docstring(reason.meaning)]
+        linted = "  # noqa: S105 - no password" if "TOKEN" in reason.name else ""
+        lines += [f'    {reason.name} = "{reason.name}"{linted}', *_docstring(reason.meaning)]
     lines += ["", "", "ADVICE: dict[str, str] = {"]
     for kind in ErrorKind:
         name, text = f"    ErrorKind.{kind.value}:", json.dumps(ERROR_KINDS[kind].advice, ensure_ascii=False)
@@ -42,7 +42,7 @@ def go() -> str:
         lines += [*_comment("\t// ", ERROR_KINDS[kind].meaning), f'\tKind{_pascal(kind.value)} = "{kind.value}"']
     lines += [")", "", "// Why an RPC failed: the reason of its google.rpc.ErrorInfo.", "const ("]
     for reason in Reason:
-        lines += [*_comment("\t// ", reason.meaning), f'\tReason{_pascal(reason.name)} = "{reason.value}"']
+        lines += [*_comment("\t// ", reason.meaning), f'\tReason{_pascal(reason.name)} = "{reason.name}"']
     lines += [
         ")",
         "",
@@ -64,7 +64,7 @@ def typescript() -> str:
     lines += ["} as const;", "", "export type ErrorKindName = keyof typeof ADVICE;", ""]
     lines += ["/** Why an RPC failed: the `reason` of its google.rpc.ErrorInfo. */", "export const Reason = {"]
     for reason in Reason:
-        lines += [*_jsdoc(reason.meaning), f'  {reason.name}: "{reason.value}",']
+        lines += [*_jsdoc(reason.meaning), f'  {reason.name}: "{reason.name}",']
     lines += ["} as const;", "", "export type ReasonName = keyof typeof Reason;", ""]
     return "\n".join(lines)
 

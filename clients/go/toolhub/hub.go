@@ -1,80 +1,64 @@
-// Package toolhub is a thin client of tool-hub.
+// Package toolhub is a client of tool-hub: tools, calls, jobs, artifacts and approvals over one gRPC connection.
+//
+//	hub, err := toolhub.Connect("", toolhub.Config{}) // TOOLHUB_ADDRESS, TOOLHUB_API_KEY, TOOLHUB_CA_FILE
+//	result, err := hub.Invoke(ctx, toolhub.Call{Tool: "core/util.time.now"})
+//
+// Errors are *CallFailed, the hub's judgement of a call; *HubError, an RPC that failed; or those of ctx.
 package toolhub
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
-	"time"
+	"iter"
+	"os"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
 
-// Reading is repeated while the hub is away. A call is not: it may have had its effect.
-const serviceConfig = `{
-  "loadBalancingConfig": [{"round_robin": {}}],
-  "methodConfig": [{
-    "name": [
-      {"service": "toolhub.v1.ToolService", "method": "ListTools"},
-      {"service": "toolhub.v1.ToolService", "method": "SearchTools"},
-      {"service": "toolhub.v1.ToolService", "method": "GetTool"},
-      {"service": "toolhub.v1.ToolService", "method": "ExportTools"},
-      {"service": "toolhub.v1.JobService", "method": "GetJob"},
-      {"service": "toolhub.v1.JobService", "method": "ListJobs"}
-    ],
-    "retryPolicy": {
-      "maxAttempts": 4, "initialBackoff": "0.2s", "maxBackoff": "3s", "backoffMultiplier": 2,
-      "retryableStatusCodes": ["UNAVAILABLE"]
-    }
-  }]
-}`
-
-// A hub that was started again is found soon.
-var reconnect = backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
-
-// Config says how to reach a hub.
-type Config struct {
-	// APIKey is sent with every RPC. Empty: none.
-	APIKey string
-	// TLS are the channel's credentials. Nil: plaintext, for loopback or a sidecar.
-	TLS credentials.TransportCredentials
-	// Context is what every call is made under unless its Call brings its own.
-	Context *toolhubv1.ExecContext
-}
-
-// Hub is a connected hub. Tools and Jobs are the generated clients, for what has no method here.
+// Hub is a connected hub. The generated clients stand beside, with the credential and the retries of the others, for
+// what has no method here.
 type Hub struct {
-	Tools toolhubv1.ToolServiceClient
-	Jobs  toolhubv1.JobServiceClient
+	Tools     toolhubv1.ToolServiceClient
+	Jobs      toolhubv1.JobServiceClient
+	Artifacts toolhubv1.ArtifactServiceClient
+	Approvals toolhubv1.ApprovalServiceClient
+	Registry  toolhubv1.RegistryServiceClient
+	Audit     toolhubv1.AuditServiceClient
 
 	config     Config
+	address    string
 	connection *grpc.ClientConn
 }
 
-// Connect opens a channel to the hub at address. It does not wait for the hub to answer.
+// Connect opens a channel to the hub at address: `host`, `host:port`, `https://host`, `dns:///name:port`, `unix:/path`;
+// empty: TOOLHUB_ADDRESS, else 127.0.0.1:50051. It does not wait for the hub: the first call does.
 func Connect(address string, config Config) (*Hub, error) {
-	transport := config.TLS
-	if transport == nil {
-		transport = insecure.NewCredentials()
-	}
-	connection, err := grpc.NewClient(
-		address, grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(serviceConfig),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 20 * time.Second}))
+	connection, where, err := dial(address, &config)
 	if err != nil {
 		return nil, err
+	}
+	config.Context = proto.CloneOf(config.Context)
+	if config.Context == nil {
+		config.Context = &toolhubv1.ExecContext{}
+	}
+	if config.Context.RequestId == "" {
+		config.Context.RequestId = firstOf(os.Getenv("TOOLHUB_REQUEST_ID"), "req_"+rand.Text())
 	}
 	return &Hub{
 		Tools:      toolhubv1.NewToolServiceClient(connection),
 		Jobs:       toolhubv1.NewJobServiceClient(connection),
+		Artifacts:  toolhubv1.NewArtifactServiceClient(connection),
+		Approvals:  toolhubv1.NewApprovalServiceClient(connection),
+		Registry:   toolhubv1.NewRegistryServiceClient(connection),
+		Audit:      toolhubv1.NewAuditServiceClient(connection),
 		config:     config,
+		address:    where,
 		connection: connection,
 	}, nil
 }
@@ -82,70 +66,90 @@ func Connect(address string, config Config) (*Hub, error) {
 // Close closes the channel.
 func (hub *Hub) Close() error { return hub.connection.Close() }
 
-// Authorized is ctx with the hub's credential, for use with Tools and Jobs.
-func (hub *Hub) Authorized(ctx context.Context) context.Context {
-	if hub.config.APIKey == "" {
-		return ctx
-	}
-	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+hub.config.APIKey)
-}
+// Address is what the hub was connected by.
+func (hub *Hub) Address() string { return hub.address }
 
 // Call is what to do and why. Only Tool is required.
 type Call struct {
 	Tool           string
-	Args           any // anything that marshals to a JSON object; nil means {}
-	Purpose        string
-	IdempotencyKey string
+	Args           any    // anything that marshals to a JSON object; nil means {}
+	Purpose        string // required by tools that change something; it goes into the audit log
+	IdempotencyKey string // the same key and arguments have one effect, however often they are sent
 	PlanDigest     string
-	ApprovalID     string
+	ApprovalID     string                 // of an approval that a person has granted
 	Context        *toolhubv1.ExecContext // nil: the hub's
 }
 
-// CallFailed says that a call was judged or ran and did not succeed.
-type CallFailed struct {
-	Reason *toolhubv1.ToolError
-	CallID string
-}
-
-// Kind is such as KindPolicyDenied.
-func (failed *CallFailed) Kind() string {
-	return strings.TrimPrefix(failed.Reason.GetKind().String(), "ERROR_KIND_")
-}
-
-func (failed *CallFailed) Error() string {
-	return fmt.Sprintf("%s: %s", failed.Kind(), failed.Reason.GetMessage())
-}
-
-// Invoke makes one call. A *CallFailed is the hub's judgement; any other error is the RPC's.
+// Invoke makes one call. The result of a call that failed comes with a *CallFailed.
 func (hub *Hub) Invoke(ctx context.Context, call Call) (*toolhubv1.ToolResult, error) {
-	intent, err := call.intent()
+	request, err := hub.request(call)
 	if err != nil {
 		return nil, err
 	}
-	response, err := hub.Tools.Invoke(hub.Authorized(ctx), &toolhubv1.InvokeRequest{
-		Intent: intent, Context: hub.contextOf(call), PlanDigest: call.PlanDigest, ApprovalId: call.ApprovalID,
-	})
+	return hub.invoke(ctx, request)
+}
+
+func (hub *Hub) invoke(ctx context.Context, request *toolhubv1.InvokeRequest) (*toolhubv1.ToolResult, error) {
+	response, err := hub.Tools.Invoke(ctx, request)
 	if err != nil {
 		return nil, err
 	}
 	return judged(response.GetResult())
 }
 
+// DryRun is what a call would do; Commit does exactly this.
+type DryRun struct {
+	Plan    *toolhubv1.Plan
+	request *toolhubv1.InvokeRequest
+}
+
+// Err is what would stop the call; nil when it would run. PLAN_REQUIRED, which committing answers, does not count.
+func (shown *DryRun) Err() error {
+	for _, step := range shown.Plan.GetSteps() {
+		if !step.GetOk() && shown.Plan.GetPlanDigest() == "" {
+			return &CallFailed{Reason: step.GetError(), CallID: shown.Plan.GetCallId()}
+		}
+	}
+	return nil
+}
+
+// DryRun says what Invoke would do. Nothing happens.
+func (hub *Hub) DryRun(ctx context.Context, call Call) (*DryRun, error) {
+	request, err := hub.request(call)
+	if err != nil {
+		return nil, err
+	}
+	asked := proto.CloneOf(request)
+	asked.Mode = toolhubv1.InvokeMode_INVOKE_MODE_DRY_RUN
+	response, err := hub.Tools.Invoke(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	return &DryRun{Plan: response.GetPlan(), request: request}, nil
+}
+
+// Commit does exactly what the dry run has shown; anything else is PLAN_REQUIRED.
+func (hub *Hub) Commit(ctx context.Context, shown *DryRun) (*toolhubv1.ToolResult, error) {
+	request := proto.CloneOf(shown.request)
+	request.PlanDigest = shown.Plan.GetPlanDigest()
+	return hub.invoke(ctx, request)
+}
+
 // InvokeStream makes one call and hands each progress report and chunk to seen as it happens.
 func (hub *Hub) InvokeStream(
 	ctx context.Context, call Call, seen func(*toolhubv1.InvokeStreamResponse),
 ) (*toolhubv1.ToolResult, error) {
-	intent, err := call.intent()
+	request, err := hub.request(call)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(hub.Authorized(ctx))
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := hub.Tools.InvokeStream(ctx, &toolhubv1.InvokeStreamRequest{
-		Intent: intent, Context: hub.contextOf(call), PlanDigest: call.PlanDigest, ApprovalId: call.ApprovalID,
+		Intent: request.Intent, Context: request.Context, PlanDigest: request.PlanDigest, ApprovalId: request.ApprovalId,
 	})
 	if err != nil {
-		return nil, err
+		return nil, hubError(err, hub.address)
 	}
 	for {
 		event, err := stream.Recv()
@@ -153,7 +157,7 @@ func (hub *Hub) InvokeStream(
 			return nil, io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return nil, err
+			return nil, hubError(err, hub.address)
 		}
 		if result := event.GetResult(); result != nil {
 			return judged(result)
@@ -164,17 +168,72 @@ func (hub *Hub) InvokeStream(
 
 // Value unmarshals a result's JSON into target.
 func Value(result *toolhubv1.ToolResult, target any) error {
-	return json.Unmarshal(result.GetResultJson(), target)
-}
-
-func (hub *Hub) contextOf(call Call) *toolhubv1.ExecContext {
-	if call.Context != nil {
-		return call.Context
+	if text := result.GetResultJson(); text != nil {
+		return json.Unmarshal(text, target)
 	}
-	return hub.config.Context
+	text, err := result.GetResultStruct().MarshalJSON()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, target)
 }
 
-func (call Call) intent() (*toolhubv1.ToolIntent, error) {
+// ListTools gives every tool the caller could be allowed, page by page, with those filters; nil means all.
+func (hub *Hub) ListTools(ctx context.Context, where *toolhubv1.ToolFilter) iter.Seq2[*toolhubv1.ToolSpec, error] {
+	return pages(func(token string) ([]*toolhubv1.ToolSpec, string, error) {
+		page, err := hub.Tools.ListTools(ctx, &toolhubv1.ListToolsRequest{Filter: where, PageToken: token})
+		return page.GetTools(), page.GetNextPageToken(), err
+	})
+}
+
+// Search gives the best hits, at most limit.
+func (hub *Hub) Search(
+	ctx context.Context, query string, limit int32, where *toolhubv1.ToolFilter,
+) ([]*toolhubv1.SearchHit, error) {
+	response, err := hub.Tools.SearchTools(
+		ctx, &toolhubv1.SearchToolsRequest{Query: query, PageSize: limit, Filter: where})
+	return response.GetHits(), err
+}
+
+// GetTool is one tool; ErrNotFound when there is none.
+func (hub *Hub) GetTool(ctx context.Context, name string) (*toolhubv1.ToolSpec, error) {
+	response, err := hub.Tools.GetTool(ctx, &toolhubv1.GetToolRequest{Name: name})
+	return response.GetTool(), err
+}
+
+// Export gives definitions for a model, a JSON array, and each exported name's tool.
+func (hub *Hub) Export(
+	ctx context.Context, format toolhubv1.ExportFormat, where *toolhubv1.ToolFilter,
+) (json.RawMessage, map[string]string, error) {
+	response, err := hub.Tools.ExportTools(ctx, &toolhubv1.ExportToolsRequest{Format: format, Filter: where})
+	return response.GetToolsJson(), response.GetNames(), err
+}
+
+// pages gives the items of page after page, until there is none or one fails.
+func pages[Item any](page func(token string) ([]Item, string, error)) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		token := ""
+		for {
+			items, next, err := page(token)
+			if err != nil {
+				var nothing Item
+				yield(nothing, err)
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if token = next; token == "" {
+				return
+			}
+		}
+	}
+}
+
+// request is the call as a message; SubmitJobRequest, InvokeStreamRequest and SessionCall have the same fields.
+func (hub *Hub) request(call Call) (*toolhubv1.InvokeRequest, error) {
 	args := []byte("{}")
 	if call.Args != nil {
 		marshalled, err := json.Marshal(call.Args)
@@ -183,9 +242,20 @@ func (call Call) intent() (*toolhubv1.ToolIntent, error) {
 		}
 		args = marshalled
 	}
-	return &toolhubv1.ToolIntent{
-		Tool: call.Tool, Args: &toolhubv1.ToolIntent_ArgsJson{ArgsJson: args},
-		Purpose: call.Purpose, IdempotencyKey: call.IdempotencyKey,
+	key := call.IdempotencyKey
+	if key == "" && hub.config.AutomaticKeys {
+		key = rand.Text()
+	}
+	under := call.Context
+	if under == nil {
+		under = hub.config.Context
+	}
+	return &toolhubv1.InvokeRequest{
+		Intent: &toolhubv1.ToolIntent{
+			Tool: call.Tool, Args: &toolhubv1.ToolIntent_ArgsJson{ArgsJson: args},
+			Purpose: call.Purpose, IdempotencyKey: key,
+		},
+		Context: under, PlanDigest: call.PlanDigest, ApprovalId: call.ApprovalID,
 	}, nil
 }
 

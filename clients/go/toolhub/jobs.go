@@ -4,20 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"time"
+	"iter"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
 
-const (
-	watchAttempts = 16
-	firstWait     = 100 * time.Millisecond
-	longestWait   = 5 * time.Second
-)
+const watchAttempts = 16
 
 // Final says whether a job in this state is over.
 func Final(state toolhubv1.JobState) bool {
@@ -33,14 +29,46 @@ func Final(state toolhubv1.JobState) bool {
 // SubmitJob has a call made as a job, which goes on without its caller. The same key gives the same job; a refused call
 // is a job that has failed.
 func (hub *Hub) SubmitJob(ctx context.Context, call Call) (*toolhubv1.Job, error) {
-	intent, err := call.intent()
+	request, err := hub.request(call)
 	if err != nil {
 		return nil, err
 	}
-	response, err := hub.Jobs.SubmitJob(hub.Authorized(ctx), &toolhubv1.SubmitJobRequest{
-		Intent: intent, Context: hub.contextOf(call), PlanDigest: call.PlanDigest, ApprovalId: call.ApprovalID,
+	response, err := hub.Jobs.SubmitJob(ctx, &toolhubv1.SubmitJobRequest{
+		Intent: request.Intent, Context: request.Context, PlanDigest: request.PlanDigest, ApprovalId: request.ApprovalId,
 	})
 	return response.GetJob(), err
+}
+
+// GetJob is one job with its latest status; ErrNotFound when there is none.
+func (hub *Hub) GetJob(ctx context.Context, jobID string) (*toolhubv1.Job, error) {
+	response, err := hub.Jobs.GetJob(ctx, &toolhubv1.GetJobRequest{JobId: jobID})
+	return response.GetJob(), err
+}
+
+// ListJobs gives the caller's jobs, newest first, page by page; nil means all of them.
+func (hub *Hub) ListJobs(ctx context.Context, where *toolhubv1.ListJobsRequest) iter.Seq2[*toolhubv1.Job, error] {
+	return pages(func(token string) ([]*toolhubv1.Job, string, error) {
+		request := &toolhubv1.ListJobsRequest{}
+		proto.Merge(request, where)
+		request.PageToken = token
+		page, err := hub.Jobs.ListJobs(ctx, request)
+		return page.GetJobs(), page.GetNextPageToken(), err
+	})
+}
+
+// CancelJob asks a job to stop; the status says whether it already has.
+func (hub *Hub) CancelJob(ctx context.Context, jobID, reason string) (*toolhubv1.JobStatus, error) {
+	response, err := hub.Jobs.CancelJob(ctx, &toolhubv1.CancelJobRequest{JobId: jobID, Reason: reason})
+	return response.GetStatus(), err
+}
+
+// JobResult waits for a job's end. The result of a job that failed comes with a *CallFailed.
+func (hub *Hub) JobResult(ctx context.Context, jobID string) (*toolhubv1.ToolResult, error) {
+	final, err := hub.WatchJob(ctx, jobID, 0, func(*toolhubv1.JobStatus) {})
+	if err != nil {
+		return nil, err
+	}
+	return judged(final.GetResult())
 }
 
 // WatchJob hands every status after afterSequence to seen and returns the final one. It reconnects with the last
@@ -48,7 +76,7 @@ func (hub *Hub) SubmitJob(ctx context.Context, call Call) (*toolhubv1.Job, error
 func (hub *Hub) WatchJob(
 	ctx context.Context, jobID string, afterSequence int64, seen func(*toolhubv1.JobStatus),
 ) (*toolhubv1.JobStatus, error) {
-	ctx, cancel := context.WithCancel(hub.Authorized(ctx))
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	last, failed := afterSequence, 0
 	for {
@@ -61,17 +89,16 @@ func (hub *Hub) WatchJob(
 			return final, nil
 		}
 		if err == io.EOF && last == before && last > 0 {
-			return hub.finalStatus(ctx, jobID) // a stream ends by itself only after the final status, seen before
+			job, err := hub.GetJob(ctx, jobID) // a stream ends by itself only after the final status, seen before
+			return job.GetStatus(), err
 		}
 		failed++
+		err = hubError(err, hub.address)
 		if err != io.EOF && !broken(err) || failed >= watchAttempts {
 			return nil, fmt.Errorf("watching job %s: %w", jobID, err)
 		}
-		wait := min(longestWait, firstWait<<failed)
-		select {
-		case <-time.After(rand.N(wait)):
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := wait(ctx, pauseAfter(failed, err)); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -83,14 +110,6 @@ func broken(err error) bool {
 		return true
 	}
 	return false
-}
-
-func (hub *Hub) finalStatus(ctx context.Context, jobID string) (*toolhubv1.JobStatus, error) {
-	response, err := hub.Jobs.GetJob(ctx, &toolhubv1.GetJobRequest{JobId: jobID})
-	if err != nil {
-		return nil, fmt.Errorf("watching job %s: %w", jobID, err)
-	}
-	return response.GetJob().GetStatus(), nil
 }
 
 func (hub *Hub) watchOnce(

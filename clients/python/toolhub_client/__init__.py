@@ -1,31 +1,74 @@
-"""A thin asyncio client of tool-hub.
+"""A client of tool-hub, for asyncio and, as `connect_sync`, without.
 
-async with connect("127.0.0.1:50051") as hub:
+async with connect() as hub:  # TOOLHUB_ADDRESS, TOOLHUB_API_KEY, TOOLHUB_CA_FILE
     answer = await hub.invoke("core/util.time.now", {"timezone": "UTC"})
     print(answer.unwrap())
 """
 
 from __future__ import annotations
 
-from toolhub_client.answer import Answer, CallFailed, Chunk, Progress
+from toolhub_client.answer import Answer, Chunk, DryRun, Progress
 from toolhub_client.artifacts import Artifact, DigestMismatch
-from toolhub_client.channel import connect
-from toolhub_client.context import Context
+from toolhub_client.channel import PlaintextCredentialWarning
+from toolhub_client.context import CallOptions, ConnectOptions, Context, ToolFields
 from toolhub_client.errors import ErrorKind, Reason
-from toolhub_client.hub import Hub
+from toolhub_client.failures import (
+    ApprovalRequired,
+    CallFailed,
+    DeadlineExceeded,
+    HubError,
+    HubUnavailable,
+    InvalidArguments,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    PermissionDenied,
+    PlanRequired,
+    PolicyDenied,
+    RateLimited,
+    ToolNotFound,
+    Unauthenticated,
+)
+from toolhub_client.hub import Hub, connect
 from toolhub_client.jobs import FINAL_STATES
+from toolhub_client.session import Session
+from toolhub_client.sync import SyncHub, connect_sync
 
 __all__ = [
     "FINAL_STATES",
     "Answer",
+    "ApprovalRequired",
     "Artifact",
     "CallFailed",
+    "CallOptions",
     "Chunk",
+    "ConnectOptions",
     "Context",
+    "DeadlineExceeded",
     "DigestMismatch",
+    "DryRun",
     "ErrorKind",
     "Hub",
+    "HubError",
+    "HubUnavailable",
+    "InvalidArguments",
+    "InvalidRequest",
+    "NotFound",
+    "OutcomeUnknown",
+    "Overloaded",
+    "PermissionDenied",
+    "PlaintextCredentialWarning",
+    "PlanRequired",
+    "PolicyDenied",
     "Progress",
+    "RateLimited",
     "Reason",
+    "Session",
+    "SyncHub",
+    "ToolFields",
+    "ToolNotFound",
+    "Unauthenticated",
     "connect",
+    "connect_sync",
 ]

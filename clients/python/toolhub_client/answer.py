@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, overload
 
-import orjson
+import msgspec
 from google.protobuf.json_format import MessageToDict
 
-from toolhub.v1 import error_pb2, progress_pb2, result_pb2
-from toolhub_client.errors import ADVICE
+from toolhub.v1 import plan_pb2, progress_pb2, result_pb2, tool_service_pb2
+from toolhub_client.failures import CallFailed, call_failed
 
 Progress = progress_pb2.Progress
 Chunk = progress_pb2.Chunk
+Model = TypeVar("Model")
 
 
-class CallFailed(Exception):
-    """A call was judged or ran and did not succeed. `str()` is the hub's message for the model."""
-
-    def __init__(self, error: error_pb2.ToolError, call_id: str) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.call_id = call_id
-
-    @property
-    def kind(self) -> str:
-        """Such as `ErrorKind.POLICY_DENIED`; of a newer hub, a name that this client does not know."""
-        return error_pb2.ErrorKind.Name(self.error.kind).removeprefix("ERROR_KIND_")
-
-    @property
-    def advice(self) -> str:
-        """What a model should do about an error of this kind; empty when the kind is unknown."""
-        return ADVICE.get(self.kind, "")
-
-    @property
-    def retryable(self) -> bool:
-        return self.error.retryable
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Seconds to wait; None when waiting does not help or is unknown."""
-        return self.error.retry_after.ToMicroseconds() / 1e6 if self.error.HasField("retry_after") else None
-
-    @property
-    def violations(self) -> Sequence[error_pb2.Violation]:
-        """Every broken rule of the input schema: `path`, `message`, `hint`, for the model to repair the call from."""
-        return self.error.violations
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Facts for repair, such as `approval_id`, `rule_id`, `allowed_hosts`."""
-        return MessageToDict(self.error.details)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Answer:
     """The result of one call. `result` is the whole message; the rest is convenience."""
 
@@ -66,6 +30,7 @@ class Answer:
 
     @property
     def call_id(self) -> str:
+        """Names the call in the audit log and in traces."""
         return self.result.call_id
 
     @property
@@ -73,7 +38,7 @@ class Answer:
         """The tool's answer as Python values; None when it failed or became a job."""
         match self.result.WhichOneof("result"):
             case "result_json":
-                return orjson.loads(self.result.result_json)
+                return json.loads(self.result.result_json)
             case "result_struct":
                 return MessageToDict(self.result.result_struct)
             case _:
@@ -81,7 +46,8 @@ class Answer:
 
     @property
     def error(self) -> CallFailed | None:
-        return None if self.result.ok else CallFailed(self.result.error, self.result.call_id)
+        """Why the call did not succeed; None when it did."""
+        return None if self.result.ok else call_failed(self.result.error, self.result.call_id)
 
     @property
     def job_id(self) -> str:
@@ -92,8 +58,62 @@ class Answer:
     def evidence(self) -> Sequence[result_pb2.Evidence]:
         return self.result.evidence
 
-    def unwrap(self) -> Any:
-        """The value. Raises CallFailed when the call did not succeed."""
-        if not self.result.ok:
-            raise CallFailed(self.result.error, self.result.call_id)
-        return self.value
+    @overload
+    def unwrap(self) -> Any: ...
+    @overload
+    def unwrap(self, as_: type[Model]) -> Model: ...
+    def unwrap(self, as_: Any = None) -> Any:
+        """The value, as an instance of `as_` where that is given: a pydantic model, a dataclass, a TypedDict, or any
+        type that msgspec converts to. Raises CallFailed when the call did not succeed, and pydantic's or msgspec's
+        ValidationError when the value does not fit."""
+        if (error := self.error) is not None:
+            raise error
+        if as_ is None:
+            return self.value
+        validate = getattr(as_, "model_validate", None)
+        return msgspec.convert(self.value, as_) if validate is None else validate(self.value)
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"Answer({self.error!r})"
+        what = f"job_id={self.job_id!r}" if self.job_id else _shortened(repr(self.value))
+        return f"Answer({self.result.tool}: {what}, call_id={self.call_id!r})"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DryRun:
+    """What a call would do now. Nothing has happened; `Hub.commit` does exactly this."""
+
+    request: tool_service_pb2.InvokeRequest
+    plan: plan_pb2.Plan
+
+    @property
+    def ok(self) -> bool:
+        """Whether the call would run."""
+        return self.error is None
+
+    @property
+    def error(self) -> CallFailed | None:
+        """What would stop it; PLAN_REQUIRED, which committing answers, does not count."""
+        for step in self.plan.steps:
+            if not step.ok and not self.plan.plan_digest:
+                return call_failed(step.error, self.plan.call_id)
+        return None
+
+    @property
+    def effects(self) -> Sequence[str]:
+        """What it would do, one sentence each."""
+        return self.plan.effects
+
+    @property
+    def plan_digest(self) -> str:
+        """Binds the call to this plan; empty when the call would be refused."""
+        return self.plan.plan_digest
+
+    def __repr__(self) -> str:
+        what = repr(self.error) if self.error is not None else f"effects={list(self.effects)!r}"
+        return f"DryRun({self.plan.tool}: {what})"

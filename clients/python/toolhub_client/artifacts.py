@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from toolhub.v1 import artifact_pb2, artifact_service_pb2
+from toolhub_client.channel import pause_after
+from toolhub_client.failures import hub_error
 
 if TYPE_CHECKING:  # asyncio stubs exist as types only
     from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceAsyncStub
 
 Artifact = artifact_pb2.Artifact
 CHUNK_BYTES = 256 * 1024
-FIRST_WAIT_S = 0.1
-LONGEST_WAIT_S = 5.0
 ACCEPTED = "toolhub-accepted"
 """In the metadata of a hub that takes the header."""
 ACCEPTED_WITHIN_S = 5.0
@@ -42,7 +41,6 @@ async def put(
     name: str,
     media_type: str,
     task_id: str,
-    metadata: Sequence[tuple[str, str]],
 ) -> Artifact:
     """Store bytes, a file or a stream of chunks. Raises AioRpcError, OSError, whatever the stream raises.
 
@@ -56,7 +54,7 @@ async def put(
     elif isinstance(content, bytes):
         header.size_bytes, header.sha256 = len(content), hashlib.sha256(content).hexdigest()
     sha256 = hashlib.sha256()
-    call = stub.WriteArtifact(metadata=tuple(metadata))
+    call = stub.WriteArtifact()
     try:
         await call.write(artifact_service_pb2.WriteArtifactRequest(header=header))
         await _accepted(call)
@@ -87,17 +85,15 @@ async def _accepted(call: grpc.aio.StreamUnaryCall[Any, Any]) -> None:
                 await call.code()
 
 
-async def read(
-    stub: ArtifactServiceAsyncStub, artifact_id: str, *, metadata: Sequence[tuple[str, str]], attempts: int
-) -> AsyncIterator[bytes]:
+async def read(stub: ArtifactServiceAsyncStub, artifact_id: str, *, attempts: int) -> AsyncGenerator[bytes, None]:
     """The artifact's bytes; the digest is compared before the last chunk is given.
 
     Raises DigestMismatch; AioRpcError or ConnectionError once `attempts` in a row brought nothing.
     """
     request = artifact_service_pb2.GetArtifactRequest(artifact_id=artifact_id)
-    artifact = (await stub.GetArtifact(request, metadata=tuple(metadata))).artifact
+    artifact = (await stub.GetArtifact(request)).artifact
     sha256, held = hashlib.sha256(), b""
-    async with aclosing(_resumed(stub, artifact, tuple(metadata), attempts)) as chunks:
+    async with aclosing(_resumed(stub, artifact, attempts)) as chunks:
         async for chunk in chunks:
             sha256.update(chunk)
             if held:
@@ -109,16 +105,14 @@ async def read(
         yield held
 
 
-async def _resumed(
-    stub: ArtifactServiceAsyncStub, artifact: Artifact, metadata: tuple[tuple[str, str], ...], attempts: int
-) -> AsyncGenerator[bytes, None]:
+async def _resumed(stub: ArtifactServiceAsyncStub, artifact: Artifact, attempts: int) -> AsyncGenerator[bytes, None]:
     """Chunk after chunk, each stream from where the one before broke."""
     have_bytes, failed = 0, 0
     while have_bytes < artifact.size_bytes:
         before_bytes = have_bytes
         broken: Exception = ConnectionError(f"the hub ends artifact {artifact.artifact_id} before its end")
         asked = artifact_service_pb2.ReadArtifactRequest(artifact_id=artifact.artifact_id, offset_bytes=have_bytes)
-        call = stub.ReadArtifact(asked, metadata=metadata)
+        call = stub.ReadArtifact(asked)
         try:
             async for response in call:
                 have_bytes += len(response.chunk)
@@ -127,15 +121,14 @@ async def _resumed(
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise
-            broken = error
+            broken = hub_error(error)
         finally:
             call.cancel()
         failed = 0 if have_bytes > before_bytes else failed + 1
         if failed >= attempts:
             raise broken
         if failed:
-            longest_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**failed)
-            await asyncio.sleep(random.uniform(0, longest_s))  # noqa: S311 - jitter, not a secret
+            await asyncio.sleep(pause_after(failed, broken))
 
 
 async def _chunks(content: bytes | Path | AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -1,13 +1,16 @@
-"""The circumstances of a call, as the caller states them."""
+"""What a caller states: the circumstances of a call, which tools, and how to reach the hub."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict
 
+import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from toolhub.v1 import call_pb2
+from toolhub.v1 import call_pb2, tool_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +48,53 @@ class Context:
             budget=budget,
             labels=self.labels,
         )
+
+
+class CallOptions(TypedDict, total=False):
+    """What may be said of a call beside its tool and arguments."""
+
+    purpose: str
+    """Why, in a sentence; required by tools that change something. It goes into the audit log."""
+    idempotency_key: str
+    """The same key and arguments have one effect, however often they are sent."""
+    plan_digest: str
+    """Of a plan that a dry run has shown; `Hub.commit` sends it."""
+    approval_id: str
+    """Of an approval that a person has granted."""
+    context: Context
+    """In the place of the hub's."""
+
+
+class ToolFields(TypedDict, total=False):
+    """Which tools: all conditions must hold; of a condition with several values one must."""
+
+    names: Sequence[str]
+    """Globs, such as `core/fs.*`."""
+    kinds: Sequence[tool_pb2.ToolKind.ValueType]
+    capabilities: Sequence[str]
+    """All of them."""
+    tags: Sequence[str]
+    sources: Sequence[str]
+    states: Sequence[tool_pb2.ToolState.ValueType]
+    """Without: ACTIVE and UNAVAILABLE."""
+
+
+class ConnectOptions(TypedDict, total=False):
+    """How to reach a hub, and under which circumstances to call it; see `toolhub_client.channel.target` for what comes
+    from the environment where it is left out."""
+
+    api_key: str
+    ca_file: str | Path
+    cert_file: str | Path
+    key_file: str | Path
+    credentials: grpc.ChannelCredentials
+    """In the place of the files."""
+    context: Context
+    """What every call is made under unless it brings its own. Without a `request_id` all calls share that of
+    TOOLHUB_REQUEST_ID, or one that is made up here, and with it a workspace."""
+    automatic_keys: bool
+    """Give each call without an idempotency key one, so that it may be repeated when its connection breaks."""
+    retry_s: float
+    """How long to wait for a hub to answer, and to repeat what may be repeated: 10 s by default; 0 asks once."""
+    options: Sequence[tuple[str, str | int]]
+    """Of the gRPC channel."""

@@ -1,103 +1,147 @@
-"""What an agent does with a hub: find tools, call them, follow jobs."""
+"""What an agent does with a hub: find tools, call them, follow jobs, exchange artifacts, decide approvals."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+import json
+import os
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import grpc
-import orjson
 
-from toolhub.v1 import call_pb2, job_pb2, job_service_pb2, plan_pb2, tool_pb2, tool_service_pb2
+from toolhub.v1 import (
+    approval_pb2,
+    approval_service_pb2,
+    call_pb2,
+    job_pb2,
+    job_service_pb2,
+    job_state_pb2,
+    tool_pb2,
+    tool_service_pb2,
+)
+from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
+from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
+from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_client import artifacts, jobs
-from toolhub_client.answer import Answer, Chunk, Progress
-from toolhub_client.context import Context
+from toolhub_client.answer import Answer, Chunk, DryRun, Progress
+from toolhub_client.channel import Connection, target
+from toolhub_client.context import CallOptions, ConnectOptions, Context, ToolFields
+from toolhub_client.failures import hub_error
+from toolhub_client.session import Session
+from toolhub_client.tool_calls import NO_OBJECT, read_tool_call, to_text
 
 if TYPE_CHECKING:  # asyncio stubs exist as types only
+    from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceAsyncStub
     from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceAsyncStub
+    from toolhub.v1.audit_service_pb2_grpc import AuditServiceAsyncStub
     from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub
+    from toolhub.v1.registry_service_pb2_grpc import RegistryServiceAsyncStub
     from toolhub.v1.tool_service_pb2_grpc import ToolServiceAsyncStub
 
-EXPORT_FORMATS = {
+ExportForm = Literal["openai", "anthropic", "mcp"]
+_EXPORT_FORMATS: Mapping[ExportForm, tool_service_pb2.ExportFormat.ValueType] = {
     "openai": tool_service_pb2.EXPORT_FORMAT_OPENAI,
     "anthropic": tool_service_pb2.EXPORT_FORMAT_ANTHROPIC,
     "mcp": tool_service_pb2.EXPORT_FORMAT_MCP,
 }
 
 
-class Hub:
-    """A connected hub; `connect` makes one. The generated stubs stand beside for what has no method here."""
+@asynccontextmanager
+async def connect(address: str = "", **options: Unpack[ConnectOptions]) -> AsyncIterator[Hub]:
+    """Open a channel to the hub at `address`, else TOOLHUB_ADDRESS, and close it afterwards.
 
-    def __init__(self, channel: grpc.aio.Channel, *, metadata: Sequence[tuple[str, str]], context: Context) -> None:
+    It does not wait for the hub: the first call does. Raises as `toolhub_client.channel.target`.
+    """
+    whose = target(
+        address,
+        api_key=options.get("api_key", ""),
+        ca_file=options.get("ca_file", ""),
+        cert_file=options.get("cert_file", ""),
+        key_file=options.get("key_file", ""),
+        credentials=options.get("credentials"),
+    )
+    connection = Connection(whose, retry_s=options.get("retry_s", 10.0), options=options.get("options", ()))
+    context = options.get("context", Context())
+    if not context.request_id:
+        context = replace(context, request_id=os.environ.get("TOOLHUB_REQUEST_ID", "") or f"req_{uuid.uuid4().hex}")
+    async with connection.channel:
+        yield Hub(connection, context=context, automatic_keys=options.get("automatic_keys", False))
+
+
+class Hub:
+    """A connected hub; `connect` makes one. Its methods raise HubError when an RPC fails. The generated stubs stand
+    beside, with the hub's credential, for what has no method here."""
+
+    def __init__(self, connection: Connection, *, context: Context, automatic_keys: bool = False) -> None:
+        channel = connection.channel
         self.tools: ToolServiceAsyncStub = ToolServiceStub(channel)
         self.jobs: JobServiceAsyncStub = JobServiceStub(channel)
         self.artifacts: ArtifactServiceAsyncStub = ArtifactServiceStub(channel)
-        self.metadata = tuple(metadata)
-        """Sent with every RPC: the credential."""
+        self.approvals: ApprovalServiceAsyncStub = ApprovalServiceStub(channel)
+        self.registry: RegistryServiceAsyncStub = RegistryServiceStub(channel)
+        self.audit: AuditServiceAsyncStub = AuditServiceStub(channel)
         self.context = context
+        self._connection = connection
+        self._automatic_keys = automatic_keys
+        # What was exported under which name.
+        self._exported: dict[str, str] = {}
 
-    async def invoke(
-        self,
-        tool: str,
-        args: Mapping[str, Any] | None = None,
-        *,
-        purpose: str = "",
-        idempotency_key: str = "",
-        plan_digest: str = "",
-        approval_id: str = "",
-        context: Context | None = None,
-    ) -> Answer:
+    @property
+    def address(self) -> str:
+        return self._connection.address
+
+    # Calls
+
+    async def invoke(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> Answer:
         """Make one call. A refused or failed call is an Answer; `unwrap()` makes it an exception.
 
-        Raises AioRpcError when the RPC itself failed: no credential, hub away or overloaded.
+        The RPC ends with the context's `timeout_s`, where it has one, and 5 s for the way.
         """
-        request = tool_service_pb2.InvokeRequest(
-            intent=_intent(tool, args, purpose, idempotency_key),
-            context=(context or self.context).to_proto(),
-            plan_digest=plan_digest,
-            approval_id=approval_id,
-        )
-        return Answer((await self.tools.Invoke(request, metadata=self.metadata)).result)
+        return await self._invoke(tool_service_pb2.InvokeRequest(**self._fields(tool, args, options)))
 
-    async def dry_run(
-        self,
-        tool: str,
-        args: Mapping[str, Any] | None = None,
-        *,
-        purpose: str = "",
-        context: Context | None = None,
-    ) -> plan_pb2.Plan:
-        """What `invoke` would do. Its `plan_digest`, given to `invoke`, commits exactly that."""
-        request = tool_service_pb2.InvokeRequest(
-            intent=_intent(tool, args, purpose, ""),
-            context=(context or self.context).to_proto(),
-            mode=call_pb2.INVOKE_MODE_DRY_RUN,
+    async def dry_run(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> DryRun:
+        """What `invoke` would do."""
+        request = tool_service_pb2.InvokeRequest(**self._fields(tool, args, options))
+        asked = tool_service_pb2.InvokeRequest()
+        asked.CopyFrom(request)
+        asked.mode = call_pb2.INVOKE_MODE_DRY_RUN
+        return DryRun(request, (await self._connection.unary(self.tools.Invoke, asked)).plan)
+
+    async def commit(self, dry_run: DryRun) -> Answer:
+        """Do exactly what the dry run has shown; anything else is PLAN_REQUIRED."""
+        request = tool_service_pb2.InvokeRequest()
+        request.CopyFrom(dry_run.request)
+        request.plan_digest = dry_run.plan_digest
+        return await self._invoke(request)
+
+    async def _invoke(self, request: tool_service_pb2.InvokeRequest) -> Answer:
+        budget = request.context.budget
+        timeout_s = budget.timeout.ToMicroseconds() / 1e6 + 5 if budget.HasField("timeout") else None
+        response = await self._connection.unary(
+            self.tools.Invoke, request, repeatable=bool(request.intent.idempotency_key), timeout_s=timeout_s
         )
-        return (await self.tools.Invoke(request, metadata=self.metadata)).plan
+        return Answer(response.result)
 
     async def invoke_stream(
-        self,
-        tool: str,
-        args: Mapping[str, Any] | None = None,
-        *,
-        purpose: str = "",
-        idempotency_key: str = "",
-        plan_digest: str = "",
-        approval_id: str = "",
-        context: Context | None = None,
-    ) -> AsyncIterator[Progress | Chunk | Answer]:
+        self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]
+    ) -> AsyncGenerator[Progress | Chunk | Answer, None]:
         """Make one call and see it happen; the Answer comes last. Leaving the loop early cancels the call."""
-        request = tool_service_pb2.InvokeStreamRequest(
-            intent=_intent(tool, args, purpose, idempotency_key),
-            context=(context or self.context).to_proto(),
-            plan_digest=plan_digest,
-            approval_id=approval_id,
-        )
-        call = self.tools.InvokeStream(request, metadata=self.metadata)
+        request = tool_service_pb2.InvokeStreamRequest(**self._fields(tool, args, options))
+        async with aclosing(self._connection.stream(self._events(request))) as events:
+            async for event in events:
+                yield event
+
+    async def _events(
+        self, request: tool_service_pb2.InvokeStreamRequest
+    ) -> AsyncGenerator[Progress | Chunk | Answer, None]:
+        call = self.tools.InvokeStream(request)
         try:
             async for response in call:
                 match response.WhichOneof("event"):
@@ -110,103 +154,225 @@ class Hub:
         finally:
             call.cancel()
 
-    async def list_tools(self, **where: Any) -> AsyncIterator[tool_pb2.ToolSpec]:
-        """Every tool the caller could be allowed, page by page. `where` are fields of ToolFilter."""
+    def session(self) -> Session:
+        """Many calls over one stream: `async with hub.session() as session: await session.invoke(…)`."""
+        return Session(self._connection, self.tools, lambda *call: tool_service_pb2.SessionCall(**self._fields(*call)))
+
+    # Tools
+
+    async def list_tools(self, **where: Unpack[ToolFields]) -> AsyncIterator[tool_pb2.ToolSpec]:
+        """Every tool the caller could be allowed, page by page."""
         request = tool_service_pb2.ListToolsRequest(filter=tool_pb2.ToolFilter(**where))
         while True:
-            page = await self.tools.ListTools(request, metadata=self.metadata)
+            page = await self._connection.unary(self.tools.ListTools, request)
             for tool in page.tools:
                 yield tool
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
 
-    async def search(self, query: str, *, limit: int = 10, **where: Any) -> Sequence[tool_service_pb2.SearchHit]:
-        """The best hits, at most `limit`. `where` are fields of ToolFilter."""
+    async def search(
+        self, query: str, *, limit: int = 10, **where: Unpack[ToolFields]
+    ) -> Sequence[tool_service_pb2.SearchHit]:
+        """The best hits, at most `limit`."""
         request = tool_service_pb2.SearchToolsRequest(query=query, page_size=limit, filter=tool_pb2.ToolFilter(**where))
-        return (await self.tools.SearchTools(request, metadata=self.metadata)).hits
+        return (await self._connection.unary(self.tools.SearchTools, request)).hits
 
     async def get_tool(self, name: str) -> tool_pb2.ToolSpec:
-        """One tool. Raises AioRpcError NOT_FOUND."""
+        """One tool. Raises NotFound."""
         request = tool_service_pb2.GetToolRequest(name=name)
-        return (await self.tools.GetTool(request, metadata=self.metadata)).tool
+        return (await self._connection.unary(self.tools.GetTool, request)).tool
 
-    async def export(self, form: str = "openai", **where: Any) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
-        """Definitions for a model (`openai`, `anthropic`, `mcp`), and each exported name's tool."""
-        request = tool_service_pb2.ExportToolsRequest(format=EXPORT_FORMATS[form], filter=tool_pb2.ToolFilter(**where))
-        answer = await self.tools.ExportTools(request, metadata=self.metadata)
-        return orjson.loads(answer.tools_json), dict(answer.names)
+    async def export(
+        self, form: ExportForm = "openai", **where: Unpack[ToolFields]
+    ) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
+        """Definitions for a model, and each exported name's tool."""
+        request = tool_service_pb2.ExportToolsRequest(format=_EXPORT_FORMATS[form], filter=tool_pb2.ToolFilter(**where))
+        answer = await self._connection.unary(self.tools.ExportTools, request)
+        self._exported.update(answer.names)
+        return json.loads(answer.tools_json), dict(answer.names)
+
+    async def run_tool_call(self, call: object, **options: Unpack[CallOptions]) -> dict[str, Any]:
+        """Make a model's tool call, and give the message that answers it: for OpenAI's Chat Completions and Responses
+        and Anthropic's Messages. The names are those of tools that this object has exported, or full ones. A refusal is
+        a message, too: it tells the model what to do. Raises TypeError for what is no tool call, and HubError."""
+        asked = read_tool_call(call)
+        if asked.args is None:
+            return asked.answer(NO_OBJECT, True)
+        answer = await self.invoke(self._exported.get(asked.name, asked.name), asked.args, **options)
+        return asked.answer(to_text(answer), not answer.ok)
+
+    # Jobs
 
     async def submit_job(
-        self,
-        tool: str,
-        args: Mapping[str, Any] | None = None,
-        *,
-        purpose: str = "",
-        idempotency_key: str = "",
-        plan_digest: str = "",
-        approval_id: str = "",
-        context: Context | None = None,
+        self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]
     ) -> job_pb2.Job:
         """Have a call made as a job, which goes on without its caller. The same key gives the same job.
 
-        A refused call is a job that has FAILED. Raises AioRpcError when the RPC itself failed.
+        A refused call is a job that has FAILED.
         """
-        request = job_service_pb2.SubmitJobRequest(
-            intent=_intent(tool, args, purpose, idempotency_key),
-            context=(context or self.context).to_proto(),
-            plan_digest=plan_digest,
-            approval_id=approval_id,
-        )
-        return (await self.jobs.SubmitJob(request, metadata=self.metadata)).job
+        request = job_service_pb2.SubmitJobRequest(**self._fields(tool, args, options))
+        repeatable = bool(request.intent.idempotency_key)
+        return (await self._connection.unary(self.jobs.SubmitJob, request, repeatable=repeatable)).job
+
+    async def get_job(self, job_id: str) -> job_pb2.Job:
+        """One job with its latest status. Raises NotFound."""
+        request = job_service_pb2.GetJobRequest(job_id=job_id)
+        return (await self._connection.unary(self.jobs.GetJob, request)).job
+
+    async def list_jobs(
+        self,
+        *,
+        states: Sequence[job_state_pb2.JobState.ValueType] = (),
+        tool: str = "",
+        request_id: str = "",
+        task_id: str = "",
+    ) -> AsyncIterator[job_pb2.Job]:
+        """The caller's jobs, newest first, page by page; `tool` is a name or a glob."""
+        request = job_service_pb2.ListJobsRequest(states=states, tool=tool, request_id=request_id, task_id=task_id)
+        while True:
+            page = await self._connection.unary(self.jobs.ListJobs, request)
+            for job in page.jobs:
+                yield job
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
 
     def watch_job(
         self, job_id: str, *, after_sequence: int = 0, attempts: int = 16
-    ) -> AsyncIterator[job_pb2.JobStatus]:
+    ) -> AsyncGenerator[job_pb2.JobStatus, None]:
         """Every status of a job to its final one, across broken connections (`attempts` in a row at most)."""
-        return jobs.watch(self.jobs, job_id, after_sequence=after_sequence, metadata=self.metadata, attempts=attempts)
+        return self._connection.stream(jobs.watch(self.jobs, job_id, after_sequence=after_sequence, attempts=attempts))
 
     async def job_answer(self, job_id: str) -> Answer:
         """Wait for a job's end and give its result."""
-        async for status in self.watch_job(job_id):
-            if status.state in jobs.FINAL_STATES:
-                return Answer(status.result)
+        async with aclosing(self.watch_job(job_id)) as statuses:
+            async for status in statuses:
+                if status.state in jobs.FINAL_STATES:
+                    return Answer(status.result)
         raise RuntimeError("a watched job ended without a final state")
 
     async def cancel_job(self, job_id: str, *, reason: str = "") -> job_pb2.JobStatus:
         """Ask a job to stop; the status says whether it already has."""
         request = job_service_pb2.CancelJobRequest(job_id=job_id, reason=reason)
-        return (await self.jobs.CancelJob(request, metadata=self.metadata)).status
+        return (await self._connection.unary(self.jobs.CancelJob, request)).status
+
+    # Artifacts
 
     async def put_artifact(
-        self,
-        content: bytes | Path | AsyncIterable[bytes],
-        *,
-        name: str = "",
-        media_type: str = "",
+        self, content: bytes | Path | AsyncIterable[bytes], *, name: str = "", media_type: str = ""
     ) -> artifacts.Artifact:
         """Store bytes, a file or a stream of chunks; arguments name it as `{"$artifact": artifact.artifact_id}`.
 
-        Raises AioRpcError; nothing is kept then.
+        When it raises, nothing is kept.
         """
-        task_id = self.context.task_id
-        return await artifacts.put(
-            self.artifacts, content, name=name, media_type=media_type, task_id=task_id, metadata=self.metadata
-        )
+        await self._connection.ready()
+        try:
+            return await artifacts.put(
+                self.artifacts, content, name=name, media_type=media_type, task_id=self.context.task_id
+            )
+        except grpc.aio.AioRpcError as error:
+            raise hub_error(error, self.address) from None
 
-    def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> AsyncIterator[bytes]:
+    def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> AsyncGenerator[bytes, None]:
         """Its bytes in chunks, across broken connections (`attempts` in a row at most), compared with its digest.
 
-        Raises AioRpcError, DigestMismatch before the last chunk.
+        Raises DigestMismatch before the last chunk.
         """
-        return artifacts.read(self.artifacts, artifact_id, metadata=self.metadata, attempts=attempts)
+        return self._connection.stream(artifacts.read(self.artifacts, artifact_id, attempts=attempts))
 
     async def get_artifact(self, artifact_id: str) -> bytes:
         """Its bytes at once; for large ones `read_artifact`. Raises as that."""
-        return b"".join([chunk async for chunk in self.read_artifact(artifact_id)])
+        async with aclosing(self.read_artifact(artifact_id)) as chunks:
+            return b"".join([chunk async for chunk in chunks])
+
+    # Approvals
+
+    async def list_approvals(
+        self, *, states: Sequence[approval_pb2.ApprovalState.ValueType] = (), tool: str = ""
+    ) -> AsyncIterator[approval_pb2.Approval]:
+        """Newest first, page by page: everybody's for approvers, the caller's own for others."""
+        request = approval_service_pb2.ListApprovalsRequest(states=states, tool=tool)
+        while True:
+            page = await self._connection.unary(self.approvals.ListApprovals, request)
+            for approval in page.approvals:
+                yield approval
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def get_approval(self, approval_id: str) -> approval_pb2.Approval:
+        """One approval. Raises NotFound."""
+        request = approval_service_pb2.GetApprovalRequest(approval_id=approval_id)
+        return (await self._connection.unary(self.approvals.GetApproval, request)).approval
+
+    async def watch_approvals(self, *, tool: str = "") -> AsyncGenerator[approval_pb2.Approval, None]:
+        """Every pending approval, then each change as it happens, until the caller leaves or the connection breaks."""
+
+        async def changes() -> AsyncGenerator[approval_pb2.Approval, None]:
+            call = self.approvals.WatchApprovals(approval_service_pb2.WatchApprovalsRequest(tool=tool))
+            try:
+                async for response in call:
+                    yield response.approval
+            finally:
+                call.cancel()
+
+        async with aclosing(self._connection.stream(changes())) as approvals:
+            async for approval in approvals:
+                yield approval
+
+    async def approve(
+        self, approval: approval_pb2.Approval, *, comment: str = "", answer: Mapping[str, Any] | None = None
+    ) -> approval_pb2.Approval:
+        """Say yes to exactly the arguments that `approval` shows; `answer` is for one with a question. Raises
+        PermissionDenied without the role, and for one's own request."""
+        return await self._decide(approval, approval_pb2.DECISION_APPROVE, comment, answer)
+
+    async def reject(self, approval: approval_pb2.Approval, *, comment: str = "") -> approval_pb2.Approval:
+        """Say no. Raises as `approve`."""
+        return await self._decide(approval, approval_pb2.DECISION_REJECT, comment, None)
+
+    async def _decide(
+        self,
+        approval: approval_pb2.Approval,
+        decision: approval_pb2.Decision.ValueType,
+        comment: str,
+        answer: Mapping[str, Any] | None,
+    ) -> approval_pb2.Approval:
+        request = approval_service_pb2.DecideApprovalRequest(
+            approval_id=approval.approval_id,
+            decision=decision,
+            comment=comment,
+            args_digest=approval.args_digest,
+            answer_json=b"" if answer is None else to_json(answer),
+        )
+        return (await self._connection.unary(self.approvals.DecideApproval, request)).approval
+
+    def _fields(self, tool: str, args: Mapping[str, Any] | None, options: CallOptions) -> dict[str, Any]:
+        """The fields that InvokeRequest, InvokeStreamRequest, SessionCall and SubmitJobRequest share."""
+        key = options.get("idempotency_key", "")
+        if not key and self._automatic_keys:
+            key = uuid.uuid4().hex
+        intent = call_pb2.ToolIntent(
+            tool=tool, args_json=to_json(args or {}), purpose=options.get("purpose", ""), idempotency_key=key
+        )
+        return {
+            "intent": intent,
+            "context": options.get("context", self.context).to_proto(),
+            "plan_digest": options.get("plan_digest", ""),
+            "approval_id": options.get("approval_id", ""),
+        }
 
 
-def _intent(tool: str, args: Mapping[str, Any] | None, purpose: str, idempotency_key: str) -> call_pb2.ToolIntent:
-    return call_pb2.ToolIntent(
-        tool=tool, args_json=orjson.dumps(args or {}), purpose=purpose, idempotency_key=idempotency_key
-    )
+def to_json(value: object) -> bytes:
+    """UTF-8 JSON; dataclasses and pydantic models inside become objects. Raises TypeError and, for what is no JSON
+    such as NaN, ValueError."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if dump := getattr(value, "model_dump", None):
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} cannot be an argument: send strings, numbers, lists and objects")

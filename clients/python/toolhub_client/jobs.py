@@ -1,21 +1,20 @@
 """Following a job across broken connections and restarted replicas.
 
 Statuses carry a gapless sequence, so a watcher that reconnects with the last one it saw misses nothing and sees
-nothing twice. Waits between attempts grow exponentially with full jitter (Brooker, "Exponential Backoff And Jitter"); a
-hub that says when to come back (RetryInfo), as one that leaves does, is not asked before.
+nothing twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2
 
 from toolhub.v1 import job_pb2, job_service_pb2, job_state_pb2
+from toolhub_client.channel import pause_after
+from toolhub_client.failures import hub_error
 
 if TYPE_CHECKING:  # asyncio stubs exist as types only
     from toolhub.v1.job_service_pb2_grpc import JobServiceAsyncStub
@@ -40,18 +39,11 @@ BROKEN = frozenset(
     }
 )
 """How a watch ends that may be begun again: a hub that leaves, is killed or is overloaded, a connection that breaks."""
-FIRST_WAIT_S = 0.1
-LONGEST_WAIT_S = 5.0
 
 
 async def watch(
-    stub: JobServiceAsyncStub,
-    job_id: str,
-    *,
-    after_sequence: int,
-    metadata: Sequence[tuple[str, str]],
-    attempts: int,
-) -> AsyncIterator[job_pb2.JobStatus]:
+    stub: JobServiceAsyncStub, job_id: str, *, after_sequence: int, attempts: int
+) -> AsyncGenerator[job_pb2.JobStatus, None]:
     """Every status after `after_sequence`, to a final one; none when that was the final one already.
 
     Raises AioRpcError, or ConnectionError when the hub ended the stream too early, once `attempts` in a row brought
@@ -59,8 +51,7 @@ async def watch(
     """
     seen, failed = after_sequence, 0
     while True:
-        request = job_service_pb2.WatchJobRequest(job_id=job_id, after_sequence=seen)
-        call = stub.WatchJob(request, metadata=tuple(metadata))
+        call = stub.WatchJob(job_service_pb2.WatchJobRequest(job_id=job_id, after_sequence=seen))
         broken: Exception = ConnectionError(f"the hub ends the watch of job {job_id} before the job is over")
         before = seen
         try:
@@ -74,28 +65,10 @@ async def watch(
         except grpc.aio.AioRpcError as error:
             if error.code() not in BROKEN:
                 raise
-            broken = error
+            broken = hub_error(error)
         finally:
             call.cancel()
         failed += 1
         if failed >= attempts:
             raise broken
-        await asyncio.sleep(wait_s(failed, broken))
-
-
-def wait_s(failed: int, broken: Exception) -> float:
-    """Seconds before the next attempt, after so many in a row that brought nothing."""
-    own_s = random.uniform(0, min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**failed))  # noqa: S311 - jitter, not a secret
-    told_s = retry_after_s(broken) if isinstance(broken, grpc.aio.AioRpcError) else 0.0
-    return max(own_s, min(told_s, LONGEST_WAIT_S) * random.uniform(1.0, 1.5))  # noqa: S311 - jitter, not a secret
-
-
-def retry_after_s(error: grpc.aio.AioRpcError) -> float:
-    """RetryInfo of a failed RPC; 0 where it has none."""
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin" and isinstance(value, bytes):
-            for detail in status_pb2.Status.FromString(value).details:
-                told = error_details_pb2.RetryInfo()
-                if detail.Unpack(told):
-                    return float(told.retry_delay.ToMilliseconds() / 1_000)
-    return 0.0
+        await asyncio.sleep(pause_after(failed, broken))

@@ -4,7 +4,7 @@
  */
 import { connect, JobState, valueOf } from "../src/index.js";
 
-const [address = "http://127.0.0.1:50051", tool = "core/util.hash.sha256Text", args = '{"text": "hello"}'] =
+const [address, tool = "core/util.hash.sha256Text", args = '{"text": "hello"}'] =
   process.argv.slice(2);
 const hub = connect(address);
 

@@ -1,10 +1,9 @@
 /** A tour of a hub: find a tool, call it, see a refusal. Start a hub with `make run`, then `npm run tour`. */
 import { CallFailed, connect, valueOf } from "../src/index.js";
 
-const hub = connect(process.argv[2] ?? "http://127.0.0.1:50051");
+const hub = connect(process.argv[2]);
 
-const found = await hub.tools.searchTools({ query: "current time", pageSize: 3 });
-for (const hit of found.hits) console.log(hit.score.toFixed(2).padStart(6), hit.tool?.name);
+for (const hit of await hub.search("current time", 3)) console.log(hit.score.toFixed(2).padStart(6), hit.tool?.name);
 
 const answer = await hub.invoke({ tool: "core/util.time.now", args: { timezone: "UTC" }, purpose: "show the time" });
 console.log("answer:", valueOf(answer));

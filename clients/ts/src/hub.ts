@@ -1,28 +1,42 @@
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
-import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
+import { randomUUID } from "node:crypto";
 
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { type Client, createClient, type Transport } from "@connectrpc/connect";
+
+import { type Approval, Decision } from "../../../gen/ts/toolhub/v1/approval_pb.js";
+import { ApprovalService, type ListApprovalsRequestSchema } from "../../../gen/ts/toolhub/v1/approval_service_pb.js";
+import type { Artifact } from "../../../gen/ts/toolhub/v1/artifact_pb.js";
+import { type ArtifactHeaderSchema, ArtifactService } from "../../../gen/ts/toolhub/v1/artifact_service_pb.js";
+import { AuditService } from "../../../gen/ts/toolhub/v1/audit_service_pb.js";
 import { type ExecContextSchema, InvokeMode, type ToolIntent, ToolIntentSchema } from "../../../gen/ts/toolhub/v1/call_pb.js";
-import { ErrorKind, type ToolError } from "../../../gen/ts/toolhub/v1/error_pb.js";
-import { JobService } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
 import type { Job, JobStatus } from "../../../gen/ts/toolhub/v1/job_pb.js";
+import { JobService, type ListJobsRequestSchema } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
 import type { Plan } from "../../../gen/ts/toolhub/v1/plan_pb.js";
 import type { Chunk, Progress } from "../../../gen/ts/toolhub/v1/progress_pb.js";
+import { RegistryService } from "../../../gen/ts/toolhub/v1/registry_service_pb.js";
 import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
-import { ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
-import { ADVICE } from "./errors.js";
-import { watchJob } from "./jobs.js";
+import type { ToolFilterSchema, ToolSpec } from "../../../gen/ts/toolhub/v1/tool_pb.js";
+import { ExportFormat, type SearchHit, ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
+import { putArtifact, readArtifact } from "./artifacts.js";
+import { type Config, target, transportTo } from "./connection.js";
+import { CallFailed } from "./failures.js";
+import { isFinal, watchJob } from "./jobs.js";
+import { Session } from "./session.js";
+import { type ModelToolCall, NO_OBJECT, readToolCall, textOf, type ToolMessage } from "./tool_calls.js";
 
 export type JsonObject = { [name: string]: unknown };
-type Context = MessageInitShape<typeof ExecContextSchema>;
+type Context = Exclude<MessageInitShape<typeof ExecContextSchema>, { $typeName: string }>;
+/** The fields of a request for a list, without its page. */
+type Filter<Schema extends typeof ListJobsRequestSchema | typeof ListApprovalsRequestSchema> = Omit<
+  Exclude<MessageInitShape<Schema>, { $typeName: string }>,
+  "pageToken"
+>;
 
-/** How to reach a hub. */
-export interface Config {
-  /** Sent with every RPC. Absent: none. */
-  apiKey?: string;
-  /** What every call is made under unless it brings its own. */
-  context?: Context;
-}
+const FORMATS = {
+  openai: ExportFormat.OPENAI,
+  anthropic: ExportFormat.ANTHROPIC,
+  mcp: ExportFormat.MCP,
+} as const;
 
 /** What to do and why. Only `tool` is required. */
 export interface Call {
@@ -34,27 +48,6 @@ export interface Call {
   approvalId?: string;
   context?: Context;
   signal?: AbortSignal;
-}
-
-/** A call was judged or ran and did not succeed. `message` is the hub's, for the model. */
-export class CallFailed extends Error {
-  constructor(
-    readonly reason: ToolError,
-    readonly callId: string,
-  ) {
-    super(reason.message);
-    this.name = "CallFailed";
-  }
-
-  /** Such as `POLICY_DENIED`. */
-  get kind(): string {
-    return ErrorKind[this.reason.kind] ?? "INTERNAL";
-  }
-
-  /** What a model should do about an error of this kind; empty for a kind of a newer hub. */
-  get advice(): string {
-    return (ADVICE as Record<string, string>)[this.kind] ?? "";
-  }
 }
 
 /** The tool's answer. Throws CallFailed when the call did not succeed; undefined when it became a job. */
@@ -73,23 +66,58 @@ export function valueOf(result: ToolResult): unknown {
   }
 }
 
-/** Connect to the hub at `address`, such as `http://127.0.0.1:50051` or `https://hub.example.com`. */
-export function connect(address: string, config: Config = {}): Hub {
-  const authorize: Interceptor = (next) => (request) => {
-    if (config.apiKey) request.header.set("authorization", `Bearer ${config.apiKey}`);
-    return next(request);
-  };
-  const transport = createGrpcTransport({ baseUrl: address, interceptors: [authorize] });
-  return new Hub(createClient(ToolService, transport), createClient(JobService, transport), config.context ?? {});
+/**
+ * Connect to the hub at `address`: `https://host`, `http://host:port`, `host:port`; left out: TOOLHUB_ADDRESS, else
+ * 127.0.0.1:50051. The first call connects.
+ */
+export function connect(address?: string, config: HubConfig = {}): Hub {
+  const where = target(address, config);
+  const context = { ...config.context };
+  context.requestId ||= process.env["TOOLHUB_REQUEST_ID"] || `req_${randomUUID()}`;
+  return new Hub(transportTo(where, config), where.url, context, config.automaticKeys ?? false);
 }
 
-/** A connected hub. `tools` and `jobs` are the generated clients, for what has no method here. */
+/** How to reach a hub, and under which circumstances to call it. */
+export interface HubConfig extends Config {
+  /**
+   * What every call is made under unless it brings its own. Without a `requestId` all calls share that of
+   * TOOLHUB_REQUEST_ID, or one that is made up here, and with it a workspace.
+   */
+  context?: Context;
+}
+
+/** What a call would do; `commit` does exactly this. */
+export interface DryRun {
+  plan: Plan;
+  /** What would stop it; PLAN_REQUIRED, which committing answers, does not count. */
+  error: CallFailed | undefined;
+  call: Call;
+}
+
+/** A connected hub. The generated clients stand beside, with the credential and retries of the others. */
 export class Hub {
+  readonly tools: Client<typeof ToolService>;
+  readonly jobs: Client<typeof JobService>;
+  readonly artifacts: Client<typeof ArtifactService>;
+  readonly approvals: Client<typeof ApprovalService>;
+  readonly registry: Client<typeof RegistryService>;
+  readonly audit: Client<typeof AuditService>;
+  /** What was exported under which name. */
+  private readonly exported = new Map<string, string>();
+
   constructor(
-    readonly tools: Client<typeof ToolService>,
-    readonly jobs: Client<typeof JobService>,
-    private readonly context: Context,
-  ) {}
+    transport: Transport,
+    readonly address: string,
+    readonly context: Context,
+    private readonly automaticKeys: boolean,
+  ) {
+    this.tools = createClient(ToolService, transport);
+    this.jobs = createClient(JobService, transport);
+    this.artifacts = createClient(ArtifactService, transport);
+    this.approvals = createClient(ApprovalService, transport);
+    this.registry = createClient(RegistryService, transport);
+    this.audit = createClient(AuditService, transport);
+  }
 
   /** Make one call. A refused or failed call is a result with `ok = false`; `valueOf` makes it an exception. */
   async invoke(call: Call): Promise<ToolResult> {
@@ -98,11 +126,19 @@ export class Hub {
     return response.outcome.value;
   }
 
-  /** What `invoke` would do. Its `planDigest`, given to `invoke`, commits exactly that. */
-  async dryRun(call: Call): Promise<Plan> {
-    const response = await this.tools.invoke({ ...this.request(call), mode: InvokeMode.DRY_RUN }, options(call));
+  /** What `invoke` would do. Nothing happens. */
+  async dryRun(call: Call): Promise<DryRun> {
+    const keyed = { ...call, idempotencyKey: this.keyOf(call) };
+    const response = await this.tools.invoke({ ...this.request(keyed), mode: InvokeMode.DRY_RUN }, options(call));
     if (response.outcome.case !== "plan") throw new TypeError("the hub answered a dry run without a plan");
-    return response.outcome.value;
+    const plan = response.outcome.value;
+    const stopped = plan.planDigest === "" ? plan.steps.find((step) => !step.ok)?.error : undefined;
+    return { plan, error: stopped && new CallFailed(stopped, plan.callId), call: keyed };
+  }
+
+  /** Do exactly what the dry run has shown; anything else is PLAN_REQUIRED. */
+  commit(shown: DryRun): Promise<ToolResult> {
+    return this.invoke({ ...shown.call, planDigest: shown.plan.planDigest });
   }
 
   /** Make one call and see it happen; the result comes last. Leaving the loop early cancels the call. */
@@ -124,9 +160,146 @@ export class Hub {
     return watchJob(this.jobs, jobId, afterSequence);
   }
 
+  /** One job with its latest status. */
+  async getJob(jobId: string): Promise<Job> {
+    const { job } = await this.jobs.getJob({ jobId });
+    if (job === undefined) throw new TypeError("the hub answered without a job");
+    return job;
+  }
+
+  /** The caller's jobs, newest first, page by page. */
+  listJobs(where: Filter<typeof ListJobsRequestSchema> = {}): AsyncGenerator<Job> {
+    return pages(async (pageToken) => {
+      const page = await this.jobs.listJobs({ ...where, pageToken });
+      return [page.jobs, page.nextPageToken];
+    });
+  }
+
+  /** Waits for a job's end. A failed job is a result with `ok = false`; `valueOf` makes it an exception. */
+  async jobResult(jobId: string): Promise<ToolResult> {
+    for await (const status of this.watchJob(jobId)) {
+      if (isFinal(status.state) && status.result !== undefined) return status.result;
+    }
+    throw new TypeError("a watched job ended without a result");
+  }
+
+  /** Ask a job to stop; the status says whether it already has. */
+  async cancelJob(jobId: string, reason = ""): Promise<JobStatus> {
+    const { status } = await this.jobs.cancelJob({ jobId, reason });
+    if (status === undefined) throw new TypeError("the hub answered without a status");
+    return status;
+  }
+
+  /** Many calls over one stream. */
+  session(): { invoke: (call: Call) => Promise<ToolResult>; close: () => Promise<void> } {
+    const session = new Session(this.tools, this.address);
+    return {
+      invoke: (call) => session.invoke(this.request(call), call.signal),
+      close: () => session.close(),
+    };
+  }
+
+  /** Every tool the caller could be allowed, page by page. */
+  listTools(where: MessageInitShape<typeof ToolFilterSchema> = {}): AsyncGenerator<ToolSpec> {
+    return pages(async (pageToken) => {
+      const page = await this.tools.listTools({ filter: where, pageToken });
+      return [page.tools, page.nextPageToken];
+    });
+  }
+
+  /** The best hits, at most `limit`. */
+  async search(query: string, limit = 10, where: MessageInitShape<typeof ToolFilterSchema> = {}): Promise<SearchHit[]> {
+    return (await this.tools.searchTools({ query, pageSize: limit, filter: where })).hits;
+  }
+
+  /** One tool. */
+  async getTool(name: string): Promise<ToolSpec> {
+    const { tool } = await this.tools.getTool({ name });
+    if (tool === undefined) throw new TypeError("the hub answered without a tool");
+    return tool;
+  }
+
+  /** Definitions for a model, and each exported name's tool. */
+  async export(
+    form: keyof typeof FORMATS,
+    where: MessageInitShape<typeof ToolFilterSchema> = {},
+  ): Promise<{ tools: JsonObject[]; names: { [exported: string]: string } }> {
+    const { toolsJson, names } = await this.tools.exportTools({ format: FORMATS[form], filter: where });
+    for (const [exported, tool] of Object.entries(names)) this.exported.set(exported, tool);
+    return { tools: JSON.parse(new TextDecoder().decode(toolsJson)), names };
+  }
+
+  /**
+   * Make a model's tool call, and give the message that answers it in the form of its API. The names are those of tools
+   * that this object has exported, or full ones. A refusal is a message, too: it tells the model what to do.
+   */
+  async runToolCall(call: ModelToolCall, more: Omit<Call, "tool" | "args"> = {}): Promise<ToolMessage> {
+    const asked = readToolCall(call);
+    if (asked.args === undefined) return asked.answer(NO_OBJECT, true);
+    const result = await this.invoke({ ...more, tool: this.exported.get(asked.name) ?? asked.name, args: asked.args });
+    return asked.answer(textOf(result), !result.ok);
+  }
+
+  /** Store bytes or a stream of chunks; arguments name it as `{"$artifact": artifactId}`. */
+  putArtifact(
+    content: Uint8Array | AsyncIterable<Uint8Array>,
+    header: MessageInitShape<typeof ArtifactHeaderSchema> = {},
+  ): Promise<Artifact> {
+    return putArtifact(this.artifacts, content, header);
+  }
+
+  /** An artifact's bytes across broken connections. Throws DigestMismatch before the last chunk. */
+  readArtifact(artifactId: string): AsyncGenerator<Uint8Array> {
+    return readArtifact(this.artifacts, artifactId);
+  }
+
+  /** Its bytes at once; for large ones `readArtifact`. */
+  async getArtifact(artifactId: string): Promise<Uint8Array> {
+    const chunks: Uint8Array[] = [];
+    for await (const chunk of this.readArtifact(artifactId)) chunks.push(chunk);
+    return Buffer.concat(chunks);
+  }
+
+  /** Newest first, page by page: everybody's for approvers, the caller's own for others. */
+  listApprovals(where: Filter<typeof ListApprovalsRequestSchema> = {}): AsyncGenerator<Approval> {
+    return pages(async (pageToken) => {
+      const page = await this.approvals.listApprovals({ ...where, pageToken });
+      return [page.approvals, page.nextPageToken];
+    });
+  }
+
+  /** Every pending approval, then each change as it happens, until the caller leaves or the connection breaks. */
+  async *watchApprovals(tool = ""): AsyncGenerator<Approval> {
+    for await (const { approval } of this.approvals.watchApprovals({ tool })) {
+      if (approval !== undefined) yield approval;
+    }
+  }
+
+  /** Say yes to exactly the arguments that `approval` shows; `answer` is for one with a question. */
+  approve(approval: Approval, comment = "", answer?: JsonObject): Promise<Approval> {
+    return this.decide(approval, Decision.APPROVE, comment, answer);
+  }
+
+  /** Say no. */
+  reject(approval: Approval, comment = ""): Promise<Approval> {
+    return this.decide(approval, Decision.REJECT, comment);
+  }
+
+  private async decide(of: Approval, decision: Decision, comment: string, answer?: JsonObject): Promise<Approval> {
+    const answerJson = answer === undefined ? new Uint8Array() : new TextEncoder().encode(JSON.stringify(answer));
+    const { approvalId, argsDigest } = of;
+    const { approval } = await this.approvals.decideApproval({ approvalId, argsDigest, decision, comment, answerJson });
+    if (approval === undefined) throw new TypeError("the hub answered without an approval");
+    return approval;
+  }
+
+  private keyOf(call: Call): string {
+    return call.idempotencyKey || (this.automaticKeys ? randomUUID() : "");
+  }
+
   private request(call: Call) {
     return {
-      intent: intentOf(call),
+      intent: intentOf(call, this.keyOf(call)),
       context: call.context ?? this.context,
       planDigest: call.planDigest ?? "",
       approvalId: call.approvalId ?? "",
@@ -134,15 +307,25 @@ export class Hub {
   }
 }
 
+/** The items of page after page. */
+async function* pages<Item>(page: (token: string) => Promise<[Item[], string]>): AsyncGenerator<Item> {
+  let token = "";
+  do {
+    const [items, next] = await page(token);
+    yield* items;
+    token = next;
+  } while (token !== "");
+}
+
 function options(call: Call): { signal?: AbortSignal } {
   return call.signal ? { signal: call.signal } : {};
 }
 
-function intentOf(call: Call): ToolIntent {
+function intentOf(call: Call, idempotencyKey: string): ToolIntent {
   return create(ToolIntentSchema, {
     tool: call.tool,
     args: { case: "argsJson", value: new TextEncoder().encode(JSON.stringify(call.args ?? {})) },
     purpose: call.purpose ?? "",
-    idempotencyKey: call.idempotencyKey ?? "",
+    idempotencyKey,
   });
 }

@@ -1,11 +1,13 @@
+import { setTimeout as sleep } from "node:timers/promises";
+
 import { type Client, Code, ConnectError } from "@connectrpc/connect";
 
 import type { JobStatus } from "../../../gen/ts/toolhub/v1/job_pb.js";
 import type { JobService } from "../../../gen/ts/toolhub/v1/job_service_pb.js";
 import { JobState } from "../../../gen/ts/toolhub/v1/job_state_pb.js";
+import { pauseAfter } from "./connection.js";
+import { hubError } from "./failures.js";
 
-const FIRST_WAIT_MS = 100;
-const LONGEST_WAIT_MS = 5_000;
 const BROKEN: ReadonlySet<Code> = new Set([
   Code.Aborted,
   Code.Canceled,
@@ -27,8 +29,9 @@ export function isFinal(state: JobState): boolean {
 }
 
 /**
- * Every status after `afterSequence`, to a final one; none when that was the final one already. It reconnects with the last sequence it saw, so nothing is missed
- * and nothing is seen twice; it throws when `attempts` in a row brought nothing.
+ * Every status after `afterSequence`, to a final one; none when that was the final one already. It reconnects with the
+ * last sequence it saw, so nothing is missed and nothing is seen twice; it throws when `attempts` in a row brought
+ * nothing.
  */
 export async function* watchJob(
   jobs: Client<typeof JobService>,
@@ -52,11 +55,10 @@ export async function* watchJob(
       if (seen === before && seen > 0n) return; // a stream ends by itself only after the final status, seen before
     } catch (error) {
       if (!BROKEN.has(ConnectError.from(error).code)) throw error;
-      broken = error;
+      broken = hubError(error, "");
     }
     failed += 1;
     if (failed >= attempts) throw broken;
-    const longestMs = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** failed);
-    await new Promise((resume) => setTimeout(resume, Math.random() * longestMs));
+    await sleep(pauseAfter(failed, broken));
   }
 }

@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.breaking_artifacts import DATA, Breaking, served
 from tests.rpc.artifact_server import MIB, ArtifactServer, artifact_server, sha256
 from toolhub_client import Context, DigestMismatch, connect
-from toolhub_client import artifacts as client_artifacts
+from toolhub_client import channel as client_channel
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ArtifactServer]:
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_artifacts, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(client_channel, "FIRST_PAUSE_S", 0.001)
 
 
 async def in_pieces(data: bytes) -> AsyncIterator[bytes]:

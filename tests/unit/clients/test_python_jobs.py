@@ -11,7 +11,8 @@ import pytest
 from tests.hub import running_hub
 from toolhub.v1 import job_state_pb2
 from toolhub_client import CallFailed, Hub, connect
-from toolhub_client.jobs import wait_s
+from toolhub_client.channel import pause_after
+from toolhub_client.failures import hub_error
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
@@ -61,10 +62,10 @@ def test_watch_comes_back_when_the_hub_wants_it_and_not_hours_later(named_s: flo
     failure = RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=named_s)
     trailers = grpc.aio.Metadata(details_trailer(failure))
     broken = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), trailers, "Leaving.")
-    waits_s = [wait_s(1, broken) for _ in range(50)]
+    waits_s = [pause_after(1, hub_error(broken)) for _ in range(50)]
     assert all(least_s <= each <= 7.5 for each in waits_s)
     assert len(set(waits_s)) > 1, "not all at once"
 
 
 def test_connection_that_broke_is_tried_again_soon() -> None:
-    assert all(wait_s(1, ConnectionError()) <= 0.2 for _ in range(50))
+    assert all(pause_after(1, ConnectionError()) <= 0.2 for _ in range(50))

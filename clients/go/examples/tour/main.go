@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tool-hub/tool-hub/clients/go/toolhub"
-	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
 )
 
 func main() {
@@ -32,11 +31,11 @@ func tour(address string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 
-	found, err := hub.Tools.SearchTools(hub.Authorized(ctx), &toolhubv1.SearchToolsRequest{Query: "current time", PageSize: 3})
+	found, err := hub.Search(ctx, "current time", 3, nil)
 	if err != nil {
 		return err
 	}
-	for _, hit := range found.GetHits() {
+	for _, hit := range found {
 		fmt.Printf("%6.2f  %s\n", hit.GetScore(), hit.GetTool().GetName())
 	}
 

@@ -1,0 +1,118 @@
+package toolhub
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
+)
+
+const (
+	chunkBytes   = 256 << 10
+	readAttempts = 8
+)
+
+// PutArtifact stores what content brings; arguments name it as {"$artifact": artifact_id}. header may be nil; what it
+// declares (name, media type, size, digest) the hub keeps to. When it fails, nothing is kept.
+func (hub *Hub) PutArtifact(
+	ctx context.Context, content io.Reader, header *toolhubv1.ArtifactHeader,
+) (*toolhubv1.Artifact, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := hub.Artifacts.WriteArtifact(ctx)
+	if err != nil {
+		return nil, hubError(err, hub.address)
+	}
+	if header == nil {
+		header = &toolhubv1.ArtifactHeader{}
+	}
+	part := &toolhubv1.WriteArtifactRequest{Part: &toolhubv1.WriteArtifactRequest_Header{Header: header}}
+	digest, buffer := sha256.New(), make([]byte, chunkBytes)
+	for sent := stream.Send(part); sent == nil; { // where the hub refuses, CloseAndRecv tells why
+		count, err := io.ReadFull(content, buffer)
+		if count > 0 {
+			digest.Write(buffer[:count])
+			chunk := &toolhubv1.WriteArtifactRequest_Chunk{Chunk: buffer[:count]}
+			sent = stream.Send(&toolhubv1.WriteArtifactRequest{Part: chunk})
+		}
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	response, err := stream.CloseAndRecv()
+	if err != nil {
+		return nil, hubError(err, hub.address)
+	}
+	return response.GetArtifact(), matches(digest, response.GetArtifact())
+}
+
+// CopyArtifact writes the artifact's bytes to target, across broken connections. It is ErrDigestMismatch when they are
+// not what the hub says they are: use none of what was written.
+func (hub *Hub) CopyArtifact(ctx context.Context, artifactID string, target io.Writer) (*toolhubv1.Artifact, error) {
+	known, err := hub.Artifacts.GetArtifact(ctx, &toolhubv1.GetArtifactRequest{ArtifactId: artifactID})
+	if err != nil {
+		return nil, err
+	}
+	artifact, digest := known.GetArtifact(), sha256.New()
+	both := io.MultiWriter(digest, target)
+	for have, failed := int64(0), 0; have < artifact.GetSizeBytes(); {
+		count, err := hub.readOnce(ctx, artifactID, have, both)
+		have += count
+		if failed++; count > 0 {
+			failed = 0
+		}
+		if err != nil && !errors.Is(err, ErrUnavailable) {
+			return nil, err
+		}
+		if failed >= readAttempts {
+			return nil, fmt.Errorf("reading artifact %s: %w", artifactID, errors.Join(err, io.ErrUnexpectedEOF))
+		}
+		if failed > 0 {
+			if err := wait(ctx, pauseAfter(failed, err)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return artifact, matches(digest, artifact)
+}
+
+// readOnce writes what one stream brings from that offset on; how many bytes, and how it ended.
+func (hub *Hub) readOnce(ctx context.Context, artifactID string, offset int64, target io.Writer) (int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := hub.Artifacts.ReadArtifact(
+		ctx, &toolhubv1.ReadArtifactRequest{ArtifactId: artifactID, OffsetBytes: offset})
+	if err != nil {
+		return 0, hubError(err, hub.address)
+	}
+	count := int64(0)
+	for {
+		response, err := stream.Recv()
+		if err == io.EOF {
+			return count, nil
+		}
+		if err != nil {
+			return count, hubError(err, hub.address)
+		}
+		written, err := target.Write(response.GetChunk()) // the first message is the artifact, and has none
+		count += int64(written)
+		if err != nil {
+			return count, err
+		}
+	}
+}
+
+func matches(digest hash.Hash, artifact *toolhubv1.Artifact) error {
+	if hex.EncodeToString(digest.Sum(nil)) != artifact.GetSha256() {
+		return fmt.Errorf("%s: %w", artifact.GetArtifactId(), ErrDigestMismatch)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package toolhub
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
+)
+
+// HubError says that an RPC failed: nothing is known of a call's result. errors.Is tells its status:
+//
+//	errors.Is(err, toolhub.ErrUnavailable)
+type HubError struct {
+	// Address is the hub's.
+	Address string
+	Code    codes.Code
+	Message string
+	// Reason is such as ReasonOverloaded; empty when it was not the hub that answered.
+	Reason string
+	// Info are facts of the reason.
+	Info map[string]string
+	// RetryAfter is how long the hub asks to wait; 0 when it does not say.
+	RetryAfter time.Duration
+}
+
+// What errors.Is compares a HubError with.
+var (
+	// ErrUnavailable: no hub answers, or the connection broke. A call that was under way may have had its effect.
+	ErrUnavailable error = codeError(codes.Unavailable)
+	// ErrOverloaded: the hub carries as much as it takes, and did nothing.
+	ErrOverloaded error = codeError(codes.ResourceExhausted)
+	// ErrUnauthenticated: the hub wants a credential, or knows the one that was sent no longer.
+	ErrUnauthenticated error = codeError(codes.Unauthenticated)
+	// ErrPermissionDenied: the caller is known and lacks the role or the grant.
+	ErrPermissionDenied error = codeError(codes.PermissionDenied)
+	// ErrNotFound: there is no such thing, or it is not the caller's to see.
+	ErrNotFound error = codeError(codes.NotFound)
+	// ErrInvalidRequest: the request breaks the contract's rules.
+	ErrInvalidRequest error = codeError(codes.InvalidArgument)
+	// ErrDigestMismatch: what came is not what the hub says the artifact is. Use none of it.
+	ErrDigestMismatch = errors.New("the bytes of the artifact do not match its sha256")
+)
+
+type codeError codes.Code
+
+func (code codeError) Error() string { return codes.Code(code).String() }
+
+// Error is one line for a person.
+func (err *HubError) Error() string {
+	why := err.Reason
+	if why == "" {
+		why = err.Code.String()
+	}
+	return fmt.Sprintf("%s: %s (%s)", err.Address, err.Message, why)
+}
+
+// Is compares with ErrUnavailable and its like.
+func (err *HubError) Is(target error) bool {
+	code, ok := target.(codeError)
+	return ok && codes.Code(code) == err.Code
+}
+
+// GRPCStatus makes status.Code and status.FromError read it.
+func (err *HubError) GRPCStatus() *status.Status { return status.New(err.Code, err.Message) }
+
+// hubError is the failed RPC with what the hub says of it; errors that are no status stay as they are.
+func hubError(failed error, address string) error {
+	var already *HubError
+	told, ok := status.FromError(failed)
+	if failed == nil || !ok || errors.As(failed, &already) {
+		return failed
+	}
+	err := &HubError{Address: address, Code: told.Code(), Message: told.Message()}
+	for _, detail := range told.Details() {
+		switch detail := detail.(type) {
+		case *errdetails.ErrorInfo:
+			err.Reason, err.Info = detail.GetReason(), detail.GetMetadata()
+		case *errdetails.RetryInfo:
+			err.RetryAfter = detail.GetRetryDelay().AsDuration()
+		}
+	}
+	return err
+}
+
+// CallFailed says that a call was judged or ran and did not succeed.
+type CallFailed struct {
+	Reason *toolhubv1.ToolError
+	CallID string
+}
+
+// Kind is such as KindPolicyDenied; UNKNOWN_ and a number for a kind of a newer hub.
+func (failed *CallFailed) Kind() string {
+	kind := failed.Reason.GetKind()
+	if _, known := toolhubv1.ErrorKind_name[int32(kind)]; !known {
+		return fmt.Sprintf("UNKNOWN_%d", kind)
+	}
+	return strings.TrimPrefix(kind.String(), "ERROR_KIND_")
+}
+
+// Error is the kind and the hub's message for the model.
+func (failed *CallFailed) Error() string {
+	return fmt.Sprintf("%s: %s", failed.Kind(), failed.Reason.GetMessage())
+}
+
+// Advice is what a model should do about an error of this kind; empty when the kind is unknown.
+func (failed *CallFailed) Advice() string { return Advice(failed.Kind()) }
+
+// Details are facts for repair, such as did_you_mean, rule_id, remedy.
+func (failed *CallFailed) Details() map[string]any { return failed.Reason.GetDetails().AsMap() }
+
+// ApprovalID is the approval that a person must grant, of APPROVAL_REQUIRED; empty of others.
+func (failed *CallFailed) ApprovalID() string {
+	id, _ := failed.Details()["approval_id"].(string)
+	return id
+}
+
+// RetryAfter is how long to wait; 0 when waiting does not help or is unknown.
+func (failed *CallFailed) RetryAfter() time.Duration {
+	return failed.Reason.GetRetryAfter().AsDuration()
+}

@@ -1,0 +1,176 @@
+package toolhub
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	toolhubv1 "github.com/tool-hub/tool-hub/gen/go/toolhub/v1"
+)
+
+// live is the hub that tests/unit/clients/test_go_client.py serves; its policy lets everybody delete.
+func live(t *testing.T) *Hub {
+	t.Helper()
+	address := os.Getenv("TOOLHUB_LIVE")
+	if address == "" {
+		t.Skip("TOOLHUB_LIVE names no hub")
+	}
+	return connect(t, address, Config{})
+}
+
+const hashing = "core/util.hash.sha256Text"
+
+func TestPlanOfADryRunIsCommittedOnce(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	file := map[string]any{"path": "a.txt", "text": "hi"}
+	if _, err := hub.Invoke(ctx, Call{Tool: "core/fs.writeText", Args: file, Purpose: "a test"}); err != nil {
+		t.Fatal(err)
+	}
+	call := Call{Tool: "core/fs.deletePath", Args: map[string]any{"path": "a.txt", "confirm": true}, Purpose: "a test"}
+	var failed *CallFailed
+	if _, err := hub.Invoke(ctx, call); !errors.As(err, &failed) || failed.Kind() != KindPlanRequired {
+		t.Fatalf("%v", err)
+	}
+	shown, err := hub.DryRun(ctx, call)
+	if err != nil || shown.Err() != nil {
+		t.Fatal(err, shown.Err())
+	}
+	if _, err := hub.Commit(ctx, shown); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hub.Commit(ctx, shown); !errors.As(err, &failed) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestToolsAreListedFoundAndExported(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	names := map[string]bool{}
+	for tool, err := range hub.ListTools(ctx, &toolhubv1.ToolFilter{Names: []string{"core/util.*"}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[tool.GetName()] = true
+	}
+	hits, err := hub.Search(ctx, "current time", 1, nil)
+	if err != nil || len(hits) != 1 || !names[hits[0].GetTool().GetName()] {
+		t.Errorf("%v, %v", hits, err)
+	}
+	_, exported, err := hub.Export(ctx, toolhubv1.ExportFormat_EXPORT_FORMAT_MCP, nil)
+	if err != nil || len(exported) < len(names) {
+		t.Errorf("%v, %v", exported, err)
+	}
+	if _, err := hub.GetTool(ctx, "no/such.tool"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestJobIsSubmittedListedAndAnswered(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	job, err := hub.SubmitJob(ctx, Call{Tool: hashing, Args: map[string]any{"text": ""}, Purpose: "a test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := hub.JobResult(ctx, job.GetJobId())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var value struct{ Sha256 string }
+	if err := Value(result, &value); err != nil || value.Sha256[:8] != "e3b0c442" {
+		t.Errorf("%v, %v", value, err)
+	}
+	found := 0
+	for each, err := range hub.ListJobs(ctx, &toolhubv1.ListJobsRequest{Tool: hashing, PageSize: 1}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if each.GetJobId() == job.GetJobId() {
+			found++
+		}
+	}
+	if found != 1 {
+		t.Errorf("listed %d times", found)
+	}
+	if ended, err := hub.CancelJob(ctx, job.GetJobId(), ""); err != nil || !Final(ended.GetState()) {
+		t.Errorf("%v, %v", ended, err)
+	}
+}
+
+func TestArtifactComesBackAsItWasPut(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	content := bytes.Repeat([]byte("0123456789"), 100_000)
+	put, err := hub.PutArtifact(ctx, bytes.NewReader(content), &toolhubv1.ArtifactHeader{Name: "a.txt"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	if _, err := hub.CopyArtifact(ctx, put.GetArtifactId(), &got); err != nil || !bytes.Equal(got.Bytes(), content) {
+		t.Errorf("%d bytes, %v", got.Len(), err)
+	}
+	if _, err := hub.CopyArtifact(ctx, "art_unknown", &got); !errors.Is(err, ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+	wrong := &toolhubv1.ArtifactHeader{Name: "a.txt", SizeBytes: 3}
+	if _, err := hub.PutArtifact(ctx, bytes.NewReader(content), wrong); !errors.Is(err, ErrInvalidRequest) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestCallsOfASessionEachGetTheirOwnAnswer(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	session, err := hub.Session(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	var mutex sync.Mutex
+	digests := map[string]bool{}
+	for number := range 2 * inFlightMax {
+		group.Go(func() {
+			result, err := session.Invoke(ctx, Call{Tool: hashing, Args: map[string]any{"text": fmt.Sprint(number)}})
+			mutex.Lock()
+			defer mutex.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			digests[string(result.GetResultJson())] = true
+		})
+	}
+	group.Wait()
+	if len(digests) != 2*inFlightMax {
+		t.Errorf("%d answers differ", len(digests))
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := session.Invoke(cancelled, Call{Tool: hashing}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if err := session.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := session.Invoke(ctx, Call{Tool: hashing}); err == nil {
+		t.Error("a session that is closed answers")
+	}
+}
+
+func TestApprovalIsListedAndDecidedByNobodyForThemselves(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	call := Call{Tool: "core/fs.stat", Args: map[string]any{"path": "a.txt"}, Purpose: "a test"}
+	_, err := hub.Invoke(ctx, call)
+	var failed *CallFailed
+	if !errors.As(err, &failed) || failed.ApprovalID() == "" {
+		t.Fatalf("%v", err)
+	}
+	for approval, err := range hub.ListApprovals(ctx, nil) {
+		if err != nil || approval.GetApprovalId() != failed.ApprovalID() {
+			t.Fatal(approval, err)
+		}
+		if _, err := hub.Approve(ctx, approval, "", nil); !errors.Is(err, ErrPermissionDenied) {
+			t.Errorf("%v", err)
+		}
+	}
+}

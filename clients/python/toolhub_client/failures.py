@@ -1,0 +1,234 @@
+"""What a caller may have to handle: an RPC that failed, and a call that was judged or ran and did not succeed.
+
+HubError (a grpc.aio.AioRpcError)           CallFailed
+  HubUnavailable                              ToolNotFound        did_you_mean
+  Overloaded                                  InvalidArguments    violations
+  Unauthenticated                             PolicyDenied        rule_id, remedy
+  PermissionDenied                            ApprovalRequired    approval_id
+  NotFound                                    PlanRequired
+  InvalidRequest                              RateLimited         retry_after_s
+  DeadlineExceeded                            OutcomeUnknown
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.rpc import error_details_pb2, status_pb2
+
+from toolhub.v1 import error_pb2
+from toolhub_client.errors import ADVICE, ErrorKind
+
+_DETAILS = "grpc-status-details-bin"
+_PREFIX = "ERROR_KIND_"
+
+
+class HubError(grpc.aio.AioRpcError):
+    """An RPC failed: nothing is known of a call's result. `str()` is one line for a person."""
+
+    def __init__(self, error: grpc.aio.AioRpcError, address: str = "") -> None:
+        super().__init__(
+            error.code(),
+            error.initial_metadata(),
+            error.trailing_metadata(),
+            details=error.details(),
+            debug_error_string=error.debug_error_string(),
+        )
+        self.address = address
+        """The hub's; empty when unknown."""
+        self.reason = ""
+        """Such as `Reason.OVERLOADED`; empty when it was not the hub that answered."""
+        self.info: dict[str, str] = {}
+        """Facts of the reason (google.rpc.ErrorInfo.metadata)."""
+        self.retry_after_s = 0.0
+        """How long the hub asks to wait; 0 when it does not say."""
+        for detail in _details(error):
+            if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+                info = error_details_pb2.ErrorInfo.FromString(detail.value)
+                self.reason, self.info = info.reason, dict(info.metadata)
+            elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+                waited = error_details_pb2.RetryInfo.FromString(detail.value)
+                self.retry_after_s = waited.retry_delay.ToMicroseconds() / 1e6
+
+    def __str__(self) -> str:
+        where = f"{self.address}: " if self.address else ""
+        return f"{where}{self.details()} ({self.reason or self.code().name})"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+
+class HubUnavailable(HubError):
+    """No hub answers, or the connection broke. A call that was under way may have had its effect."""
+
+
+class Overloaded(HubError):
+    """The hub carries as much as it takes, and did nothing; `retry_after_s` says when to come again."""
+
+
+class Unauthenticated(HubError):
+    """The hub wants a credential, or knows the one that was sent no longer."""
+
+
+class PermissionDenied(HubError):
+    """The caller is known and lacks the role or the grant."""
+
+
+class NotFound(HubError):
+    """There is no such tool, job, artifact or approval, or it is not the caller's to see."""
+
+
+class InvalidRequest(HubError):
+    """The request breaks the contract's rules; the message names the fields."""
+
+
+class DeadlineExceeded(HubError):
+    """The RPC took longer than it was given. A call that was under way may have had its effect."""
+
+
+_BY_CODE: dict[grpc.StatusCode, type[HubError]] = {
+    grpc.StatusCode.UNAVAILABLE: HubUnavailable,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+}
+
+
+def hub_error(error: grpc.aio.AioRpcError, address: str = "") -> HubError:
+    """The failed RPC as the exception of its status."""
+    if isinstance(error, HubError):
+        return error
+    return _BY_CODE.get(error.code(), HubError)(error, address)
+
+
+def unavailable(address: str, why: str) -> HubUnavailable:
+    """For an RPC that was never sent."""
+    nothing = grpc.aio.Metadata()
+    return HubUnavailable(grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details=why), address)
+
+
+def _details(error: grpc.aio.AioRpcError) -> Sequence[Any]:
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS and isinstance(value, bytes):
+            return list(status_pb2.Status.FromString(value).details)
+    return ()
+
+
+class CallFailed(Exception):
+    """A call was judged or ran and did not succeed. `str()` is the hub's message for the model."""
+
+    def __init__(self, error: error_pb2.ToolError, call_id: str) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.call_id = call_id
+
+    @property
+    def kind(self) -> str:
+        """Such as `ErrorKind.POLICY_DENIED`; `UNKNOWN_<number>` for a kind of a newer hub."""
+        return kind_of(self.error)
+
+    @property
+    def advice(self) -> str:
+        """What a model should do about an error of this kind; empty when the kind is unknown."""
+        return ADVICE.get(self.kind, "")
+
+    @property
+    def retryable(self) -> bool:
+        return self.error.retryable
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds to wait; None when waiting does not help or is unknown."""
+        return self.error.retry_after.ToMicroseconds() / 1e6 if self.error.HasField("retry_after") else None
+
+    @property
+    def violations(self) -> Sequence[error_pb2.Violation]:
+        """Every broken rule of the input schema: `path`, `message`, `hint`, for the model to repair the call from."""
+        return self.error.violations
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Facts for repair, such as `approval_id`, `rule_id`, `allowed_hosts`."""
+        return MessageToDict(self.error.details)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.kind}, {str(self)!r}, call_id={self.call_id!r})"
+
+
+class ToolNotFound(CallFailed):
+    """No tool has that name."""
+
+    @property
+    def did_you_mean(self) -> Sequence[str]:
+        """Names that are close to it."""
+        return list(self.details.get("did_you_mean", ()))
+
+
+class InvalidArguments(CallFailed):
+    """The arguments do not fit the tool's schema, or make no sense to it; see `violations`."""
+
+
+class PolicyDenied(CallFailed):
+    """Policy, or a guard under it, does not let the caller do this."""
+
+    @property
+    def rule_id(self) -> str:
+        """The rule that decided; empty where none did."""
+        return str(self.details.get("rule_id", ""))
+
+    @property
+    def remedy(self) -> str:
+        """What an operator could change; empty where nothing is known."""
+        return str(self.details.get("remedy", ""))
+
+
+class ApprovalRequired(CallFailed):
+    """A person has been asked: invoke again with `approval_id` and the very same arguments once they agreed."""
+
+    @property
+    def approval_id(self) -> str:
+        return str(self.details.get("approval_id", ""))
+
+
+class PlanRequired(CallFailed):
+    """The call must be shown first: `dry_run`, then `commit`."""
+
+
+class RateLimited(CallFailed):
+    """A limit is used up; wait `retry_after_s`, then send the same call."""
+
+
+class OutcomeUnknown(CallFailed):
+    """The call may have had its effect: look before calling again."""
+
+
+_BY_KIND: dict[str, type[CallFailed]] = {
+    ErrorKind.TOOL_NOT_FOUND: ToolNotFound,
+    ErrorKind.INPUT_SCHEMA_INVALID: InvalidArguments,
+    ErrorKind.INVALID_INPUT: InvalidArguments,
+    ErrorKind.POLICY_DENIED: PolicyDenied,
+    ErrorKind.PERMISSION_DENIED: PolicyDenied,
+    ErrorKind.PATH_OUTSIDE_SANDBOX: PolicyDenied,
+    ErrorKind.HTTP_DISALLOWED_HOST: PolicyDenied,
+    ErrorKind.APPROVAL_REQUIRED: ApprovalRequired,
+    ErrorKind.PLAN_REQUIRED: PlanRequired,
+    ErrorKind.RATE_LIMITED: RateLimited,
+    ErrorKind.OUTCOME_UNKNOWN: OutcomeUnknown,
+}
+
+
+def kind_of(error: error_pb2.ToolError) -> str:
+    """Its kind by name, without the enum's prefix."""
+    known = error_pb2.ErrorKind.DESCRIPTOR.values_by_number.get(error.kind)
+    return known.name.removeprefix(_PREFIX) if known is not None else f"UNKNOWN_{error.kind}"
+
+
+def call_failed(error: error_pb2.ToolError, call_id: str) -> CallFailed:
+    """The failed call as the exception of its kind."""
+    return _BY_KIND.get(kind_of(error), CallFailed)(error, call_id)

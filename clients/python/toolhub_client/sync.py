@@ -1,0 +1,170 @@
+"""The same client without asyncio: `with connect_sync() as hub:`. The connection lives in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeVar, Unpack
+
+from toolhub.v1 import approval_pb2, job_pb2, job_state_pb2, tool_pb2, tool_service_pb2
+from toolhub_client.answer import Answer, Chunk, DryRun, Progress
+from toolhub_client.artifacts import Artifact
+from toolhub_client.context import CallOptions, ConnectOptions, ToolFields
+from toolhub_client.hub import ExportForm, Hub, connect
+
+T = TypeVar("T")
+_END: Final = object()
+
+
+@contextmanager
+def connect_sync(address: str = "", **options: Unpack[ConnectOptions]) -> Iterator[SyncHub]:
+    """As `toolhub_client.connect`. The hub may be used from any thread, also from several at once."""
+    connecting = connect(address, **options)
+    hub = _run(connecting.__aenter__())
+    try:
+        yield SyncHub(hub)
+    finally:
+        _run(connecting.__aexit__(None, None, None))
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One for all hubs of the process, and never closed: grpc.aio tells a loop of what ended after it was closed."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="toolhub-client", daemon=True).start()
+    return loop
+
+
+os.register_at_fork(after_in_child=_loop.cache_clear)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Its result; what interrupts the wait cancels the work."""
+    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _each(items: AsyncIterator[T]) -> Iterator[T]:
+    async def next_item() -> Any:
+        return await anext(items, _END)
+
+    async def close() -> None:
+        if (aclose := getattr(items, "aclose", None)) is not None:
+            await aclose()
+
+    try:
+        while (item := _run(next_item())) is not _END:
+            yield item
+    finally:
+        _run(close())
+
+
+class SyncHub:
+    """As `Hub`, method for method; what is an async iterator there is an iterator here."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def invoke(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> Answer:
+        return _run(self._hub.invoke(tool, args, **options))
+
+    def dry_run(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> DryRun:
+        return _run(self._hub.dry_run(tool, args, **options))
+
+    def commit(self, dry_run: DryRun) -> Answer:
+        return _run(self._hub.commit(dry_run))
+
+    def invoke_stream(
+        self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]
+    ) -> Iterator[Progress | Chunk | Answer]:
+        return _each(self._hub.invoke_stream(tool, args, **options))
+
+    def run_tool_call(self, call: object, **options: Unpack[CallOptions]) -> dict[str, Any]:
+        return _run(self._hub.run_tool_call(call, **options))
+
+    def list_tools(self, **where: Unpack[ToolFields]) -> Iterator[tool_pb2.ToolSpec]:
+        return _each(self._hub.list_tools(**where))
+
+    def search(
+        self, query: str, *, limit: int = 10, **where: Unpack[ToolFields]
+    ) -> Sequence[tool_service_pb2.SearchHit]:
+        return _run(self._hub.search(query, limit=limit, **where))
+
+    def get_tool(self, name: str) -> tool_pb2.ToolSpec:
+        return _run(self._hub.get_tool(name))
+
+    def export(
+        self, form: ExportForm = "openai", **where: Unpack[ToolFields]
+    ) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
+        return _run(self._hub.export(form, **where))
+
+    def submit_job(
+        self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]
+    ) -> job_pb2.Job:
+        return _run(self._hub.submit_job(tool, args, **options))
+
+    def get_job(self, job_id: str) -> job_pb2.Job:
+        return _run(self._hub.get_job(job_id))
+
+    def list_jobs(
+        self,
+        *,
+        states: Sequence[job_state_pb2.JobState.ValueType] = (),
+        tool: str = "",
+        request_id: str = "",
+        task_id: str = "",
+    ) -> Iterator[job_pb2.Job]:
+        return _each(self._hub.list_jobs(states=states, tool=tool, request_id=request_id, task_id=task_id))
+
+    def watch_job(self, job_id: str, *, after_sequence: int = 0, attempts: int = 16) -> Iterator[job_pb2.JobStatus]:
+        return _each(self._hub.watch_job(job_id, after_sequence=after_sequence, attempts=attempts))
+
+    def job_answer(self, job_id: str) -> Answer:
+        return _run(self._hub.job_answer(job_id))
+
+    def cancel_job(self, job_id: str, *, reason: str = "") -> job_pb2.JobStatus:
+        return _run(self._hub.cancel_job(job_id, reason=reason))
+
+    def put_artifact(
+        self, content: bytes | Path | Iterable[bytes], *, name: str = "", media_type: str = ""
+    ) -> Artifact:
+        async def chunks(each: Iterable[bytes]) -> AsyncIterator[bytes]:
+            for chunk in each:
+                yield chunk
+
+        sent = content if isinstance(content, bytes | Path) else chunks(content)
+        return _run(self._hub.put_artifact(sent, name=name, media_type=media_type))
+
+    def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> Iterator[bytes]:
+        return _each(self._hub.read_artifact(artifact_id, attempts=attempts))
+
+    def get_artifact(self, artifact_id: str) -> bytes:
+        return _run(self._hub.get_artifact(artifact_id))
+
+    def list_approvals(
+        self, *, states: Sequence[approval_pb2.ApprovalState.ValueType] = (), tool: str = ""
+    ) -> Iterator[approval_pb2.Approval]:
+        return _each(self._hub.list_approvals(states=states, tool=tool))
+
+    def get_approval(self, approval_id: str) -> approval_pb2.Approval:
+        return _run(self._hub.get_approval(approval_id))
+
+    def watch_approvals(self, *, tool: str = "") -> Iterator[approval_pb2.Approval]:
+        return _each(self._hub.watch_approvals(tool=tool))
+
+    def approve(
+        self, approval: approval_pb2.Approval, *, comment: str = "", answer: Mapping[str, Any] | None = None
+    ) -> approval_pb2.Approval:
+        return _run(self._hub.approve(approval, comment=comment, answer=answer))
+
+    def reject(self, approval: approval_pb2.Approval, *, comment: str = "") -> approval_pb2.Approval:
+        return _run(self._hub.reject(approval, comment=comment))

@@ -1,0 +1,102 @@
+"""A model's tool call, in the form of its API, made through the hub, and the message that answers it in the same form.
+
+Understood are those of OpenAI's Chat Completions (`tool_calls[]`) and Responses (`function_call` items) and of
+Anthropic's Messages (`tool_use` blocks), as objects of their SDKs or as dictionaries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolhub_client.answer import Answer
+from toolhub_client.failures import CallFailed
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What a model asks for."""
+
+    name: str
+    """As it was exported."""
+    args: Mapping[str, Any] | None
+    """None: what the model wrote is no JSON object."""
+    answer: Callable[[str, bool], dict[str, Any]]
+    """The message for a text, and whether the call failed."""
+
+
+def read_tool_call(call: object) -> ToolCall:
+    """Raises TypeError for what is none of the known forms."""
+    kind = _field(call, "type")
+    if kind == "tool_use":
+        block_id = _field(call, "id")
+        return ToolCall(
+            _field(call, "name"),
+            _field(call, "input"),
+            lambda text, failed: {
+                "type": "tool_result",
+                "tool_use_id": block_id,
+                "content": text,
+                **({"is_error": True} if failed else {}),
+            },
+        )
+    if kind == "function_call":
+        call_id = _field(call, "call_id")
+        return ToolCall(
+            _field(call, "name"),
+            _object(_field(call, "arguments")),
+            lambda text, _: {"type": "function_call_output", "call_id": call_id, "output": text},
+        )
+    if kind == "function" or _field(call, "function") is not None:
+        call_id, function = _field(call, "id"), _field(call, "function")
+        return ToolCall(
+            _field(function, "name"),
+            _object(_field(function, "arguments")),
+            lambda text, _: {"role": "tool", "tool_call_id": call_id, "content": text},
+        )
+    raise TypeError(
+        f"{type(call).__name__} is no tool call: give an entry of OpenAI's `tool_calls`, a `function_call` item, or an "
+        "Anthropic `tool_use` block"
+    )
+
+
+def to_text(answer: Answer) -> str:
+    """What a model is shown of an answer: its JSON, or what went wrong and what to do about it."""
+    if (error := answer.error) is not None:
+        return failure_text(error)
+    if answer.job_id:
+        return json.dumps({"job_id": answer.job_id, "note": "The call goes on as a job; ask core/job.status for it."})
+    if answer.result.WhichOneof("result") == "result_json":
+        return answer.result.result_json.decode()
+    return json.dumps(answer.value, ensure_ascii=False)
+
+
+def failure_text(error: CallFailed) -> str:
+    """One line each: kind and message, the facts for repair, the advice."""
+    lines = [f"{error.kind}: {error}"]
+    facts = {name: value for name, value in error.details.items() if name not in {"remedy", "policy_revision"}}
+    if facts:
+        lines.append(json.dumps(facts, ensure_ascii=False))
+    if error.advice:
+        lines.append(error.advice)
+    return "\n".join(lines)
+
+
+NO_OBJECT = (
+    "INVALID_INPUT: The arguments are not a JSON object. Send one object with a name for each argument, and nothing "
+    "around it."
+)
+
+
+def _object(text: Any) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(text or "{}")
+    except (TypeError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _field(of: object, name: str) -> Any:
+    return of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)

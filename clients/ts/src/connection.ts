@@ -1,0 +1,140 @@
+import { readFileSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Code, type Interceptor, type Transport } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+
+import type { ToolIntent } from "../../../gen/ts/toolhub/v1/call_pb.js";
+import { Reason } from "./errors.js";
+import { HubError, hubError } from "./failures.js";
+
+const DEFAULT_ADDRESS = "http://127.0.0.1:50051";
+const DEFAULT_PORT = "50051";
+const MAX_MESSAGE_BYTES = 16 * 1024 * 1024;
+const FIRST_PAUSE_MS = 100;
+const LONGEST_PAUSE_MS = 5_000;
+/** Sent with every RPC as part of the user agent. */
+const VERSION = "0.1.0";
+
+/** How to reach a hub. What is left out comes from the environment. */
+export interface Config {
+  /** Sent with every RPC, also by the generated clients. TOOLHUB_API_KEY. */
+  apiKey?: string;
+  /** A file with certificates (PEM) to trust in the place of Node's own. TOOLHUB_CA_FILE. */
+  caFile?: string;
+  /** The caller's own certificate and its key, for mutual TLS. TOOLHUB_CERT_FILE, TOOLHUB_KEY_FILE. */
+  certFile?: string;
+  keyFile?: string;
+  /** Give each call without an idempotency key one, so that it may be repeated when its connection breaks. */
+  automaticKeys?: boolean;
+  /** How long to wait for a hub to answer, and to repeat what may be repeated: 10,000 by default; 0 asks once. */
+  retryMs?: number;
+  /** Further interceptors of the transport, such as one that traces; outermost first. */
+  interceptors?: Interceptor[];
+  /** Told of an API key that others can read on its way; `process.emitWarning` by default. */
+  warn?: (message: string) => void;
+}
+
+/** Where a hub is, and how to connect to it. */
+export interface Target {
+  url: string;
+  apiKey: string;
+  /** Of node:tls; empty for plaintext. */
+  tls: { ca?: Buffer; cert?: Buffer; key?: Buffer };
+}
+
+/** What is given, else what the environment says. Throws for a certificate without its key, or for TLS with `http://`. */
+export function target(address: string | undefined, config: Config, env: NodeJS.ProcessEnv = process.env): Target {
+  const given = address || env["TOOLHUB_ADDRESS"] || DEFAULT_ADDRESS;
+  const caFile = config.caFile || env["TOOLHUB_CA_FILE"];
+  const certFile = config.certFile || env["TOOLHUB_CERT_FILE"];
+  const keyFile = config.keyFile || env["TOOLHUB_KEY_FILE"];
+  if (!certFile !== !keyFile) throw new TypeError("certFile and keyFile belong together: give both or none");
+  const isPlain = given.startsWith("http://");
+  if (address && isPlain && (config.caFile || config.certFile)) {
+    throw new TypeError(`${given} asks for plaintext, and certificates for TLS: write https://`);
+  }
+  const scheme = isPlain || given.startsWith("https://") ? "" : caFile || certFile ? "https://" : "http://";
+  const url = new URL(scheme + given);
+  if (!url.port && (scheme || isPlain)) url.port = DEFAULT_PORT;
+  const tls: Target["tls"] = {};
+  if (url.protocol === "https:") {
+    if (caFile) tls.ca = readFileSync(caFile);
+    if (certFile) tls.cert = readFileSync(certFile);
+    if (keyFile) tls.key = readFileSync(keyFile);
+  }
+  return { url: url.origin, apiKey: config.apiKey || env["TOOLHUB_API_KEY"] || "", tls };
+}
+
+/** The transport to a hub: its RPCs bear the credential, wait for a hub, and are repeated where they may be. */
+export function transportTo(where: Target, config: Config): Transport {
+  const { hostname, protocol } = new URL(where.url);
+  if (where.apiKey && protocol === "http:" && !isLocal(hostname)) {
+    const warn = config.warn ?? ((message: string) => process.emitWarning(message, "PlaintextCredentialWarning"));
+    warn(`The API key goes to ${where.url} unencrypted; use https:// or set TOOLHUB_CA_FILE.`);
+  }
+  return createGrpcTransport({
+    baseUrl: where.url,
+    nodeOptions: where.tls,
+    readMaxBytes: MAX_MESSAGE_BYTES,
+    // A connection that swallows everything is noticed after 40 s, also while a call waits for its answer.
+    pingIntervalMs: 30_000,
+    pingTimeoutMs: 10_000,
+    interceptors: [...(config.interceptors ?? []), repeating(where.url, config.retryMs ?? 10_000), bearing(where.apiKey)],
+  });
+}
+
+function isLocal(hostname: string): boolean {
+  return hostname === "localhost" || hostname === "[::1]" || hostname.startsWith("127.");
+}
+
+function bearing(apiKey: string): Interceptor {
+  return (next) => (request) => {
+    if (apiKey) request.header.set("authorization", `Bearer ${apiKey}`);
+    request.header.set("user-agent", `toolhub-js/${VERSION}`);
+    return next(request);
+  };
+}
+
+/** RPCs that are as good twice as once. */
+const READS: ReadonlySet<string> = new Set([
+  ...["ListTools", "SearchTools", "GetTool", "ExportTools", "GetJob", "ListJobs", "CancelJob", "GetArtifact"],
+  ...["ListApprovals", "GetApproval", "DecideApproval", "ListSources", "GetSnapshot", "ListPins", "ListEvents"],
+  "VerifyAudit",
+]);
+
+function repeating(address: string, retryMs: number): Interceptor {
+  return (next) => async (request) => {
+    const untilMs = performance.now() + retryMs;
+    for (let failed = 1; ; failed += 1) {
+      try {
+        return await next(request);
+      } catch (raised) {
+        const error = hubError(raised, address);
+        const pauseMs = pauseAfter(failed, error);
+        const isRepeatable = !request.stream && mayRepeat(error, request.method.name, request.message);
+        if (!isRepeatable || performance.now() + pauseMs >= untilMs) throw error;
+        await sleep(pauseMs, undefined, { signal: request.signal });
+      }
+    }
+  };
+}
+
+/** What the hub refused without looking at it, what never reached it, and what broke and is as good twice as once. */
+function mayRepeat(error: unknown, method: string, message: object): boolean {
+  if (!(error instanceof HubError)) return false;
+  if (error.reason === Reason.OVERLOADED || error.reason === Reason.DRAINING || error.wasNotSent) return true;
+  if (error.code !== Code.Unavailable) return false;
+  const { intent } = message as { intent?: ToolIntent };
+  return intent === undefined ? READS.has(method) : intent.idempotencyKey !== "";
+}
+
+/**
+ * Milliseconds before the next attempt: they grow exponentially with full jitter (Brooker, "Exponential Backoff And
+ * Jitter"); a hub that says when to come back (RetryInfo), as one that leaves does, is not asked before.
+ */
+export function pauseAfter(failed: number, error: unknown): number {
+  const ownMs = Math.random() * Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** failed);
+  const askedMs = error instanceof HubError ? Math.min(error.retryAfterMs, LONGEST_PAUSE_MS) : 0;
+  return Math.max(ownMs, askedMs * (1 + Math.random() / 2));
+}

@@ -1,0 +1,171 @@
+/** The client against a server that fails as it is told to. */
+import assert from "node:assert/strict";
+import { createServer } from "node:http2";
+import type { AddressInfo } from "node:net";
+import { after, test } from "node:test";
+
+import { create } from "@bufbuild/protobuf";
+import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
+import { Code, ConnectError, type ConnectRouter } from "@connectrpc/connect";
+import { connectNodeAdapter } from "@connectrpc/connect-node";
+
+import { type ErrorKind, ToolErrorSchema } from "../../../gen/ts/toolhub/v1/error_pb.js";
+import { ToolService } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
+import { target, transportTo } from "../src/connection.js";
+import { CallFailed, connect, HubError, Reason, valueOf } from "../src/index.js";
+
+const PATIENCE_MS = 60_000;
+
+interface Fake {
+  url: string;
+  failures: ConnectError[];
+  headers: Headers[];
+}
+
+async function serve(port = 0): Promise<Fake> {
+  const fake: Fake = { url: "", failures: [], headers: [] };
+  const judge = (headers: Headers) => {
+    fake.headers.push(headers);
+    const failure = fake.failures.shift();
+    if (failure !== undefined) throw failure;
+  };
+  const routes = (router: ConnectRouter) =>
+    router.service(ToolService, {
+      invoke(request, context) {
+        judge(context.requestHeader);
+        const args = request.intent?.args;
+        const value = args?.case === "argsJson" ? args.value : new Uint8Array();
+        return { outcome: { case: "result" as const, value: { ok: true, result: { case: "resultJson", value } } } };
+      },
+      getTool(request, context) {
+        judge(context.requestHeader);
+        return { tool: { name: request.name } };
+      },
+    });
+  const server = createServer(connectNodeAdapter({ routes }));
+  await new Promise<void>((listening) => server.listen(port, "127.0.0.1", listening));
+  after(() => server.close());
+  fake.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  return fake;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
+  const { port } = server.address() as AddressInfo;
+  await new Promise<void>((closed) => server.close(() => closed()));
+  return port;
+}
+
+/** A status with google.rpc.ErrorInfo and RetryInfo of 10 ms. */
+function refused(code: Code, reason: string, message: string): ConnectError {
+  const error = new ConnectError(message, code);
+  const info = new BinaryWriter().tag(1, WireType.LengthDelimited).string(reason).finish();
+  const delay = new BinaryWriter().tag(2, WireType.Varint).int32(10_000_000).finish();
+  const retry = new BinaryWriter().tag(1, WireType.LengthDelimited).bytes(delay).finish();
+  error.details = [
+    { type: "google.rpc.ErrorInfo", value: info },
+    { type: "google.rpc.RetryInfo", value: retry },
+  ];
+  return error;
+}
+
+const unavailable = () => new ConnectError("broken", Code.Unavailable);
+const failsAs = (code: Code) => (error: unknown) => error instanceof HubError && error.code === code;
+
+test("an address is completed, and https means TLS", () => {
+  for (const [given, url] of [
+    ["", "http://127.0.0.1:50051"],
+    ["hub.example.com", "http://hub.example.com:50051"],
+    ["hub:7000", "http://hub:7000"],
+    ["http://hub", "http://hub:50051"],
+    ["https://hub.example.com", "https://hub.example.com"],
+    ["[::1]:7000", "http://[::1]:7000"],
+  ]) {
+    assert.equal(target(given, {}, {}).url, url);
+  }
+});
+
+test("what is left out comes from the environment", () => {
+  const found = target(undefined, {}, { TOOLHUB_ADDRESS: "hub:7000", TOOLHUB_API_KEY: "thk_1" });
+  assert.deepEqual(found, { url: "http://hub:7000", apiKey: "thk_1", tls: {} });
+});
+
+test("halves and contradictions are refused", () => {
+  assert.throws(() => target(undefined, { certFile: "me.pem" }, {}), /both or none/);
+  assert.throws(() => target("http://hub", { caFile: "ca.pem" }, {}), /write https/);
+});
+
+test("a key is sent by methods and generated clients, and warned of", async () => {
+  const fake = await serve();
+  const warnings: string[] = [];
+  const warn = (message: string) => warnings.push(message);
+  const hub = connect(fake.url, { apiKey: "thk_1", warn });
+  await hub.invoke({ tool: "t/a" });
+  await hub.tools.getTool({ name: "t/a" });
+  for (const headers of fake.headers) {
+    assert.equal(headers.get("authorization"), "Bearer thk_1");
+    assert.match(headers.get("user-agent") ?? "", /^toolhub-js\//);
+  }
+  transportTo({ url: "http://hub.example.com:7000", apiKey: "thk_1", tls: {} }, { warn });
+  assert.equal(warnings.length, 1);
+  assert.doesNotMatch(warnings[0] ?? "", /thk_1/);
+});
+
+test("what the hub refused unseen is sent again", async () => {
+  const fake = await serve();
+  const hub = connect(fake.url, { retryMs: PATIENCE_MS });
+  for (const failure of [
+    () => refused(Code.ResourceExhausted, Reason.OVERLOADED, "Full."),
+    () => refused(Code.Unavailable, Reason.DRAINING, "Leaving."),
+  ]) {
+    fake.failures.push(failure(), failure());
+    assert.deepEqual(valueOf(await hub.invoke({ tool: "t/a", args: { n: 1 } })), { n: 1 });
+  }
+  assert.equal(fake.headers.length, 6);
+});
+
+test("a call that broke is repeated only with a key, and reading is", async () => {
+  const fake = await serve();
+  const hub = connect(fake.url, { retryMs: PATIENCE_MS });
+  fake.failures.push(unavailable());
+  await assert.rejects(hub.invoke({ tool: "t/a" }), failsAs(Code.Unavailable));
+  fake.failures.push(unavailable());
+  assert.ok((await hub.invoke({ tool: "t/a", idempotencyKey: "once" })).ok);
+  fake.failures.push(unavailable());
+  assert.equal((await hub.getTool("t/a")).name, "t/a");
+  fake.failures.push(unavailable());
+  assert.ok((await connect(fake.url, { retryMs: PATIENCE_MS, automaticKeys: true }).invoke({ tool: "t/a" })).ok);
+});
+
+test("what cannot help is not repeated, and is told with its reason", async () => {
+  const fake = await serve();
+  fake.failures.push(refused(Code.NotFound, Reason.TOOL_NOT_FOUND, "There is no such tool."));
+  await assert.rejects(connect(fake.url, { retryMs: PATIENCE_MS }).getTool("t/a"), (error: unknown) => {
+    assert.ok(error instanceof HubError);
+    assert.ok(error instanceof ConnectError);
+    assert.equal(error.reason, "TOOL_NOT_FOUND");
+    assert.equal(error.retryAfterMs, 10);
+    assert.ok(error.message.endsWith(`${fake.url}: There is no such tool. (TOOL_NOT_FOUND)`), error.message);
+    return true;
+  });
+  assert.equal(fake.headers.length, 1);
+});
+
+test("a hub that is away is told with its address, and one that starts is waited for", async () => {
+  const port = await freePort();
+  await assert.rejects(connect(`http://127.0.0.1:${port}`, { retryMs: 0 }).invoke({ tool: "t/a" }), (error: unknown) => {
+    assert.ok(error instanceof HubError);
+    assert.ok(error.wasNotSent);
+    assert.match(error.message, new RegExp(`127.0.0.1:${port}`));
+    return true;
+  });
+  const calling = connect(`http://127.0.0.1:${port}`, { retryMs: PATIENCE_MS }).invoke({ tool: "t/a" });
+  await serve(port);
+  assert.ok((await calling).ok);
+});
+
+test("a kind of a newer hub survives", () => {
+  const failed = new CallFailed(create(ToolErrorSchema, { kind: 4711 as ErrorKind, message: "New." }), "call_1");
+  assert.deepEqual([failed.kind, failed.advice, failed.message], ["UNKNOWN_4711", "", "New."]);
+});

@@ -1,0 +1,95 @@
+/** The client against a whole hub, which tests/unit/clients/test_ts_client.py serves; everybody may delete there. */
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Code } from "@connectrpc/connect";
+
+import { CallFailed, connect, HubError, isFinal, valueOf } from "../src/index.js";
+import { MAX_IN_FLIGHT } from "../src/session.js";
+
+const address = process.env["TOOLHUB_LIVE"] ?? "";
+const options = { skip: address ? false : "TOOLHUB_LIVE names no hub" };
+const HASH = "core/util.hash.sha256Text";
+const EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+test("the plan of a dry run is committed once", options, async () => {
+  const hub = connect(address);
+  await hub.invoke({ tool: "core/fs.writeText", args: { path: "a.txt", text: "hi" }, purpose: "a test" });
+  const call = { tool: "core/fs.deletePath", args: { path: "a.txt", confirm: true }, purpose: "a test" };
+  const refused = await hub.invoke(call);
+  assert.throws(() => valueOf(refused), (error: unknown) => error instanceof CallFailed && error.kind === "PLAN_REQUIRED");
+  const shown = await hub.dryRun(call);
+  assert.equal(shown.error, undefined);
+  assert.ok((await hub.commit(shown)).ok);
+  assert.ok(!(await hub.commit(shown)).ok);
+});
+
+test("tools are listed, found and exported", options, async () => {
+  const hub = connect(address);
+  const names: string[] = [];
+  for await (const tool of hub.listTools({ names: ["core/util.*"] })) names.push(tool.name);
+  const [hit] = await hub.search("current time", 1);
+  assert.ok(names.includes(hit?.tool?.name ?? ""));
+  assert.ok(Object.values((await hub.export("mcp")).names).includes(HASH));
+  await assert.rejects(hub.getTool("no/such.tool"), (error: unknown) => {
+    return error instanceof HubError && error.code === Code.NotFound && error.reason === "TOOL_NOT_FOUND";
+  });
+});
+
+test("a model's tool calls are made and answered in their form", options, async () => {
+  const hub = connect(address);
+  const { names } = await hub.export("openai", { names: [HASH] });
+  const name = Object.keys(names)[0] ?? "";
+  const chat = await hub.runToolCall({ id: "call_7", type: "function", function: { name, arguments: '{"text":""}' } });
+  assert.ok("role" in chat && chat.tool_call_id === "call_7" && chat.content.includes(EMPTY));
+  const item = { type: "function_call" as const, call_id: "call_7", name, arguments: '{"text":""}' };
+  const output = await hub.runToolCall(item);
+  assert.ok("output" in output && output.output.includes(EMPTY));
+  const block = await hub.runToolCall({ type: "tool_use", id: "toolu_7", name: "core/fs.readText", input: { path: "../x" } });
+  assert.ok("tool_use_id" in block && block.is_error && block.content.startsWith("PATH_OUTSIDE_SANDBOX: "));
+  const broken = await hub.runToolCall({ ...item, arguments: "{" });
+  assert.ok("output" in broken && broken.output.startsWith("INVALID_INPUT: "));
+});
+
+test("a job is submitted, listed and answered", options, async () => {
+  const hub = connect(address);
+  const job = await hub.submitJob({ tool: HASH, args: { text: "" }, purpose: "a test" });
+  assert.deepEqual(valueOf(await hub.jobResult(job.jobId)), { sha256: EMPTY });
+  const listed: string[] = [];
+  for await (const each of hub.listJobs({ tool: HASH, pageSize: 1 })) listed.push(each.jobId);
+  assert.deepEqual(listed.filter((id) => id === job.jobId), [job.jobId]);
+  assert.ok(isFinal((await hub.cancelJob(job.jobId)).state));
+});
+
+test("an artifact comes back as it was put", options, async () => {
+  const hub = connect(address);
+  const content = new TextEncoder().encode("0123456789".repeat(100_000));
+  const { artifactId } = await hub.putArtifact(content, { name: "a.txt" });
+  assert.ok(Buffer.from(content).equals(await hub.getArtifact(artifactId)));
+  await assert.rejects(hub.getArtifact("art_unknown"), (error: unknown) => {
+    return error instanceof HubError && error.code === Code.NotFound;
+  });
+});
+
+test("calls of a session each get their own answer", options, async () => {
+  const session = connect(address).session();
+  const numbers = Array.from({ length: 2 * MAX_IN_FLIGHT }, (_, number) => String(number));
+  const answers = await Promise.all(numbers.map((text) => session.invoke({ tool: HASH, args: { text } })));
+  assert.equal(new Set(answers.map((answer) => JSON.stringify(valueOf(answer)))).size, numbers.length);
+  await session.close();
+  await assert.rejects(session.invoke({ tool: HASH }), /closed/);
+});
+
+test("an approval is listed, and decided by nobody for themselves", options, async () => {
+  const hub = connect(address);
+  const { error } = await hub.invoke({ tool: "core/fs.stat", args: { path: "a.txt" }, purpose: "a test" });
+  assert.ok(error);
+  const asked = new CallFailed(error, "").approvalId;
+  const listed = [];
+  for await (const approval of hub.listApprovals()) listed.push(approval);
+  const mine = listed.find((approval) => approval.approvalId === asked);
+  assert.ok(mine);
+  await assert.rejects(hub.approve(mine), (failed: unknown) => {
+    return failed instanceof HubError && failed.code === Code.PermissionDenied;
+  });
+});

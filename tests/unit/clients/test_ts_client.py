@@ -1,0 +1,89 @@
+"""The TypeScript client: its own tests, most against a whole hub, and the package as another program gets it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.hub import running_hub
+from tests.unit.clients.test_go_client import POLICY
+
+ROOT = Path(__file__).parents[3]
+CLIENT = ROOT / "clients/ts"
+MODULES = ROOT / ".ci/toolchain/node_modules"
+TSC = MODULES / "typescript/bin/tsc"
+PROGRAM = """
+import { connect, Reason } from "@tool-hub/client";
+import { ToolKind } from "@tool-hub/client/v1/tool";
+
+const hub = connect("hub.example.com");
+console.log(hub.address, Reason.DRAINING, ToolKind[ToolKind.MCP]);
+"""
+CONFIG = '{"compilerOptions": {"module": "NodeNext", "target": "ES2022", "strict": true, "skipLibCheck": true}}'
+
+pytestmark = [
+    pytest.mark.skipif(
+        not shutil.which("node") or not TSC.exists(), reason="no Node, or make setup could not have the compiler"
+    ),
+    pytest.mark.timeout(360),
+]
+
+
+def run(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **environment}
+    return subprocess.run([str(word) for word in words], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+def built(folder: Path) -> Path:
+    """The folder that has the compiled client in it, as `npm run build` makes it."""
+    compiled = run("node", TSC, "--project", CLIENT, "--noEmit", "false", "--outDir", folder / "dist", cwd=ROOT)
+    assert compiled.returncode == 0, compiled.stdout
+    (folder / "node_modules").symlink_to(MODULES)
+    (folder / "dist/package.json").write_text('{"type": "module"}')
+    return folder
+
+
+async def test_typescript_tests_pass_against_a_hub(tmp_path: Path) -> None:
+    folder = await asyncio.to_thread(built, tmp_path)
+    tests = sorted((folder / "dist/clients/ts/test").glob("*.test.js"))
+    async with running_hub(tmp_path, policy=POLICY) as running:
+        address = f"http://{running.address}"
+        tested = await asyncio.to_thread(run, "node", "--test", *tests, cwd=folder, TOOLHUB_LIVE=address)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    counts = dict(re.findall(r"^\S+ (pass|skipped) (\d+)$", tested.stdout, re.MULTILINE))
+    assert counts["skipped"] == "0"
+    assert int(counts["pass"]) > 10
+
+
+def test_program_elsewhere_compiles_and_runs_with_the_package(tmp_path: Path) -> None:
+    source, program = tmp_path / "source", tmp_path / "program"
+    source.mkdir()
+    built(source)
+    for name in ("package.json", "README.md"):
+        shutil.copy(CLIENT / name, source)
+    packed = run("npm", "pack", "--ignore-scripts", "--offline", "--pack-destination", tmp_path, cwd=source)
+    assert packed.returncode == 0, packed.stderr
+    modules = program / "node_modules"
+    modules.mkdir(parents=True)
+    with tarfile.open(tmp_path / packed.stdout.split()[-1]) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+        assert not [name for name in archive.getnames() if "/test/" in name or "/examples/" in name]
+    for name in ("@bufbuild", "@connectrpc", "@types", "undici-types"):
+        (modules / name).symlink_to(MODULES / name)
+    (modules / "@tool-hub").mkdir()
+    # Copied, for a link would find the dependencies of where it leads.
+    shutil.copytree(tmp_path / "unpacked/package", modules / "@tool-hub/client")
+    (program / "package.json").write_text('{"type": "module"}')
+    (program / "tsconfig.json").write_text(CONFIG)
+    (program / "main.ts").write_text(PROGRAM)
+    compiled = run("node", TSC, "--project", program, cwd=program)
+    assert compiled.returncode == 0, compiled.stdout
+    ran = run("node", "main.js", cwd=program)
+    assert ran.stdout == "http://hub.example.com:50051 DRAINING MCP\n", ran.stderr
