@@ -27,7 +27,7 @@ const (
 type ErrorKind int32
 
 const (
-	// Never sent; a reader that finds it speaks to a newer hub and treats it as INTERNAL.
+	// Never sent. A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL.
 	ErrorKind_ERROR_KIND_UNSPECIFIED ErrorKind = 0
 	// No tool of that name exists, or the caller may not know that it does.
 	ErrorKind_ERROR_KIND_TOOL_NOT_FOUND ErrorKind = 1

@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// One entry of a job's history. Appended before anyone sees it, never changed.
+// One entry of a job's history, streamed by JobService.WatchJob. Appended before anyone sees it, never changed.
 type JobStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which job.

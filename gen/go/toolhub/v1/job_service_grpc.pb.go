@@ -33,7 +33,9 @@ const (
 // Calls that outlive their RPC. Callers see only their own jobs; operators and auditors see all.
 type JobServiceClient interface {
 	// Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-	// that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job.
+	// that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
+	// the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+	// UNAVAILABLE when the store of jobs is away.
 	SubmitJob(ctx context.Context, in *SubmitJobRequest, opts ...grpc.CallOption) (*SubmitJobResponse, error)
 	// One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's.
 	GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error)
@@ -120,7 +122,9 @@ func (c *jobServiceClient) CancelJob(ctx context.Context, in *CancelJobRequest, 
 // Calls that outlive their RPC. Callers see only their own jobs; operators and auditors see all.
 type JobServiceServer interface {
 	// Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-	// that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job.
+	// that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
+	// the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+	// UNAVAILABLE when the store of jobs is away.
 	SubmitJob(context.Context, *SubmitJobRequest) (*SubmitJobResponse, error)
 	// One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's.
 	GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error)

@@ -141,7 +141,8 @@ type Plan struct {
 	PlanDigest string `protobuf:"bytes,9,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
 	// Until when the digest is accepted. Unset when there is none.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Names this dry run in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+	// Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose events
+	// bear the caller's own id beside it.
 	CallId        string `protobuf:"bytes,11,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

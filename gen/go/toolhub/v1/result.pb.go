@@ -199,7 +199,8 @@ type ToolResult struct {
 	Artifacts []*Artifact `protobuf:"bytes,6,rep,name=artifacts,proto3" json:"artifacts,omitempty"`
 	// The job that carries the call on. Set when the tool is async and the call was accepted; `ok` is then true.
 	Job *JobRef `protobuf:"bytes,7,opt,name=job,proto3" json:"job,omitempty"`
-	// Names the call that ran in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+	// Names the call that ran in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
+	// events bear the caller's own id beside it.
 	// A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
 	CallId string `protobuf:"bytes,8,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// The tool that was resolved, by its full name. The name asked for when nothing was resolved.

@@ -279,7 +279,7 @@ func (ArgumentRole) EnumDescriptor() ([]byte, []int) {
 type ToolView int32
 
 const (
-	// The same as FULL.
+	// The same as BASIC. GetTool, which has no view, always answers all that the caller may see.
 	ToolView_TOOL_VIEW_UNSPECIFIED ToolView = 0
 	// Everything but schemas and examples.
 	ToolView_TOOL_VIEW_BASIC ToolView = 1

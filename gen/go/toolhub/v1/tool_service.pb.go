@@ -1238,7 +1238,8 @@ type SessionCall struct {
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// How the answer's JSON travels.
 	ResultEncoding ResultEncoding `protobuf:"varint,6,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
-	// The caller's name for it, unique among the calls in flight; a duplicate is answered by INVALID_INPUT.
+	// The caller's name for it, unique among the calls in flight. A call that takes a name in flight is refused with
+	// INVALID_INPUT in an event without a name, whose `details.call_id` says which: the call in flight goes on.
 	CallId        string `protobuf:"bytes,7,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1381,7 +1382,7 @@ func (x *InvokeSessionRequest) GetCancelCallIds() []string {
 // One event of one call of a session.
 type SessionEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which call.
+	// Which call. Empty for the refusal of a call whose name was that of a call in flight.
 	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// What happened. Always set; `result` or `plan` comes last for the call and exactly once.
 	//

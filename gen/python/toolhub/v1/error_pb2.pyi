@@ -28,7 +28,7 @@ class _ErrorKind:
 class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ERROR_KIND_UNSPECIFIED: _ErrorKind.ValueType  # 0
-    """Never sent; a reader that finds it speaks to a newer hub and treats it as INTERNAL."""
+    """Never sent. A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL."""
     ERROR_KIND_TOOL_NOT_FOUND: _ErrorKind.ValueType  # 1
     """No tool of that name exists, or the caller may not know that it does."""
     ERROR_KIND_TOOL_QUARANTINED: _ErrorKind.ValueType  # 2
@@ -102,7 +102,7 @@ class ErrorKind(_ErrorKind, metaclass=_ErrorKindEnumTypeWrapper):
     """Why a call did not succeed. Set by the hub, never by a tool's own words."""
 
 ERROR_KIND_UNSPECIFIED: ErrorKind.ValueType  # 0
-"""Never sent; a reader that finds it speaks to a newer hub and treats it as INTERNAL."""
+"""Never sent. A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL."""
 ERROR_KIND_TOOL_NOT_FOUND: ErrorKind.ValueType  # 1
 """No tool of that name exists, or the caller may not know that it does."""
 ERROR_KIND_TOOL_QUARANTINED: ErrorKind.ValueType  # 2

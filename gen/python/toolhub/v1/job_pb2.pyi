@@ -26,7 +26,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class JobStatus(_message.Message):
-    """One entry of a job's history. Appended before anyone sees it, never changed."""
+    """One entry of a job's history, streamed by JobService.WatchJob. Appended before anyone sees it, never changed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

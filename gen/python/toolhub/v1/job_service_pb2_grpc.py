@@ -68,7 +68,9 @@ class JobServiceServicer:
 
     def SubmitJob(self, request, context):
         """Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job.
+        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
+        the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+        UNAVAILABLE when the store of jobs is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

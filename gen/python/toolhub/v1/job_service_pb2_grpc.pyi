@@ -35,7 +35,9 @@ class JobServiceStub:
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
     SubmitJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobRequest, _job_service_pb2.SubmitJobResponse]
     """Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-    that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job.
+    that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
+    the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+    UNAVAILABLE when the store of jobs is away.
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's."""
@@ -55,7 +57,9 @@ class JobServiceAsyncStub(JobServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobRequest, _job_service_pb2.SubmitJobResponse]  # type: ignore[assignment]
     """Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-    that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job.
+    that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
+    the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+    UNAVAILABLE when the store of jobs is away.
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's."""
@@ -78,7 +82,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.SubmitJobResponse, _abc.Awaitable[_job_service_pb2.SubmitJobResponse]]:
         """Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job.
+        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
+        the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+        UNAVAILABLE when the store of jobs is away.
         """
 
     @_abc_1.abstractmethod

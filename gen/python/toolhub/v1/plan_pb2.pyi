@@ -96,7 +96,9 @@ class Plan(_message.Message):
     with EXECUTE to commit exactly this. Empty when a step fails for another reason than PLAN_REQUIRED.
     """
     call_id: _builtins.str
-    """Names this dry run in the audit log and in traces. Always set; minted by the hub, or the session's own id."""
+    """Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose events
+    bear the caller's own id beside it.
+    """
     @_builtins.property
     def args_struct(self) -> _struct_pb2.Struct:
         """As Struct."""

@@ -155,7 +155,8 @@ class ToolResult(_message.Message):
     result_json: _builtins.bytes
     """Canonical: one JSON value, UTF-8, integers exact, at most the inline cap (default 1 MiB)."""
     call_id: _builtins.str
-    """Names the call that ran in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+    """Names the call that ran in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
+    events bear the caller's own id beside it.
     A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
     """
     tool: _builtins.str

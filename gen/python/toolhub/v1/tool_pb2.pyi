@@ -163,7 +163,7 @@ class _ToolView:
 class _ToolViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolView.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_VIEW_UNSPECIFIED: _ToolView.ValueType  # 0
-    """The same as FULL."""
+    """The same as BASIC. GetTool, which has no view, always answers all that the caller may see."""
     TOOL_VIEW_BASIC: _ToolView.ValueType  # 1
     """Everything but schemas and examples."""
     TOOL_VIEW_FULL: _ToolView.ValueType  # 2
@@ -173,7 +173,7 @@ class ToolView(_ToolView, metaclass=_ToolViewEnumTypeWrapper):
     """How much of a definition is sent."""
 
 TOOL_VIEW_UNSPECIFIED: ToolView.ValueType  # 0
-"""The same as FULL."""
+"""The same as BASIC. GetTool, which has no view, always answers all that the caller may see."""
 TOOL_VIEW_BASIC: ToolView.ValueType  # 1
 """Everything but schemas and examples."""
 TOOL_VIEW_FULL: ToolView.ValueType  # 2

@@ -657,7 +657,9 @@ class SessionCall(_message.Message):
     result_encoding: _call_pb2.ResultEncoding.ValueType
     """How the answer's JSON travels."""
     call_id: _builtins.str
-    """The caller's name for it, unique among the calls in flight; a duplicate is answered by INVALID_INPUT."""
+    """The caller's name for it, unique among the calls in flight. A call that takes a name in flight is refused with
+    INVALID_INPUT in an event without a name, whose `details.call_id` says which: the call in flight goes on.
+    """
     @_builtins.property
     def intent(self) -> _call_pb2.ToolIntent:
         """What to do. Required."""
@@ -727,7 +729,7 @@ class SessionEvent(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     call_id: _builtins.str
-    """Which call."""
+    """Which call. Empty for the refusal of a call whose name was that of a call in flight."""
     @_builtins.property
     def progress(self) -> _progress_pb2.Progress:
         """How far it is."""

@@ -162,7 +162,7 @@ export const ToolErrorSchema: GenMessage<ToolError> = /*@__PURE__*/
  */
 export enum ErrorKind {
   /**
-   * Never sent; a reader that finds it speaks to a newer hub and treats it as INTERNAL.
+   * Never sent. A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL.
    *
    * @generated from enum value: ERROR_KIND_UNSPECIFIED = 0;
    */

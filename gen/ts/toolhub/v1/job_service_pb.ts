@@ -349,7 +349,9 @@ export const CancelJobResponseSchema: GenMessage<CancelJobResponse> = /*@__PURE_
 export const JobService: GenService<{
   /**
    * Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-   * that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job.
+   * that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
+   * the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+   * UNAVAILABLE when the store of jobs is away.
    *
    * @generated from rpc toolhub.v1.JobService.SubmitJob
    */

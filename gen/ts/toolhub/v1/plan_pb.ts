@@ -161,7 +161,8 @@ export type Plan = Message<"toolhub.v1.Plan"> & {
   expiresAt?: Timestamp | undefined;
 
   /**
-   * Names this dry run in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+   * Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose events
+   * bear the caller's own id beside it.
    *
    * @generated from field: string call_id = 11;
    */

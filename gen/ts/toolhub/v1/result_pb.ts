@@ -144,7 +144,8 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   job?: JobRef | undefined;
 
   /**
-   * Names the call that ran in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+   * Names the call that ran in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
+   * events bear the caller's own id beside it.
    * A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
    *
    * @generated from field: string call_id = 8;

@@ -637,7 +637,7 @@ export const ArgumentRoleSchema: GenEnum<ArgumentRole> = /*@__PURE__*/
  */
 export enum ToolView {
   /**
-   * The same as FULL.
+   * The same as BASIC. GetTool, which has no view, always answers all that the caller may see.
    *
    * @generated from enum value: TOOL_VIEW_UNSPECIFIED = 0;
    */

@@ -716,7 +716,8 @@ export type SessionCall = Message<"toolhub.v1.SessionCall"> & {
   resultEncoding: ResultEncoding;
 
   /**
-   * The caller's name for it, unique among the calls in flight; a duplicate is answered by INVALID_INPUT.
+   * The caller's name for it, unique among the calls in flight. A call that takes a name in flight is refused with
+   * INVALID_INPUT in an event without a name, whose `details.call_id` says which: the call in flight goes on.
    *
    * @generated from field: string call_id = 7;
    */
@@ -765,7 +766,7 @@ export const InvokeSessionRequestSchema: GenMessage<InvokeSessionRequest> = /*@_
  */
 export type SessionEvent = Message<"toolhub.v1.SessionEvent"> & {
   /**
-   * Which call.
+   * Which call. Empty for the refusal of a call whose name was that of a call in flight.
    *
    * @generated from field: string call_id = 1;
    */

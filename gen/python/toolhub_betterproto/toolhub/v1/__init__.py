@@ -370,7 +370,7 @@ class ErrorKind(betterproto2.Enum):
 
     UNSPECIFIED = 0
     """
-    Never sent; a reader that finds it speaks to a newer hub and treats it as INTERNAL.
+    Never sent. A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL.
     """
 
     TOOL_NOT_FOUND = 1
@@ -1548,7 +1548,7 @@ class ToolView(betterproto2.Enum):
 
     UNSPECIFIED = 0
     """
-    The same as FULL.
+    The same as BASIC. GetTool, which has no view, always answers all that the caller may see.
     """
 
     BASIC = 1
@@ -2950,7 +2950,7 @@ default_message_pool.register_message("toolhub.v1", "JobRef", JobRef)
 @dataclass(eq=False, repr=False)
 class JobStatus(betterproto2.Message):
     """
-    One entry of a job's history. Appended before anyone sees it, never changed.
+    One entry of a job's history, streamed by JobService.WatchJob. Appended before anyone sees it, never changed.
     """
 
     job_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -3495,7 +3495,8 @@ class Plan(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
     """
-    Names this dry run in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+    Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose events
+    bear the caller's own id beside it.
     """
 
 
@@ -3928,7 +3929,8 @@ class SessionCall(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
-    The caller's name for it, unique among the calls in flight; a duplicate is answered by INVALID_INPUT.
+    The caller's name for it, unique among the calls in flight. A call that takes a name in flight is refused with
+    INVALID_INPUT in an event without a name, whose `details.call_id` says which: the call in flight goes on.
     """
 
 
@@ -3946,7 +3948,7 @@ class SessionEvent(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which call.
+    Which call. Empty for the refusal of a call whose name was that of a call in flight.
     """
 
     progress: "Progress | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True, group="event")
@@ -4549,7 +4551,8 @@ class ToolResult(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
     """
-    Names the call that ran in the audit log and in traces. Always set; minted by the hub, or the session's own id.
+    Names the call that ran in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
+    events bear the caller's own id beside it.
     A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
     """
 
@@ -5402,7 +5405,9 @@ class JobServiceSyncStub:
     def submit_job(self, message: "SubmitJobRequest") -> "SubmitJobResponse":
         """
         Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job.
+        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
+        the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+        UNAVAILABLE when the store of jobs is away.
         """
 
         return self._channel.unary_unary(
@@ -5472,7 +5477,9 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "SubmitJobResponse":
         """
         Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job.
+        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
+        the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+        UNAVAILABLE when the store of jobs is away.
         """
 
         return await self._unary_unary(
